@@ -1,0 +1,299 @@
+"""The configuration: every key, its type, default, bounds and meaning.
+
+Owns the shape of `forebay.yaml`; reads no file, environment or clock (that is config_load.py) and checks no
+machine (config_check.py). docs/configuration.md is generated from this file.
+Invariants: a Config is valid and frozen. YAML keys are camelCase without units; the attribute is the same
+name in snake_case, unit last: `confirm_every_s` is `confirmEvery` (a Duration, float seconds), `size_bytes`
+is `size` (a Size, int bytes). Secrets never stand here: the keys that end in File name files that hold them.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from proxy.config_units import GIB, KIB, MIB, Address, Count, Duration, ListenAddress, RemoteAddress, Size
+
+UNIT_SUFFIXES = ("_bytes", "_s")
+LARGEST_FRAME_BYTES = (1 << 31) - 1  # Kafka's length prefix is an int32
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Path = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+def key_of(attribute: str) -> str:
+    """The YAML key of an attribute: without its unit, in camelCase."""
+    for suffix in UNIT_SUFFIXES:
+        attribute = attribute.removesuffix(suffix)
+    return to_camel(attribute)
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, no unknown keys, camelCase keys. Python code uses attribute names."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=key_of, validate_by_name=True, serialize_by_alias=True
+    )
+
+
+class ListenerTls(Section):
+    """TLS toward the clients of a listener."""
+
+    certificate_file: Path = Field(description="PEM file: this listener's certificate and its chain.")
+    key_file: Path = Field(description="PEM file: the certificate's private key, without a passphrase.")
+    client_auth: Literal["none", "required"] = Field(
+        default="none", description="`required`: clients must show a certificate; see `allowSharedIdentity`."
+    )
+    client_ca_file: Path | None = Field(
+        default=None, description="PEM file: the authorities that clients' certificates are checked against."
+    )
+
+
+class UpstreamTls(Section):
+    """TLS toward the broker of a listener."""
+
+    enabled: bool = Field(default=False, description="Whether the broker's listener speaks TLS.")
+    ca_file: Path | None = Field(
+        default=None, description="PEM file: trusted authorities; unset: those of the system."
+    )
+    server_name: Name | None = Field(
+        default=None,
+        description="The name expected in the broker's certificate; unset: the host of `upstream`.",
+    )
+    certificate_file: Path | None = Field(
+        default=None, description="PEM file: Forebay's own client certificate; see `allowSharedIdentity`."
+    )
+    key_file: Path | None = Field(default=None, description="PEM file: the private key of `certificateFile`.")
+    insecure_skip_verify: bool = Field(default=False, description="Trust any certificate. For tests only.")
+
+
+class UpstreamCredentials(Section):
+    """Forebay's own SASL credentials, for the watch. Clients' own are passed through untouched."""
+
+    mechanism: Mechanism = Field(description="SASL mechanism of the broker's listener.")
+    username: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
+        default=None, description="User name, for PLAIN and SCRAM."
+    )
+    password_file: Path | None = Field(
+        default=None, description="File that holds the password, for PLAIN and SCRAM."
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="File that holds the token, for OAUTHBEARER; read again at each authentication.",
+    )
+
+
+class Listener(Section):
+    """A client-facing socket and the one broker behind it."""
+
+    name: Name = Field(
+        default="default", description="Names this listener in logs and metrics; each listener its own."
+    )
+    listen: ListenAddress = Field(
+        description="HOST:PORT for clients; `:PORT` is all interfaces, port 0 any free port."
+    )
+    upstream: RemoteAddress = Field(
+        description="HOST:PORT of the broker's listener for Forebay; not the one that clients are told."
+    )
+    tls: ListenerTls | None = Field(default=None, description="TLS toward clients; unset: plain text.")
+    upstream_tls: UpstreamTls = Field(default_factory=UpstreamTls, description="TLS toward the broker.")
+    upstream_credentials: UpstreamCredentials | None = Field(
+        default=None,
+        description="Forebay's own credentials, for the watch; unset where the broker asks for none. Without "
+        "them a partition is watched only on links of clients that wait for it.",
+    )
+    allow_shared_identity: bool = Field(
+        default=False,
+        description="Start although client certificates end at Forebay, so that the broker sees one "
+        "identity, Forebay's, instead of each client's. Memory then serves nobody on this listener.",
+    )
+
+    @property
+    def shares_identity(self) -> bool:
+        """Whether certificates may be the identity here: the broker cannot tell clients apart."""
+        clients_show_one = self.tls is not None and self.tls.client_auth == "required"
+        return clients_show_one or self.upstream_tls.certificate_file is not None
+
+
+class Cache(Section):
+    """The block cache and what entitles it to serve."""
+
+    enabled: bool = Field(default=True, description="`false`: everything is passed through.")
+    size_bytes: Size = Field(
+        default=0,
+        ge=16 * MIB,
+        le=4096 * GIB,
+        description="Memory for record batches. Unset: half of the container's memory limit (cgroup v2 or "
+        "v1), or an eighth of the machine's memory where there is none; at most 7/8 of the file system that "
+        "holds `directory`.",
+    )
+    directory: Annotated[str, StringConstraints(max_length=4096)] = Field(
+        default="/dev/shm",
+        description="Where the arena's file lies; must be memory-backed. Empty: anonymous memory; nothing is "
+        "taken over at a restart.",
+    )
+    confirm_every_s: Duration = Field(
+        default=1.0,
+        ge=0.1,
+        le=30.0,
+        description="The lease: for how long a broker's answer entitles memory to serve.",
+    )
+    authorize_every_s: Duration = Field(
+        default=60.0,
+        ge=1.0,
+        le=3600.0,
+        description="How often each connection's right to a topic is asked of the broker.",
+    )
+    hole_wait_s: Duration = Field(
+        default=0.005,
+        ge=0.0,
+        le=0.1,
+        description="How long a fetch waits at a gap for its bytes before it is a miss.",
+    )
+
+
+class Limits(Section):
+    """Bounds on what clients and brokers can make Forebay hold; per process unless they say otherwise."""
+
+    max_request_frame_bytes: Size = Field(
+        default=100 * MIB,
+        ge=64 * KIB,
+        le=LARGEST_FRAME_BYTES,
+        description="Largest request, as a broker's socket.request.max.bytes; a larger one ends its client.",
+    )
+    max_response_frame_bytes: Size = Field(
+        default=GIB,
+        ge=MIB,
+        le=LARGEST_FRAME_BYTES,
+        description="Largest answer of a broker. A larger one ends its link.",
+    )
+    request_memory_bytes: Size = Field(
+        default=128 * MIB,
+        ge=MIB,
+        le=64 * GIB,
+        description="Requests in flight; at the bound clients are not read. A larger request passes alone.",
+    )
+    response_memory_bytes: Size = Field(
+        default=256 * MIB,
+        ge=MIB,
+        le=64 * GIB,
+        description="Answers in flight; at the bound brokers are not read. A larger answer passes alone.",
+    )
+    connection_request_memory_bytes: Size = Field(
+        default=16 * MIB,
+        ge=64 * KIB,
+        le=64 * GIB,
+        description="As `requestMemory`, for each client connection.",
+    )
+    connection_response_memory_bytes: Size = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        le=64 * GIB,
+        description="As `responseMemory`, for each client connection.",
+    )
+    max_connections: Count = Field(
+        default=4096,
+        ge=1,
+        le=1_000_000,
+        description="Client connections; further ones are closed at once and counted.",
+    )
+    pipelined_requests: Count = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="Unanswered requests of one connection; at the bound it is not read.",
+    )
+    parked_fetches: Count = Field(
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Fetches that wait in Forebay for data; beyond it they are misses.",
+    )
+    watched_partitions: Count = Field(
+        default=10_000, ge=0, le=1_000_000, description="Partitions under watch; beyond it they are misses."
+    )
+    connect_timeout_s: Duration = Field(
+        default=10.0,
+        ge=0.1,
+        le=300.0,
+        description="Time for a connection to the broker, TLS and SASL included.",
+    )
+    frame_timeout_s: Duration = Field(
+        default=30.0, ge=0.1, le=3600.0, description="Time within which a begun request must be complete."
+    )
+
+
+class Admin(Section):
+    """HTTP for operators: metrics, health, state."""
+
+    listen: ListenAddress = Field(
+        default=Address("127.0.0.1", 9190), description="HOST:PORT of the admin server."
+    )
+    max_connections: Count = Field(
+        default=32, ge=1, le=10_000, description="Open admin connections; further ones are closed."
+    )
+    request_timeout_s: Duration = Field(
+        default=10.0,
+        ge=0.1,
+        le=300.0,
+        description="Time for a request to arrive and for its answer to be taken.",
+    )
+
+
+class AccessLog(Section):
+    """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
+
+    directory: Path | None = Field(default=None, description="Directory for the files; unset: no access log.")
+    rotate_size_bytes: Size = Field(
+        default=256 * MIB,
+        ge=64 * KIB,
+        le=64 * GIB,
+        description="A file of this size is closed and compressed.",
+    )
+    keep_size_bytes: Size = Field(
+        default=4 * GIB,
+        ge=MIB,
+        le=64 * 1024 * GIB,
+        description="All files together; the oldest are deleted beyond it.",
+    )
+    queue_lines: Count = Field(
+        default=100_000,
+        ge=1_000,
+        le=10_000_000,
+        description="Lines that wait for the disk; beyond it they are dropped, counted.",
+    )
+
+
+class Shutdown(Section):
+    """What happens on SIGTERM."""
+
+    grace_period_s: Duration = Field(
+        default=25.0,
+        ge=0.0,
+        le=3600.0,
+        description="Time to answer what is in flight; shorter than Kubernetes' own (30s).",
+    )
+
+
+class Log(Section):
+    """Forebay's own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least important level written."
+    )
+    format: Literal["json", "text"] = Field(
+        default="json", description="One JSON object a line, or plain text."
+    )
+
+
+class Config(Section):
+    """The whole of `forebay.yaml`."""
+
+    listeners: tuple[Listener, ...] = Field(min_length=1, max_length=64, description="Where clients connect.")
+    cache: Cache = Field(default_factory=Cache, description="The block cache.")
+    limits: Limits = Field(default_factory=Limits, description="Bounds on memory, counts and times.")
+    admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
+    access_log: AccessLog = Field(default_factory=AccessLog, description="The record of every fetch.")
+    shutdown: Shutdown = Field(default_factory=Shutdown, description="Stopping.")
+    log: Log = Field(default_factory=Log, description="Forebay's own log.")

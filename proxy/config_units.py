@@ -1,0 +1,141 @@
+"""Sizes, durations and addresses as people write them, and back.
+
+Owns the units of the configuration: `512MiB`, `1h30m`, `HOST:PORT`. Knows no key and no default.
+Invariants: parsing what was formatted gives the same value; a value without a unit is a byte count or is
+refused, never a guess; every refusal (ValueError) says what to write instead.
+"""
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+_BINARY = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{unit.lower(): factor for unit, factor in _BINARY.items()},
+    **{unit.lower().removesuffix("b"): factor for unit, factor in _BINARY.items()},  # Kubernetes writes 512Mi
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_DURATION_UNITS_US = {"h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "µs": 1}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|h|m|s)")
+_LONGEST_TEXT = 64
+
+
+class Address(NamedTuple):
+    """A host name or IP address (empty: all interfaces) and a port (0, for listening only: any free port)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `512MiB`, `64KiB`, `1GB`, `512Mi` or a plain count of bytes; ValueError for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_TEXT else ""
+    match = _SIZE.fullmatch(text)
+    factor = _SIZE_UNITS.get(match["unit"].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError("is not a size; write for example 512MiB, 64KiB or a plain number of bytes")
+    size = Decimal(match["number"]) * factor
+    if size != int(size):
+        raise ValueError("is not a whole number of bytes")
+    return int(size)
+
+
+def format_size(size_bytes: int) -> str:
+    """The shortest exact text with a binary unit: 536870912 is `512MiB`, 1000 is `1000`."""
+    for unit, factor in reversed(_BINARY.items()):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return str(size_bytes)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds of `250ms`, `1s`, `1h30m`; only 0 may stand without a unit; ValueError for anything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        return 0.0
+    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_TEXT else ""
+    if text == "0":
+        return 0.0
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("is not a duration; write a number with its unit, for example 250ms, 30s or 1h30m")
+    try:
+        total_us = sum(Decimal(number) * _DURATION_UNITS_US[unit] for number, unit in parts)
+    except InvalidOperation:
+        raise ValueError("is not a duration that can be counted") from None
+    return float(total_us) / 1e6
+
+
+def format_duration(duration_s: float) -> str:
+    """Exact to the microsecond: 5400.0 is `1h30m`, 0.25 is `250ms`, 0.0 is `0s`."""
+    left_us = round(duration_s * 1e6)
+    if left_us == 0:
+        return "0s"
+    parts = []
+    for unit in ("h", "m", "s", "ms", "us"):
+        count, left_us = divmod(left_us, _DURATION_UNITS_US[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def parse_listen_address(value: object) -> Address:
+    """HOST:PORT to listen on; `:PORT` is all interfaces, port 0 any free one; else ValueError."""
+    return _parse_address(value, lowest_port=0)
+
+
+def parse_remote_address(value: object) -> Address:
+    """HOST:PORT to connect to; ValueError says what is wrong."""
+    address = _parse_address(value, lowest_port=1)
+    if not address.host:
+        raise ValueError("names no host; write HOST:PORT, for example 127.0.0.1:9092")
+    return address
+
+
+def _parse_address(value: object, lowest_port: int) -> Address:
+    if isinstance(value, Address):
+        value = str(value)
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError("is not an address; write HOST:PORT, for example 127.0.0.1:9092 or [::1]:9092")
+    if not lowest_port <= int(port) <= 65535:
+        raise ValueError(f"has a port outside {lowest_port} to 65535")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if (":" in host) != bracketed:
+        raise ValueError("has an IPv6 host without brackets; write [HOST]:PORT, for example [::1]:9092")
+    host = host[1:-1] if bracketed else host
+    if len(host) > 253 or re.search(r"[\s/@\[\]]", host):
+        raise ValueError("has a host that is neither a name nor an address; write HOST:PORT")
+    return Address(host, int(port))
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("is not a number")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")
+]
+Count = Annotated[int, BeforeValidator(_refuse_bool)]
+ListenAddress = Annotated[
+    Address, PlainValidator(parse_listen_address), PlainSerializer(str, when_used="json")
+]
+RemoteAddress = Annotated[
+    Address, PlainValidator(parse_remote_address), PlainSerializer(str, when_used="json")
+]
