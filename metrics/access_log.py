@@ -1,0 +1,293 @@
+"""The access log's writer: lines formatted where they arise, written and compressed by a thread of its own.
+
+Owns the line formats (the schema's fields, in their order), the bounded queue and the thread. Knows no socket
+and no clock but the one it is given.
+Formatting stays with the caller on purpose: it costs two to three microseconds, while a thread that formats
+would hold the interpreter's lock for whole switch intervals; writing and compressing release it.
+Invariants: `fetch` and `block` never block and never raise: at `queue_lines` queued lines, after `close`, or
+when the disk fails, lines are dropped and counted; written + dropped + queued = handed in; every file starts
+with a `log` line.
+"""
+
+import base64
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from pathlib import Path
+from typing import NamedTuple
+
+from metrics.access_log_schema import SCHEMA_VERSION
+from metrics.log_files import LogFiles
+
+MAX_TEXT_CHARS = 256
+_BATCH_LINES = 4096
+_NO_TOPIC_ID = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Bounds of the log.
+
+    Lines waiting in memory; bytes at which a file is followed by the next; files and bytes kept; longest time
+    between a line and its writing.
+    """
+
+    queue_lines: int = 65_536
+    rotate_bytes: int = 64 << 20
+    max_files: int = 100
+    max_total_bytes: int = 1 << 30
+    flush_interval_s: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """Counts since the start. `last_error`: the last OSError's text, empty while the disk never failed."""
+
+    written_lines: int
+    written_bytes: int
+    dropped_lines: int
+    queued_lines: int
+    queue_limit_lines: int
+    files: int
+    pending_files: int
+    last_error: str
+
+
+class FetchLine(NamedTuple):
+    """One partition of one Fetch; meaning and units in FETCH_FIELDS. `high_watermark` -1: there is none."""
+
+    ts: int
+    listener: str
+    connection: int
+    client_id: str | None
+    api_version: int
+    topic: str | None
+    topic_id: bytes | None
+    partition: int
+    offset: int
+    isolation: int
+    result: str
+    reason: str
+    bytes: int
+    high_watermark: int
+    age_bytes: int | None
+    wait_ms: float
+    total_ms: float
+    admitted_bytes: int
+
+
+class BlockLine(NamedTuple):
+    """One run of batches admitted to the cache; see BLOCK_FIELDS."""
+
+    ts: int
+    listener: str
+    topic: str | None
+    topic_id: bytes | None
+    partition: int
+    base_offset: int
+    next_offset: int
+    bytes: int
+    source: str
+    admitted_bytes: int
+
+
+class AccessLog:
+    """Writes lines into rotated files below `directory`; `boot` becomes part of lines and names."""
+
+    def __init__(
+        self,
+        directory: Path,
+        boot: str,
+        *,
+        now_ms: Callable[[], int],
+        cache_size_bytes: int = 0,
+        limits: LogLimits | None = None,
+    ) -> None:
+        """Starts the thread. OSError: the directory cannot be used. ValueError: a boot id unfit for names."""
+        self._limits = limits or LogLimits()
+        self._boot = boot
+        self._now_ms = now_ms
+        self._cache_size_bytes = cache_size_bytes
+        self._files = LogFiles(
+            directory,
+            boot,
+            now_ms=now_ms,
+            rotate_bytes=self._limits.rotate_bytes,
+            max_files=self._limits.max_files,
+            max_total_bytes=self._limits.max_total_bytes,
+        )
+        self._queue: deque[str] = deque()
+        self._wake_at_lines = max(1, min(_BATCH_LINES, self._limits.queue_lines // 2))
+        self._wake = threading.Event()
+        self._closing = False
+        self._refused_lines = 0
+        self._lost_lines = 0
+        self._written_lines = 0
+        self._written_bytes = 0
+        self._last_error = ""
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._thread.start()
+
+    def fetch(self, line: FetchLine) -> None:
+        """Queue one partition of a Fetch; 2 to 3 us. Called from one thread only."""
+        if self._has_room():
+            self._queue.append(format_fetch(self._boot, line))
+
+    def block(self, line: BlockLine) -> None:
+        """Queue one admitted run of batches. Called from one thread only."""
+        if self._has_room():
+            self._queue.append(format_block(self._boot, line))
+
+    def statistics(self) -> LogStatistics:
+        """Counts; exact once closed, otherwise up to a batch behind."""
+        return LogStatistics(
+            written_lines=self._written_lines,
+            written_bytes=self._written_bytes,
+            dropped_lines=self._refused_lines + self._lost_lines,
+            queued_lines=len(self._queue),
+            queue_limit_lines=self._limits.queue_lines,
+            files=self._files.sequence,
+            pending_files=self._files.pending_files,
+            last_error=self._last_error,
+        )
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Write what is queued, end the file, stop. False: the disk took longer than `timeout_s`. Idempotent."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _has_room(self) -> bool:
+        queued_lines = len(self._queue)
+        if queued_lines >= self._limits.queue_lines or self._closing:
+            self._refused_lines += 1
+            self._wake.set()
+            return False
+        if queued_lines >= self._wake_at_lines and not self._wake.is_set():
+            self._wake.set()
+        return True
+
+    def _run(self) -> None:
+        busy = False
+        while not self._closing:
+            if not busy:
+                self._wake.wait(self._limits.flush_interval_s)
+            self._wake.clear()
+            self._write_batches()
+            busy = self._compress()
+        self._write_batches()
+        if self._files.is_open:
+            self._attempt(lambda: self._files.write(self._log_line("close")))
+        self._attempt(self._files.close)
+
+    def _write_batches(self) -> None:
+        """Write what is queued now, in batches; a batch that the disk refused is lost and counted."""
+        for _ in range(len(self._queue) // _BATCH_LINES + 1):
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_LINES))]
+            if not batch:
+                return
+            data = "".join(batch).encode("ascii")
+            if self._attempt(lambda data=data: self._write(data)):  # type: ignore[misc]
+                self._written_lines += len(batch)
+                self._written_bytes += len(data)
+            else:
+                self._lost_lines += len(batch)
+
+    def _write(self, data: bytes) -> None:
+        if self._files.wants_rotation:
+            self._files.write(self._log_line("close"))
+            self._files.rotate()
+        if not self._files.is_open:
+            self._files.open()
+            data = self._log_line("open") + data
+        self._files.write(data)
+
+    def _compress(self) -> bool:
+        more = False
+
+        def step() -> None:
+            nonlocal more
+            more = self._files.compress_step()
+
+        self._attempt(step)
+        return more
+
+    def _attempt(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except OSError as error:
+            self._last_error = str(error)[:MAX_TEXT_CHARS]
+            return False
+        return True
+
+    def _log_line(self, event: str) -> bytes:
+        dropped_lines = self._refused_lines + self._lost_lines
+        return (
+            f'{{"v":{SCHEMA_VERSION},"type":"log","boot":"{self._boot}","ts":{self._now_ms()},"event":"{event}"'
+            f',"sequence":{self._files.sequence},"cacheSizeBytes":{self._cache_size_bytes}'
+            f',"writtenLines":{self._written_lines},"droppedLines":{dropped_lines}}}\n'
+        ).encode("ascii")
+
+
+def format_fetch(boot: str, line: FetchLine) -> str:
+    """One line of type fetch with its newline, ASCII. `boot` is a plain word; the lag is derived here."""
+    (
+        ts,
+        listener,
+        connection,
+        client_id,
+        api_version,
+        topic,
+        topic_id,
+        partition,
+        offset,
+        isolation,
+        result,
+        reason,
+        size_bytes,
+        high_watermark,
+        age_bytes,
+        wait_ms,
+        total_ms,
+        admitted_bytes,
+    ) = line
+    if high_watermark < 0:
+        position = '"highWatermark":null,"lag":null'
+    else:
+        position = f'"highWatermark":{high_watermark},"lag":{max(0, high_watermark - offset)}'
+    age = "null" if age_bytes is None else age_bytes
+    return (
+        f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},"listener":{_quoted(listener)}'
+        f',"connection":{connection},"clientId":{_quoted(client_id)},"apiVersion":{api_version}'
+        f',"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)},"partition":{partition},"offset":{offset}'
+        f',"isolation":{isolation},"result":"{result}","reason":"{reason}","bytes":{size_bytes},{position}'
+        f',"ageBytes":{age},"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted_bytes}}}\n'
+    )
+
+
+def format_block(boot: str, line: BlockLine) -> str:
+    """One line of type block with its newline, ASCII."""
+    return (
+        f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"{boot}","ts":{line.ts}'
+        f',"listener":{_quoted(line.listener)},"topic":{_quoted(line.topic)},"topicId":{_quoted_id(line.topic_id)}'
+        f',"partition":{line.partition},"baseOffset":{line.base_offset},"nextOffset":{line.next_offset}'
+        f',"bytes":{line.bytes},"source":"{line.source}","admittedBytes":{line.admitted_bytes}}}\n'
+    )
+
+
+@lru_cache(maxsize=8192)
+def _quoted(text: str | None) -> str:
+    """JSON's form in ASCII: whatever a client calls itself stays one line."""
+    return "null" if text is None else encode_basestring_ascii(text[:MAX_TEXT_CHARS])
+
+
+@lru_cache(maxsize=8192)
+def _quoted_id(topic_id: bytes | None) -> str:
+    """Kafka's Uuid.toString: url-safe base64 of the 16 bytes without padding."""
+    if topic_id is None or topic_id == _NO_TOPIC_ID:
+        return "null"
+    return '"' + base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii") + '"'
