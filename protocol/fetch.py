@@ -1,0 +1,308 @@
+"""Fetch, versions 4 to 18, read: what a client asks, what the broker answered.
+
+Owns: the layouts of FetchRequest.json and FetchResponse.json, of which `fetch_build` is the other
+direction.
+Must not know: what a batch holds, sessions, which partitions are worth anything.
+Invariants: records are spans of the frame, never copied; topics are names up to version 12, ids from 13
+(KIP-516); a field that a version lacks has the schema's default; unknown tagged fields are skipped; bytes
+after the last field are ignored, as the broker does (AbstractRequest.parseRequest).
+"""
+
+from collections.abc import Callable
+from operator import itemgetter
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocol.api import FETCH, is_flexible
+from protocol.errors import BadFrame
+from protocol.header import response_body_start
+from protocol.wire import (
+    CLASSIC,
+    FLEXIBLE,
+    INT16,
+    INT32,
+    INT32_PAIR,
+    INT64_PAIR,
+    Encoding,
+    Frame,
+    Topic,
+    read_array,
+    read_string,
+    read_topic_id,
+    refuses_garbage,
+    scan_tags,
+)
+
+TOPIC_IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
+LOG_START_FROM: Final = 5
+REPLICA_STATE_FROM: Final = 15
+RACK_FROM: Final = 11
+NONE: Final = -1
+
+LIMITS = Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
+ANSWER_V4 = Struct(">ihqq")  # partition, error, high watermark, last stable offset
+ANSWER_V5 = Struct(">ihqqq")  # the same and log start offset
+_DIVERGING = Struct(">iq")
+
+_TAG_REPLICA_STATE: Final = 1
+_TAG_DIVERGING_EPOCH: Final = 0
+_TAG_CURRENT_LEADER: Final = 1
+
+
+class FetchPartition(NamedTuple):
+    """One partition asked for; -1 stands for no epoch and no log start offset."""
+
+    topic: Topic
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    session_at: int
+    rack_id: str
+    partitions: list[FetchPartition]
+    forgotten: list[tuple[Topic, int]]
+
+
+class FetchedPartition(NamedTuple):
+    """One partition answered; records are frame[start:end], both -1 where null. `diverging`: (epoch, end offset),
+    `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset), or None for null."""
+
+    topic: Topic
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    preferred_read_replica: int
+    diverging: tuple[int, int] | None
+    current_leader: tuple[int, int] | None
+    aborted: list[tuple[int, int]] | None
+    start: int
+    end: int
+
+
+class FetchResponse(NamedTuple):
+    """Below version 7 the error code and the session id are 0."""
+
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
+class PartitionLayout(NamedTuple):
+    """A request's partition in one range of versions: its fields on the wire, and how to order them.
+
+    `scan` picks FetchPartition's fields after the topic from the wire's followed by -1; `build` the reverse.
+    """
+
+    wire: Struct
+    scan: Callable[[tuple[int, ...]], tuple[int, ...]]
+    build: Callable[[FetchPartition], tuple[int, ...]]
+
+
+_V4 = PartitionLayout(Struct(">iqi"), itemgetter(0, 3, 1, 3, 3, 2), itemgetter(1, 3, 6))
+_V5 = PartitionLayout(Struct(">iqqi"), itemgetter(0, 4, 1, 4, 2, 3), itemgetter(1, 3, 5, 6))
+_V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(0, 1, 2, 5, 3, 4), itemgetter(1, 2, 3, 5, 6))
+_V12 = PartitionLayout(Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6))
+
+
+def partition_layout(version: int) -> PartitionLayout:
+    """How a partition of a request of that version lies on the wire."""
+    if version >= 12:
+        return _V12
+    if version >= 9:
+        return _V9
+    return _V5 if version >= LOG_START_FROM else _V4
+
+
+def fetch_encoding(version: int) -> Encoding:
+    """The encoding of that version's bodies."""
+    return FLEXIBLE if is_flexible(FETCH, version) else CLASSIC
+
+
+def _read_topic(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[Topic, int]:
+    if version >= TOPIC_IDS_FROM:
+        return read_topic_id(frame, at)
+    return read_string(encoding, frame, at)
+
+
+@refuses_garbage
+def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
+    """What a Fetch request of version 4 to 18 asks; raises `BadFrame`."""
+    encoding = fetch_encoding(version)
+    at, replica_id = body_start, NONE
+    if version < REPLICA_STATE_FROM:
+        (replica_id,) = INT32.unpack_from(frame, at)
+        at += 4
+    max_wait_ms, min_bytes, max_bytes, isolation_level = LIMITS.unpack_from(frame, at)
+    at += LIMITS.size
+    session_id, session_epoch, session_at = 0, NONE, NONE
+    if version >= SESSIONS_FROM:
+        session_at = at
+        session_id, session_epoch = INT32_PAIR.unpack_from(frame, at)
+        at += INT32_PAIR.size
+    partitions, at = _scan_asked(encoding, version, frame, at)
+    forgotten: list[tuple[Topic, int]] = []
+    if version >= SESSIONS_FROM:
+        forgotten, at = _scan_forgotten(encoding, version, frame, at)
+    rack_id = ""
+    if version >= RACK_FROM:
+        rack_id, at = read_string(encoding, frame, at)
+    if encoding is FLEXIBLE:
+        tags, at = scan_tags(frame, at)
+        if version >= REPLICA_STATE_FROM:
+            replica_id = _replica_id(frame, tags)
+    return FetchRequest(
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        session_at,
+        rack_id,
+        partitions,
+        forgotten,
+    )
+
+
+def _replica_id(frame: Frame, tags: list[tuple[int, int, int]]) -> int:
+    """From ReplicaState, a tagged field since version 15 (KIP-903)."""
+    for tag, start, end in tags:
+        if tag == _TAG_REPLICA_STATE:
+            _check_tag(start, end, INT32.size)
+            return int(INT32.unpack_from(frame, start)[0])
+    return NONE
+
+
+def _check_tag(start: int, end: int, least: int) -> None:
+    if end - start < least:
+        raise BadFrame(f"a tagged field of {end - start} bytes where {least} are needed")
+
+
+def _scan_asked(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[list[FetchPartition], int]:
+    wire, scan, _ = partition_layout(version)
+    skip_tags, size = encoding.skip_tags, wire.size
+    found = []
+    topics, at = read_array(encoding, frame, at)
+    for _ in topics:
+        topic, at = _read_topic(encoding, version, frame, at)
+        partitions, at = read_array(encoding, frame, at)
+        for _ in partitions:
+            fields = scan((*wire.unpack_from(frame, at), NONE))
+            found.append(FetchPartition(topic, *fields))
+            at = skip_tags(frame, at + size)
+        at = skip_tags(frame, at)
+    return found, at
+
+
+def _scan_forgotten(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[list[tuple[Topic, int]], int]:
+    found = []
+    topics, at = read_array(encoding, frame, at)
+    for _ in topics:
+        topic, at = _read_topic(encoding, version, frame, at)
+        partitions, at = read_array(encoding, frame, at)
+        for _ in partitions:
+            found.append((topic, INT32.unpack_from(frame, at)[0]))
+            at += 4
+        at = encoding.skip_tags(frame, at)
+    return found, at
+
+
+@refuses_garbage
+def scan_response(frame: Frame, version: int) -> FetchResponse:
+    """What a Fetch response of version 4 to 18 says; raises `BadFrame`. Endpoints are skipped."""
+    encoding = fetch_encoding(version)
+    at = response_body_start(frame, FETCH, version)
+    (throttle_time_ms,) = INT32.unpack_from(frame, at)
+    at += 4
+    error_code = session_id = 0
+    if version >= SESSIONS_FROM:
+        (error_code,) = INT16.unpack_from(frame, at)
+        (session_id,) = INT32.unpack_from(frame, at + 2)
+        at += 6
+    found: list[FetchedPartition] = []
+    topics, at = read_array(encoding, frame, at)
+    for _ in topics:
+        topic, at = _read_topic(encoding, version, frame, at)
+        partitions, at = read_array(encoding, frame, at)
+        for _ in partitions:
+            answer, at = _scan_answer(encoding, version, frame, at, topic)
+            found.append(answer)
+        at = encoding.skip_tags(frame, at)
+    encoding.skip_tags(frame, at)
+    return FetchResponse(throttle_time_ms, error_code, session_id, found)
+
+
+def _scan_answer(
+    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic
+) -> tuple[FetchedPartition, int]:
+    if version >= LOG_START_FROM:
+        fields = ANSWER_V5.unpack_from(frame, at)
+        at += ANSWER_V5.size
+    else:
+        fields = (*ANSWER_V4.unpack_from(frame, at), NONE)
+        at += ANSWER_V4.size
+    aborted, at = _scan_aborted(encoding, frame, at)
+    replica = NONE
+    if version >= RACK_FROM:
+        (replica,) = INT32.unpack_from(frame, at)
+        at += 4
+    length, start = encoding.read_count(frame, at)
+    if length < 0:
+        start, end, at = NONE, NONE, start
+    else:
+        end = at = start + length
+    diverging = leader = None
+    if encoding is FLEXIBLE:
+        tags, at = scan_tags(frame, at)
+        if tags:
+            diverging, leader = _scan_hints(frame, tags)
+    return FetchedPartition(topic, *fields, replica, diverging, leader, aborted, start, end), at
+
+
+def _scan_aborted(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[int, int]] | None, int]:
+    count, at = encoding.read_count(frame, at)
+    if count < 0:
+        return None, at
+    aborted = []
+    for _ in range(count):
+        aborted.append(INT64_PAIR.unpack_from(frame, at))
+        at = encoding.skip_tags(frame, at + INT64_PAIR.size)
+    return aborted, at
+
+
+def _scan_hints(
+    frame: Frame, tags: list[tuple[int, int, int]]
+) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """DivergingEpoch (an epoch below 0 is none: FetchResponse.divergingEpoch) and CurrentLeader."""
+    diverging = leader = None
+    for tag, start, end in tags:
+        if tag == _TAG_DIVERGING_EPOCH:
+            _check_tag(start, end, _DIVERGING.size)
+            epoch, end_offset = _DIVERGING.unpack_from(frame, start)
+            diverging = (epoch, end_offset) if epoch >= 0 else None
+        elif tag == _TAG_CURRENT_LEADER:
+            _check_tag(start, end, INT32_PAIR.size)
+            leader = INT32_PAIR.unpack_from(frame, start)
+    return diverging, leader

@@ -1,0 +1,190 @@
+"""Fetch, versions 4 to 18, written: Forebay's own requests, its answers, a session changed in place.
+
+Owns: the other direction of `fetch`, with the same layouts.
+Must not know: what a batch holds, why something is asked or answered.
+Invariants: an answer is a list of buffers whose first carries the frame's length and which names the
+caller's record buffers unchanged, uncopied; what an answer leaves out of a version has the schema's
+default, so no tagged field is written; partitions keep their order, consecutive ones of a topic share its
+entry (FetchResponse.toMessage).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from protocol.api import FETCH
+from protocol.fetch import (
+    ANSWER_V4,
+    ANSWER_V5,
+    LIMITS,
+    LOG_START_FROM,
+    NONE,
+    RACK_FROM,
+    REPLICA_STATE_FROM,
+    SESSIONS_FROM,
+    TOPIC_IDS_FROM,
+    FetchPartition,
+    fetch_encoding,
+    partition_layout,
+)
+from protocol.header import build_request_header
+from protocol.wire import INT16, INT32, INT32_PAIR, INT64_PAIR, TOPIC_ID_BYTES, Encoding, Frame, Topic
+
+CONSUMER = -1
+T = TypeVar("T")
+
+
+class FetchAnswer(NamedTuple):
+    """One partition's answer. `aborted`: pairs of (producer id, first offset); the broker sends None (null)
+    to read_uncommitted and a list, maybe empty, to read_committed (LocalLog.read). `records`: whole batches
+    in buffers of together `records_bytes`."""
+
+    topic: Topic
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None
+    records: Sequence[Frame]
+    records_bytes: int
+
+
+def _by_topic(entries: Iterable[T], topic_of: attrgetter[Topic]) -> Iterator[tuple[Topic, list[T]]]:
+    """Consecutive entries of one topic together."""
+    for topic, group in groupby(entries, key=topic_of):
+        yield topic, list(group)
+
+
+def _build_topic(encoding: Encoding, version: int, topic: Topic) -> bytes:
+    """The name, or from version 13 the id; ValueError where the caller has the wrong one."""
+    if version < TOPIC_IDS_FROM:
+        if not isinstance(topic, str):
+            raise ValueError(f"Fetch {version} names topics by name")
+        return encoding.build_string(topic)
+    if isinstance(topic, str) or len(topic) != TOPIC_ID_BYTES:
+        raise ValueError(f"Fetch {version} names topics by id")
+    return bytes(topic)
+
+
+def build_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation_level: int,
+    session_id: int,
+    session_epoch: int,
+    partitions: Sequence[FetchPartition],
+    forgotten: Sequence[tuple[Topic, int]] = (),
+) -> bytes:
+    """A consumer's Fetch request as a whole frame, without a rack id. Below version 7 there is no session."""
+    encoding = fetch_encoding(version)
+    frame = build_request_header(FETCH, version, correlation_id, client_id, bool(encoding.no_tags))
+    if version < REPLICA_STATE_FROM:
+        frame += INT32.pack(CONSUMER)
+    frame += LIMITS.pack(max_wait_ms, min_bytes, max_bytes, isolation_level)
+    if version >= SESSIONS_FROM:
+        frame += INT32_PAIR.pack(session_id, session_epoch)
+    _put_asked(frame, encoding, version, partitions)
+    if version >= SESSIONS_FROM:
+        _put_forgotten(frame, encoding, version, forgotten)
+    if version >= RACK_FROM:
+        frame += encoding.build_string("")
+    frame += encoding.no_tags
+    INT32.pack_into(frame, 0, len(frame) - 4)
+    return bytes(frame)
+
+
+def _put_asked(
+    frame: bytearray, encoding: Encoding, version: int, partitions: Sequence[FetchPartition]
+) -> None:
+    wire, _, build = partition_layout(version)
+    topics = list(_by_topic(partitions, attrgetter("topic")))
+    frame += encoding.build_count(len(topics))
+    for topic, asked in topics:
+        frame += _build_topic(encoding, version, topic)
+        frame += encoding.build_count(len(asked))
+        for partition in asked:
+            frame += wire.pack(*build(partition))
+            frame += encoding.no_tags
+        frame += encoding.no_tags
+
+
+def _put_forgotten(
+    frame: bytearray, encoding: Encoding, version: int, forgotten: Sequence[tuple[Topic, int]]
+) -> None:
+    topics = [(topic, list(group)) for topic, group in groupby(forgotten, key=lambda entry: entry[0])]
+    frame += encoding.build_count(len(topics))
+    for topic, group in topics:
+        frame += _build_topic(encoding, version, topic)
+        frame += encoding.build_count(len(group))
+        for _topic, partition in group:
+            frame += INT32.pack(partition)
+        frame += encoding.no_tags
+
+
+def build_response(
+    version: int,
+    correlation_id: int,
+    *,
+    throttle_time_ms: int,
+    error_code: int,
+    session_id: int,
+    partitions: Sequence[FetchAnswer],
+) -> list[Frame]:
+    """A Fetch response as buffers to be written in order; no preferred replica. Below version 7 the error code
+    and the session id are not sent."""
+    encoding = fetch_encoding(version)
+    piece = first = (
+        bytearray(4) + INT32.pack(correlation_id) + encoding.no_tags + INT32.pack(throttle_time_ms)
+    )
+    if version >= SESSIONS_FROM:
+        piece += INT16.pack(error_code) + INT32.pack(session_id)
+    out: list[Frame] = [first]
+    frame_bytes = 0  # of all buffers but the last piece
+    topics = list(_by_topic(partitions, attrgetter("topic")))
+    piece += encoding.build_count(len(topics))
+    for topic, answers in topics:
+        piece += _build_topic(encoding, version, topic)
+        piece += encoding.build_count(len(answers))
+        for answer in answers:
+            _put_answer(piece, encoding, version, answer)
+            if answer.records_bytes:
+                frame_bytes += len(piece) + answer.records_bytes
+                piece = bytearray()
+                out += (*answer.records, piece)
+            piece += encoding.no_tags
+        piece += encoding.no_tags
+    piece += encoding.no_tags
+    INT32.pack_into(first, 0, frame_bytes + len(piece) - 4)
+    return out if piece else out[:-1]
+
+
+def _put_answer(piece: bytearray, encoding: Encoding, version: int, answer: FetchAnswer) -> None:
+    """A partition up to its records' bytes."""
+    if version >= LOG_START_FROM:
+        piece += ANSWER_V5.pack(*answer[1:6])
+    else:
+        piece += ANSWER_V4.pack(*answer[1:5])
+    if answer.aborted is None:
+        piece += encoding.build_count(NONE)
+    else:
+        piece += encoding.build_count(len(answer.aborted))
+        for transaction in answer.aborted:
+            piece += INT64_PAIR.pack(*transaction)
+            piece += encoding.no_tags
+    if version >= RACK_FROM:
+        piece += INT32.pack(NONE)
+    piece += encoding.build_count(answer.records_bytes)
+
+
+def stamp_session(
+    frame: bytearray | memoryview, session_at: int, session_id: int, session_epoch: int
+) -> None:
+    """Give a request frame another session, in place; `session_at` is from its scan and not -1."""
+    INT32_PAIR.pack_into(frame, session_at, session_id, session_epoch)
