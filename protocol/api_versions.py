@@ -41,7 +41,7 @@ _WITHOUT_IMPLICIT_ADD: Final = 1
 def cut_response(frame: Frame, version: int, caps: Mapping[int, tuple[int, int]]) -> Frame:
     """The answer to an ApiVersions request of `version`, each key's range cut to `caps` (key -> first, last).
 
-    A key whose range is then empty is left out. Returns `frame` itself where nothing is cut. Raises `BadFrame`.
+    A key whose range is then empty is left out. Returns `frame` itself where nothing is cut; or `BadFrame`.
     """
     (error_code,) = INT16.unpack_from(frame, _BODY_START)
     if error_code or not APIS[API_VERSIONS].decodes(version):

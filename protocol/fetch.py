@@ -80,8 +80,8 @@ class FetchRequest(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """One partition answered; records are frame[start:end], both -1 where null. `diverging`: (epoch, end offset),
-    `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset), or None for null."""
+    """One partition answered; records are frame[start:end], both -1 where null. `diverging`: (epoch, end
+    offset), `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset) or null."""
 
     topic: Topic
     partition: int
@@ -258,11 +258,11 @@ def _scan_answer(
     encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic
 ) -> tuple[FetchedPartition, int]:
     if version >= LOG_START_FROM:
-        fields = ANSWER_V5.unpack_from(frame, at)
+        partition, error_code, high_watermark, stable, log_start = ANSWER_V5.unpack_from(frame, at)
         at += ANSWER_V5.size
     else:
-        fields = (*ANSWER_V4.unpack_from(frame, at), NONE)
-        at += ANSWER_V4.size
+        partition, error_code, high_watermark, stable = ANSWER_V4.unpack_from(frame, at)
+        log_start, at = NONE, at + ANSWER_V4.size
     aborted, at = _scan_aborted(encoding, frame, at)
     replica = NONE
     if version >= RACK_FROM:
@@ -278,7 +278,20 @@ def _scan_answer(
         tags, at = scan_tags(frame, at)
         if tags:
             diverging, leader = _scan_hints(frame, tags)
-    return FetchedPartition(topic, *fields, replica, diverging, leader, aborted, start, end), at
+    return FetchedPartition(
+        topic,
+        partition,
+        error_code,
+        high_watermark,
+        stable,
+        log_start,
+        replica,
+        diverging,
+        leader,
+        aborted,
+        start,
+        end,
+    ), at
 
 
 def _scan_aborted(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[int, int]] | None, int]:

@@ -137,8 +137,8 @@ def build_response(
     session_id: int,
     partitions: Sequence[FetchAnswer],
 ) -> list[Frame]:
-    """A Fetch response as buffers to be written in order; no preferred replica. Below version 7 the error code
-    and the session id are not sent."""
+    """A Fetch response as buffers to be written in order; no preferred replica. Below version 7 neither the
+    error code nor the session id is sent."""
     encoding = fetch_encoding(version)
     piece = first = (
         bytearray(4) + INT32.pack(correlation_id) + encoding.no_tags + INT32.pack(throttle_time_ms)
