@@ -3,7 +3,7 @@
 Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path.
 Must not know: when these are sent and what follows from the answers.
 Invariants: whole frames in and out, with length and header; plain values come back, never kio's; whatever kio
-raises on an answer is a `BadFrame`; a version that kio lacks is the caller's mistake (kio.index.UnknownEntity).
+raises on an answer is a `BadFrame`; a version that kio lacks is the caller's mistake (UnknownEntity).
 """
 
 import io
@@ -54,7 +54,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """`topic_id`: 16 bytes, None below version 10 or where unknown; `name` None where only the id was asked."""
+    """`topic_id`: 16 bytes, None below version 10 or where unknown; `name` None if only the id was asked."""
 
     error_code: int
     name: str | None
@@ -64,7 +64,7 @@ class TopicMetadata(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """`error_code` is the top-level one (version 13); `cluster_id` is None below 2, `controller_id` -1 below 1."""
+    """`error_code`: the answer's own (version 13); `cluster_id` None below 2, `controller_id` -1 below 1."""
 
     error_code: int
     cluster_id: str | None

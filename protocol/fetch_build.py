@@ -8,10 +8,9 @@ default, so no tagged field is written; partitions keep their order, consecutive
 entry (FetchResponse.toMessage).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from protocol.api import FETCH
 from protocol.fetch import (
@@ -32,7 +31,7 @@ from protocol.header import build_request_header
 from protocol.wire import INT16, INT32, INT32_PAIR, INT64_PAIR, TOPIC_ID_BYTES, Encoding, Frame, Topic
 
 CONSUMER = -1
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class FetchAnswer(NamedTuple):
@@ -51,10 +50,9 @@ class FetchAnswer(NamedTuple):
     records_bytes: int
 
 
-def _by_topic(entries: Iterable[T], topic_of: attrgetter[Topic]) -> Iterator[tuple[Topic, list[T]]]:
-    """Consecutive entries of one topic together."""
-    for topic, group in groupby(entries, key=topic_of):
-        yield topic, list(group)
+def _by_topic(entries: Sequence[T]) -> list[tuple[Topic, list[T]]]:
+    """Consecutive entries of one topic, which is their first field, together."""
+    return [(topic, list(group)) for topic, group in groupby(entries, key=lambda entry: entry[0])]
 
 
 def _build_topic(encoding: Encoding, version: int, topic: Topic) -> bytes:
@@ -104,7 +102,7 @@ def _put_asked(
     frame: bytearray, encoding: Encoding, version: int, partitions: Sequence[FetchPartition]
 ) -> None:
     wire, _, build = partition_layout(version)
-    topics = list(_by_topic(partitions, attrgetter("topic")))
+    topics = _by_topic(partitions)
     frame += encoding.build_count(len(topics))
     for topic, asked in topics:
         frame += _build_topic(encoding, version, topic)
@@ -118,7 +116,7 @@ def _put_asked(
 def _put_forgotten(
     frame: bytearray, encoding: Encoding, version: int, forgotten: Sequence[tuple[Topic, int]]
 ) -> None:
-    topics = [(topic, list(group)) for topic, group in groupby(forgotten, key=lambda entry: entry[0])]
+    topics = _by_topic(forgotten)
     frame += encoding.build_count(len(topics))
     for topic, group in topics:
         frame += _build_topic(encoding, version, topic)
@@ -147,7 +145,7 @@ def build_response(
         piece += INT16.pack(error_code) + INT32.pack(session_id)
     out: list[Frame] = [first]
     frame_bytes = 0  # of all buffers but the last piece
-    topics = list(_by_topic(partitions, attrgetter("topic")))
+    topics = _by_topic(partitions)
     piece += encoding.build_count(len(topics))
     for topic, answers in topics:
         piece += _build_topic(encoding, version, topic)
