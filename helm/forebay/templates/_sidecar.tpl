@@ -1,0 +1,98 @@
+{{/*
+The sidecar: items for a pod's `initContainers` and `volumes`.
+Invariants: a native sidecar (restartPolicy Always), so that it is up before the broker and down after it. Startup and liveness ask
+/livez, never /readyz: /readyz needs the broker, which starts only after the startup probe has passed.
+*/}}
+{{- define "forebay.sidecar" -}}
+{{- $config := .Values.config }}
+{{- $admin := dig "listen" "127.0.0.1:9190" ($config.admin | default dict) }}
+{{- if has (include "forebay.host" $admin) (list "127.0.0.1" "localhost" "[::1]") }}
+{{- fail "config.admin.listen must not be the loopback: the kubelet's probes and Prometheus come from outside the pod; write \":9190\"" }}
+{{- end -}}
+- name: forebay
+  image: {{ include "forebay.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  args: [serve, --config, /etc/forebay/forebay.yaml]
+  {{- with .Values.extraEnv }}
+  env:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ports:
+    {{- range $index, $listener := $config.listeners }}
+    - name: {{ $index | eq 0 | ternary "forebay" (printf "forebay-%d" $index) }}
+      containerPort: {{ include "forebay.port" $listener.listen }}
+    {{- end }}
+    - name: forebay-admin
+      containerPort: {{ include "forebay.port" $admin }}
+  startupProbe:
+    httpGet: {path: /livez, port: forebay-admin}
+    {{- toYaml .Values.startupProbe | nindent 4 }}
+  livenessProbe:
+    httpGet: {path: /livez, port: forebay-admin}
+    {{- toYaml .Values.livenessProbe | nindent 4 }}
+  readinessProbe:
+    httpGet: {path: /readyz, port: forebay-admin}
+    {{- toYaml .Values.readinessProbe | nindent 4 }}
+  resources:
+    {{- range list "requests" "limits" }}
+    {{ . }}:
+      cpu: {{ $.Values.resources.cpu | quote }}
+      memory: {{ include "forebay.memory" $ }}
+    {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: {{ .Values.securityContext.runAsUser }}
+    runAsGroup: {{ .Values.securityContext.runAsGroup }}
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    - name: forebay-config
+      mountPath: /etc/forebay
+      readOnly: true
+    {{- with include "forebay.arenaDirectory" . }}
+    - name: forebay-arena
+      mountPath: {{ . }}
+    {{- end }}
+    {{- with dig "directory" "" ($config.accessLog | default dict) }}
+    - name: forebay-access-log
+      mountPath: {{ . }}
+    {{- end }}
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{- define "forebay.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- define "forebay.volumes" -}}
+- name: forebay-config
+  configMap:
+    name: {{ include "forebay.fullname" . }}
+{{- if include "forebay.arenaDirectory" . }}
+- name: forebay-arena
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ include "forebay.mebibytes" (include "forebay.arenaBytes" .) }}
+{{- end }}
+{{- if dig "directory" "" (.Values.config.accessLog | default dict) }}
+- name: forebay-access-log
+  {{- if .Values.accessLogVolume }}
+  {{- toYaml .Values.accessLogVolume | nindent 2 }}
+  {{- else }}
+  emptyDir:
+    sizeLimit: {{ include "forebay.mebibytes" (include "forebay.accessLogBytes" .) }}
+  {{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,62 @@
+{{/*
+How much memory and disk the sidecar's volumes take, out of `config` and `resources`.
+Invariant: the memory-backed volume, the bytes in flight and 128Mi for the process fit into the container's memory limit; otherwise
+the rendering stops, because the kernel would end the container, or the kubelet the pod with its broker, under load.
+*/}}
+
+{{/* Where the arena's volume is mounted; empty where Forebay needs none. The default is proxy/config.py's. */}}
+{{- define "forebay.arenaDirectory" -}}
+{{- $cache := .Values.config.cache | default dict }}
+{{- if ne (toString (dig "enabled" true $cache)) "false" }}
+{{- dig "directory" "/dev/shm" $cache }}
+{{- end }}
+{{- end }}
+
+{{/* Bytes of the cache: `cache.size`, else half of the memory limit, as Forebay derives it itself. */}}
+{{- define "forebay.cacheBytes" -}}
+{{- $size := dig "size" "" (.Values.config.cache | default dict) }}
+{{- if eq (toString $size) "" }}
+{{- div (include "forebay.bytes" .Values.resources.memory | int64) 2 }}
+{{- else }}
+{{- include "forebay.bytes" $size }}
+{{- end }}
+{{- end }}
+
+{{/* Bytes of the arena's volume: Forebay uses at most 7/8 of the file system that it lies in. */}}
+{{- define "forebay.arenaBytes" -}}
+{{- $cache := include "forebay.cacheBytes" . | int64 }}
+{{- $mebibytes := div (add (div (mul $cache 8) 7) 1048576) 1048576 }}
+{{- mul $mebibytes 1048576 }}
+{{- end }}
+
+{{/* The container's memory, checked against what it has to hold. */}}
+{{- define "forebay.memory" -}}
+{{- $limits := .Values.config.limits | default dict }}
+{{- $limit := include "forebay.bytes" .Values.resources.memory | int64 }}
+{{- $arena := 0 }}
+{{- if ne (toString (dig "enabled" true (.Values.config.cache | default dict))) "false" }}
+{{- $arena = include "forebay.arenaBytes" . | int64 }}
+{{- end }}
+{{- $flight := add (include "forebay.bytes" (dig "requestMemory" "128MiB" $limits) | int64) (include "forebay.bytes" (dig "responseMemory" "256MiB" $limits) | int64) }}
+{{- $needed := add $arena $flight 134217728 }}
+{{- if gt $needed $limit }}
+{{- fail (printf "resources.memory (%s) is too little: the arena's volume %s, requests and responses in flight %s and 128Mi for the process need %s" (toString .Values.resources.memory) (include "forebay.mebibytes" $arena) (include "forebay.mebibytes" $flight) (include "forebay.mebibytes" $needed)) }}
+{{- end }}
+{{- .Values.resources.memory }}
+{{- end }}
+
+{{/* Bytes of the access log's own volume: what is kept, the file being written and the one being compressed. */}}
+{{- define "forebay.accessLogBytes" -}}
+{{- $log := .Values.config.accessLog | default dict }}
+{{- add (include "forebay.bytes" (dig "keepSize" "4GiB" $log) | int64) (mul 2 (include "forebay.bytes" (dig "rotateSize" "256MiB" $log) | int64)) }}
+{{- end }}
+
+{{/*
+For `terminationGracePeriodSeconds` of a pod: (list CONTEXT SECONDS), SECONDS being the broker's own shutdown. The kubelet stops native
+sidecars after the main containers, within the same period.
+*/}}
+{{- define "forebay.terminationGracePeriodSeconds" -}}
+{{- $context := index . 0 }}
+{{- $grace := dig "gracePeriod" "25s" ($context.Values.config.shutdown | default dict) }}
+{{- add (index . 1) (include "forebay.seconds" $grace | int64) 5 }}
+{{- end }}
