@@ -37,7 +37,7 @@ class LogLimits:
 
     queue_lines: int = 65_536
     rotate_bytes: int = 64 << 20
-    max_files: int = 100
+    max_files: int = 1000
     max_total_bytes: int = 1 << 30
     flush_interval_s: float = 0.25
 
@@ -155,7 +155,7 @@ class AccessLog:
         )
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write what is queued, end the file, stop. False: the disk took longer than `timeout_s`. Idempotent."""
+        """Write what is queued, end the file, stop. False: it took over `timeout_s`. Idempotent."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)

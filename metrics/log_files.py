@@ -96,7 +96,7 @@ class LogFiles:
         fcntl.flock(self._current, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, data: bytes) -> None:
-        """Append whole lines to the current file, which must be open. On OSError nothing is added, the file ends."""
+        """Append whole lines to the open current file. On OSError nothing was added and the file is ended."""
         assert self._current is not None
         try:
             rest = memoryview(data)
@@ -195,7 +195,7 @@ class LogFiles:
                 self._finished.append(path)
 
     def _prune(self) -> None:
-        """Delete the oldest finished files until both bounds hold; what is being compressed is left to its end."""
+        """Delete the oldest finished files until both bounds hold; what is being compressed is left."""
         kept = [path for path in sorted(self._directory.glob("access-*.jsonl*")) if path.suffix != ".tmp"]
         current = Path(self._current.name) if self._current is not None else None
         busy = self._compression.source if self._compression is not None else None

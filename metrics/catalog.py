@@ -1,0 +1,272 @@
+"""Every metric of Forebay, once: name, type, labels, meaning.
+
+Owns the names that dashboards, alerts and the audit rely on, and `docs/metrics.md`, which
+`python -m metrics.catalog` writes from them (`--check`: exit 1 if it is stale). Must not know where a value
+comes from. Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label
+is a client id, a topic or an offset; a label's values are listed here wherever they are a closed set.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, SCHEMA_VERSION
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+DOCS_PATH: Final = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+
+
+class Metric(NamedTuple):
+    """One metric. `labels` are names in the order in which samples give their values."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
+    "purpose": ("client", "watch", "proof"),
+    "direction": ("request", "response"),
+    "side": ("client", "server"),
+}
+"""Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
+
+_HOPS = (
+    ("client_to_proxy_request", "Requests received from clients"),
+    ("proxy_to_server_request", "Requests sent to the broker on behalf of clients"),
+    ("server_to_proxy_response", "Responses received from the broker for clients"),
+    ("proxy_to_client_response", "Responses sent to clients, from memory or from the broker"),
+)
+
+GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
+    "Process": (
+        Metric("forebay_build_info", "gauge", "Always 1; which build runs", ("version", "commit_id")),
+        Metric("forebay_ready", "gauge", "1 when every listener is bound and its broker reachable, else 0"),
+    ),
+    "Fetch": (
+        Metric(
+            "forebay_fetch_partitions_total",
+            "counter",
+            "Partitions of fetches answered, each with exactly one result and reason",
+            ("result", "reason"),
+        ),
+        Metric(
+            "forebay_fetch_bytes_total",
+            "counter",
+            "Record bytes handed to clients, by result and reason",
+            ("result", "reason"),
+        ),
+        Metric(
+            "forebay_upstream_fetch_bytes_total",
+            "counter",
+            "Record bytes that the broker sent: for clients, for the watch, for proofs",
+            ("purpose",),
+        ),
+        Metric(
+            "forebay_fetch_undelivered_partitions_total",
+            "counter",
+            "Partitions of fetches whose client had gone before the answer left",
+        ),
+        Metric("forebay_fetch_wait_seconds", "histogram", "Time a fetch was parked at the tail"),
+        Metric(
+            "forebay_fetch_hit_seconds",
+            "histogram",
+            "Service time of fetches answered from memory, parking apart",
+        ),
+        Metric("forebay_fetch_upstream_seconds", "histogram", "Time a forwarded fetch waited for the broker"),
+        Metric("forebay_parked_fetches", "gauge", "Fetches that wait at the tail for new data"),
+        Metric(
+            "forebay_authorization_renewals_total",
+            "counter",
+            "Fetches sent on a client's own connection only to renew its right to a topic",
+        ),
+    ),
+    "Produce": (
+        Metric(
+            "forebay_produce_batches_total",
+            "counter",
+            "Batches of answered Produces, by what became of them in the cache",
+            ("outcome",),
+        ),
+        Metric(
+            "forebay_produce_seconds",
+            "histogram",
+            "From a Produce's last byte to its answer handed to the client",
+        ),
+    ),
+    "Block cache": (
+        Metric("forebay_cache_capacity_bytes", "gauge", "Size of the arena"),
+        Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
+        Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
+        Metric("forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that responses under way hold"),
+        Metric(
+            "forebay_cache_limbo_bytes", "gauge", "Bytes of evicted blocks that wait for their last reader"
+        ),
+        Metric("forebay_cache_partitions", "gauge", "Partitions that the index knows"),
+        Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),
+        Metric("forebay_cache_admitted_bytes_total", "counter", "Bytes admitted; ages in bytes count in it"),
+        Metric(
+            "forebay_cache_admitted_batches_total",
+            "counter",
+            "Batches admitted, by where they came from",
+            ("source",),
+        ),
+        Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by why", ("reason",)),
+        Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed, by why", ("reason",)),
+        Metric(
+            "forebay_cache_invalidations_total",
+            "counter",
+            "Ranges dropped because of the log, by why",
+            ("reason",),
+        ),
+        Metric(
+            "forebay_cache_oldest_age_bytes", "gauge", "Bytes admitted since the oldest block in the arena"
+        ),
+        Metric(
+            "forebay_cache_oldest_age_seconds", "gauge", "Time since the oldest block in the arena was begun"
+        ),
+    ),
+    "Watch": (
+        Metric("forebay_watch_partitions", "gauge", "Partitions that the watch follows"),
+        Metric("forebay_watch_leases", "gauge", "Partitions that memory may serve now"),
+        Metric(
+            "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
+        ),
+        Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
+    ),
+    "Connections": (
+        Metric(
+            "forebay_connections_total",
+            "counter",
+            "Client connections accepted; active = total - errors - disconnects",
+        ),
+        Metric("forebay_active_connections", "gauge", "Client connections open now"),
+        Metric("forebay_connection_errors_total", "counter", "Client connections that ended by an error"),
+        Metric(
+            "forebay_disconnects_total",
+            "counter",
+            "Client connections that ended otherwise, by cause",
+            ("cause",),
+        ),
+        Metric(
+            "forebay_bad_frames_total", "counter", "Frames that ended their connection: length, header, pace"
+        ),
+        Metric(
+            "forebay_blind_connections_total",
+            "counter",
+            "Connections passed through unread (SaslHandshake v0)",
+        ),
+        Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
+        Metric(
+            "forebay_upstream_connect_errors_total", "counter", "Attempts to reach the broker that failed"
+        ),
+        Metric(
+            "forebay_upstream_reopens_total",
+            "counter",
+            "Broker connections reopened without the client noticing",
+        ),
+    ),
+    "Hops": tuple(
+        Metric(f"forebay_{hop}{suffix}_total", "counter", f"{what}{unit}, by API", ("api_key",))
+        for hop, what in _HOPS
+        for suffix, unit in (("", ""), ("_bytes", ": bytes"))
+    ),
+    "Limits": (
+        Metric("forebay_in_flight_bytes", "gauge", "Bytes of requests or responses held", ("direction",)),
+        Metric(
+            "forebay_in_flight_limit_bytes",
+            "gauge",
+            "Their bound, at which sockets are not read",
+            ("direction",),
+        ),
+        Metric("forebay_reads_paused_seconds_total", "counter", "Time sockets were not read", ("side",)),
+        Metric("forebay_queue_depth", "gauge", "Entries waiting", ("queue",)),
+        Metric("forebay_queue_limit", "gauge", "Bound of the queue", ("queue",)),
+    ),
+    "Access log": (
+        Metric("forebay_access_log_written_lines_total", "counter", "Lines written"),
+        Metric("forebay_access_log_written_bytes_total", "counter", "Bytes written, before compression"),
+        Metric(
+            "forebay_access_log_dropped_lines_total", "counter", "Lines dropped: queue full or disk failing"
+        ),
+        Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait to be compressed"),
+    ),
+}
+"""The metrics by section of the documentation."""
+
+CATALOG: Final[dict[str, Metric]] = {metric.name: metric for group in GROUPS.values() for metric in group}
+
+
+def build_docs() -> str:
+    """The text of docs/metrics.md."""
+    return "\n".join(
+        [
+            "# Metrics and access log",
+            "",
+            "Written by `python -m metrics.catalog`: change `metrics/catalog.py` or"
+            " `metrics/access_log_schema.py` instead.",
+            "",
+            *_metric_lines(),
+            *_reason_lines(),
+            *_field_lines(),
+        ]
+    )
+
+
+def _metric_lines() -> list[str]:
+    lines = ["No metric is labelled by client, topic or offset; the access log has those."]
+    for group, metrics in GROUPS.items():
+        lines += ["", f"## {group}", "", "| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+        for metric in metrics:
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    closed = [
+        f"* `{label}`: {', '.join(_shown(value) for value in values)}"
+        for label, values in LABEL_VALUES.items()
+    ]
+    return [*lines, "", "## Values of labels", "", *closed, ""]
+
+
+def _reason_lines() -> list[str]:
+    lines = ["## Results and reasons", "", "| result | reason | meaning |", "| --- | --- | --- |"]
+    for (result, reason), meaning in REASON_MEANING.items():
+        lines.append(f"| {result} | {_shown(reason)} | {meaning} |")
+    return [*lines, ""]
+
+
+def _field_lines() -> list[str]:
+    lines = [
+        f"## Access log, version {SCHEMA_VERSION}",
+        "",
+        "One JSON object a line; files `access-<time>-<boot>-<sequence>.jsonl`, with `.gz` once finished.",
+        "",
+    ]
+    for line_type, fields in LINE_TYPES.items():
+        lines += [f"### `{line_type}`", "", "| field | type | unit | meaning |", "| --- | --- | --- | --- |"]
+        for field in fields:
+            json_type = field.json_type + (" or null" if field.nullable else "")
+            lines.append(f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |")
+        lines.append("")
+    return lines
+
+
+def _shown(value: str) -> str:
+    return f"`{value}`" if value else "(empty)"
+
+
+def main(argv: list[str]) -> int:
+    """Write docs/metrics.md, or with --check compare it. Returns the exit code."""
+    text = build_docs()
+    if argv != ["--check"]:
+        DOCS_PATH.write_text(text, encoding="utf-8")
+        return 0
+    if DOCS_PATH.exists() and DOCS_PATH.read_text(encoding="utf-8") == text:
+        return 0
+    sys.stderr.write("docs/metrics.md is stale: run python -m metrics.catalog\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

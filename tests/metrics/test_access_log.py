@@ -1,0 +1,221 @@
+"""The access log's lines are the schema's, and its thread neither loses nor invents one without counting."""
+
+import gzip
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metrics import log_files
+from metrics.access_log import (
+    MAX_TEXT_CHARS,
+    AccessLog,
+    BlockLine,
+    FetchLine,
+    LogLimits,
+    format_block,
+    format_fetch,
+)
+from metrics.access_log_schema import BLOCK_FIELDS, FETCH_FIELDS, LINE_TYPES, LOG_FIELDS, Field
+
+NOW_MS = 1_700_000_000_000
+TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
+
+
+def fetch_line(**changes: object) -> FetchLine:
+    line = FetchLine(
+        NOW_MS,
+        "main",
+        7,
+        "consumer-1",
+        13,
+        "orders",
+        bytes(range(16)),
+        2,
+        100,
+        0,
+        "hit",
+        "",
+        2048,
+        130,
+        4096,
+        1.5,
+        2.25,
+        1 << 40,
+    )
+    return line._replace(**changes)  # type: ignore[arg-type]
+
+
+def block_line(**changes: object) -> BlockLine:
+    line = BlockLine(NOW_MS, "main", "orders", bytes(range(16)), 2, 100, 130, 2048, "produce", 1 << 40)
+    return line._replace(**changes)  # type: ignore[arg-type]
+
+
+def read_lines(directory: Path) -> list[dict[str, object]]:
+    lines: list[dict[str, object]] = []
+    for path in sorted(directory.iterdir()):
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert data.endswith(b"\n")
+        lines += [json.loads(line) for line in data.splitlines()]
+    return lines
+
+
+def assert_fits(line: dict[str, object], fields: tuple[Field, ...]) -> None:
+    assert list(line) == [field.name for field in fields]
+    for field in fields:
+        value = line[field.name]
+        assert (value is None and field.nullable) or isinstance(value, TYPES[field.json_type]), field
+
+
+@given(
+    client_id=st.none() | st.text(max_size=40),
+    topic=st.none() | st.text(max_size=40),
+    topic_id=st.none() | st.binary(min_size=16, max_size=16),
+    high_watermark=st.integers(-1, 2**62),
+    offset=st.integers(0, 2**62),
+    age_bytes=st.none() | st.integers(0, 2**62),
+)
+@settings(max_examples=60)
+def test_whatever_a_client_calls_itself_a_fetch_is_one_line_of_the_schema(
+    client_id, topic, topic_id, high_watermark, offset, age_bytes
+) -> None:
+    text = format_fetch(
+        "b1",
+        fetch_line(
+            client_id=client_id,
+            topic=topic,
+            topic_id=topic_id,
+            high_watermark=high_watermark,
+            offset=offset,
+            age_bytes=age_bytes,
+        ),
+    )
+    assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
+    line = json.loads(text)
+    assert_fits(line, FETCH_FIELDS)
+    assert (line["clientId"], line["topic"], line["ageBytes"]) == (client_id, topic, age_bytes)
+    if high_watermark < 0:
+        assert line["highWatermark"] is None and line["lag"] is None
+    else:
+        assert line["lag"] == max(0, high_watermark - offset)
+
+
+def test_a_block_is_one_line_of_the_schema() -> None:
+    line = json.loads(format_block("b1", block_line()))
+    assert_fits(line, BLOCK_FIELDS)
+    assert (line["type"], line["baseOffset"], line["nextOffset"], line["source"]) == (
+        "block",
+        100,
+        130,
+        "produce",
+    )
+
+
+def test_topic_ids_are_written_as_kafka_prints_them() -> None:
+    # org.apache.kafka.common.Uuid: base64, url-safe, no padding; the zero id stands for none.
+    assert json.loads(format_fetch("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
+    assert json.loads(format_fetch("b", fetch_line(topic_id=bytes(16))))["topicId"] is None
+
+
+@pytest.mark.parametrize("chars", [MAX_TEXT_CHARS, MAX_TEXT_CHARS + 1])
+def test_a_client_id_is_cut_at_its_bound(chars: int) -> None:
+    line = json.loads(format_fetch("b", fetch_line(client_id="é" * chars)))
+    assert line["clientId"] == "é" * MAX_TEXT_CHARS
+
+
+def test_a_closed_log_holds_every_line_in_order(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "log", "b1", now_ms=lambda: NOW_MS, cache_size_bytes=512)
+    for offset in range(10_000):
+        log.fetch(fetch_line(offset=offset))
+    log.block(block_line())
+    assert log.close()
+    first, *lines, last = read_lines(tmp_path / "log")
+    assert [line["offset"] for line in lines[:-1]] == list(range(10_000))
+    assert lines[-1]["type"] == "block"
+    for line in (first, last):
+        assert_fits(line, LOG_FIELDS)
+    assert (first["event"], first["cacheSizeBytes"], last["event"]) == ("open", 512, "close")
+    assert (last["writtenLines"], last["droppedLines"]) == (10_001, 0)
+    assert log.statistics().written_lines == 10_001
+
+
+def test_rotation_and_compression_lose_no_line(tmp_path: Path) -> None:
+    limits = LogLimits(rotate_bytes=2000, flush_interval_s=0.001)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    for offset in range(3000):
+        log.fetch(fetch_line(offset=offset))
+    assert log.close()
+    lines = read_lines(tmp_path)
+    assert [line["offset"] for line in lines if line["type"] == "fetch"] == list(range(3000))
+    assert [line["sequence"] for line in lines if line["type"] == "log"] == sorted(
+        2 * list(range(1, log.statistics().files + 1))
+    )
+    for line in lines:
+        assert_fits(line, LINE_TYPES[str(line["type"])])
+
+
+def test_at_the_queue_bound_lines_are_dropped_and_counted(tmp_path: Path, monkeypatch) -> None:
+    disk = threading.Event()
+    write = log_files.LogFiles.write
+    held = threading.Event()
+
+    def slow_write(self: log_files.LogFiles, data: bytes) -> None:
+        held.set()
+        assert disk.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", slow_write)
+    log = AccessLog(
+        tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(queue_lines=10, flush_interval_s=0.001)
+    )
+    log.fetch(fetch_line(offset=0))
+    assert held.wait(30)
+    for offset in range(1, 11):
+        log.fetch(fetch_line(offset=offset))
+    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 0)
+    log.fetch(fetch_line(offset=11))
+    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 1)
+    assert not log.close(timeout_s=0.001)
+    disk.set()
+    assert log.close(timeout_s=30)
+    lines = read_lines(tmp_path)
+    assert [line["offset"] for line in lines if line["type"] == "fetch"] == list(range(11))
+    assert lines[-1]["droppedLines"] == 1
+
+
+def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
+    tmp_path: Path, monkeypatch
+) -> None:
+    write = log_files.LogFiles.write
+    failed = threading.Event()
+
+    def failing_write(self: log_files.LogFiles, data: bytes) -> None:
+        if not failed.is_set():
+            failed.set()
+            self._finish()
+            raise OSError(28, "No space left on device")
+        write(self, data)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", failing_write)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
+    log.fetch(fetch_line(offset=0))
+    assert failed.wait(30)
+    log.fetch(fetch_line(offset=1))
+    assert log.close(timeout_s=30)
+    statistics = log.statistics()
+    assert (statistics.written_lines, statistics.dropped_lines) == (1, 1)
+    assert "No space left" in statistics.last_error
+    assert [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"] == [1]
+
+
+def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS)
+    assert log.close()
+    log.fetch(fetch_line())
+    log.block(block_line())
+    assert log.statistics().dropped_lines == 2
+    assert log.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,56 @@
+"""The catalog holds to Prometheus' rules, and the documentation is what it says."""
+
+import re
+
+import pytest
+
+from metrics import catalog
+from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, RESULT_REASONS
+from metrics.catalog import CATALOG, GROUPS, Metric
+
+
+def test_every_metric_is_named_once() -> None:
+    names = [metric.name for group in GROUPS.values() for metric in group]
+    assert len(names) == len(set(names)) == len(CATALOG)
+
+
+@pytest.mark.parametrize("metric", CATALOG.values(), ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: Metric) -> None:
+    assert re.fullmatch(r"forebay(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.kind != "histogram" or metric.name.endswith("_seconds")
+    assert metric.help and not metric.help.endswith(".")
+    assert not {"topic", "client", "client_id", "partition", "offset"} & set(metric.labels)
+
+
+def test_every_reason_has_a_meaning_and_no_other() -> None:
+    assert tuple(REASON_MEANING) == RESULT_REASONS
+
+
+def test_every_line_type_opens_with_version_and_type() -> None:
+    for fields in LINE_TYPES.values():
+        names = [field.name for field in fields]
+        assert names[:4] == ["v", "type", "boot", "ts"]
+        assert len(names) == len(set(names))
+
+
+def test_fields_of_one_name_have_one_type() -> None:
+    types: dict[str, str] = {}
+    for fields in LINE_TYPES.values():
+        for field in fields:
+            assert types.setdefault(field.name, field.json_type) == field.json_type
+
+
+def test_the_committed_documentation_is_fresh() -> None:
+    assert catalog.main(["--check"]) == 0
+
+
+def test_check_reports_a_stale_page(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(catalog, "DOCS_PATH", tmp_path / "metrics.md")
+    assert catalog.main(["--check"]) == 1
+    assert "stale" in capsys.readouterr().err
+    assert catalog.main([]) == 0
+    assert catalog.main(["--check"]) == 0
+    text = (tmp_path / "metrics.md").read_text()
+    assert all(f"`{name}`" in text for name in CATALOG)
+    assert all(f"`{field.name}`" in text for fields in LINE_TYPES.values() for field in fields)
