@@ -96,17 +96,17 @@ class Listener(Section):
     upstream: RemoteAddress = Field(
         description="HOST:PORT of the broker's listener for Forebay; not the one that clients are told."
     )
+    allow_shared_identity: bool = Field(
+        default=False,
+        description="Start although client certificates end at Forebay, so that the broker sees one "
+        "identity, Forebay's, instead of each client's. Memory then serves nobody on this listener.",
+    )
     tls: ListenerTls | None = Field(default=None, description="TLS toward clients; unset: plain text.")
     upstream_tls: UpstreamTls = Field(default_factory=UpstreamTls, description="TLS toward the broker.")
     upstream_credentials: UpstreamCredentials | None = Field(
         default=None,
         description="Forebay's own credentials, for the watch; unset where the broker asks for none. Without "
         "them a partition is watched only on links of clients that wait for it.",
-    )
-    allow_shared_identity: bool = Field(
-        default=False,
-        description="Start although client certificates end at Forebay, so that the broker sees one "
-        "identity, Forebay's, instead of each client's. Memory then serves nobody on this listener.",
     )
 
     @property

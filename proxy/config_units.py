@@ -62,6 +62,12 @@ def format_size(size_bytes: int) -> str:
     return str(size_bytes)
 
 
+def rough_size(size_bytes: int) -> str:
+    """For sentences: exact where that is short, else in whole MiB, rounded down."""
+    exact = format_size(size_bytes)
+    return exact if len(exact) <= len("1023MiB") or size_bytes < MIB else f"{size_bytes // MIB}MiB"
+
+
 def parse_duration(value: object) -> float:
     """Seconds of `250ms`, `1s`, `1h30m`; only 0 may stand without a unit; ValueError for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:

@@ -1,0 +1,89 @@
+"""A YAML file as plain values, and the line on which each stands.
+
+Owns reading and the bounds on what is read (bytes, depth, nodes). Knows no key.
+Invariants: a key that stands twice in one mapping is refused, not overwritten; no tag builds an object; an
+alias that contains itself or multiplies without end is refused by the bounds.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 16
+MAX_NODES = 20_000
+_MERGE = "tag:yaml.org,2002:merge"
+
+YamlPath = tuple[str | int, ...]
+
+
+class ConfigError(Exception):
+    """The configuration is refused. `problems` has one sentence each, saying what to change."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[YamlPath, str]]:
+    """The mapping in a file and the place (`forebay.yaml:7`) of each value. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError([f"{path}: is larger than {MAX_FILE_BYTES} bytes"])
+    return parse_yaml(data, path.name)
+
+
+def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, str]]:
+    """As read_yaml, of a file's bytes; `name` is how places call it. Raises ConfigError."""
+    try:
+        loader = yaml.SafeLoader(data)
+        node = loader.get_single_node()
+        if node is None:
+            return {}, {}
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError([f"{name}: must consist of keys and values, such as `listeners:`"])
+        places: dict[YamlPath, str] = {}
+        problems: list[str] = []
+        for count, (path, key_node, is_repeated) in enumerate(_walk(node, ())):
+            if len(path) > MAX_DEPTH or count >= MAX_NODES:
+                raise ConfigError([f"{name}: is nested too deeply or too large"])
+            place = f"{name}:{key_node.start_mark.line + 1}"
+            if is_repeated:
+                problems.append(f"{path[-1]}: stands twice; remove one ({places[path]} and {place})")
+            places[path] = place
+        if problems:
+            raise ConfigError(problems)
+        return loader.construct_document(node), places
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError([_explain(error, name)]) from None
+
+
+def _walk(node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, yaml.Node, bool]]:
+    """Each value's path, the node of its key, and whether that key stood in this mapping before."""
+    if len(path) > MAX_DEPTH:
+        return
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield (*path, index), item, False
+            yield from _walk(item, (*path, index))
+    elif isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            here = (*path, key_node.value)
+            yield here, key_node, here in seen
+            seen.add(here)
+            yield from _walk(value_node, here)
+
+
+def _explain(error: Exception, name: str) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    place = f"{name}:{mark.line + 1}" if mark else name
+    return f"{place}: is not valid YAML: {getattr(error, 'problem', None) or type(error).__name__}"
