@@ -1,0 +1,190 @@
+"""Control messages: requests as kio reads them, answers as kio writes them."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import UnknownEntity, load_payload_module
+from kio.static.constants import EntityType
+
+from protocol import control
+from protocol.api import API_VERSIONS, APIS, DESCRIBE_CONFIGS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.errors import BadFrame
+from tests.protocol import oracle
+
+DECODED = {
+    API_VERSIONS: control.scan_api_versions_response,
+    METADATA: control.scan_metadata_response,
+    SASL_HANDSHAKE: control.scan_sasl_handshake_response,
+    SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
+    DESCRIBE_CONFIGS: control.scan_describe_configs_response,
+}
+TOPIC_ID = bytes(range(16))
+
+
+def versions(api_key):
+    first, last = APIS[api_key].decoded
+    return range(first, last + 1)
+
+
+def body_of(api_key, version, frame):
+    header, body = oracle.read_request(api_key, version, frame)
+    assert (header.request_api_key, header.request_api_version) == (api_key, version)
+    assert (header.correlation_id, header.client_id) == (8, "forebay")
+    return body
+
+
+@pytest.mark.parametrize("version", versions(API_VERSIONS))
+def test_api_versions_request(version):
+    frame = control.build_api_versions_request(
+        version, 8, "forebay", software_name="forebay", software_version="0.1.0"
+    )
+
+    body = body_of(API_VERSIONS, version, frame)
+    if version >= 3:
+        assert (body.client_software_name, body.client_software_version) == ("forebay", "0.1.0")
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_metadata_request_by_name_creates_nothing(version, names):
+    body = body_of(METADATA, version, control.build_metadata_request(version, 8, "forebay", topics=names))
+
+    if names is None:
+        assert body.topics == (() if version == 0 else None)
+    else:
+        assert [topic.name for topic in body.topics] == names
+    assert not getattr(body, "allow_auto_topic_creation", False)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_metadata_request_by_id(version):
+    body = body_of(
+        METADATA, version, control.build_metadata_request(version, 8, "forebay", topics=[TOPIC_ID])
+    )
+
+    (topic,) = body.topics
+    assert (topic.name, topic.topic_id) == (None, UUID(bytes=TOPIC_ID))
+
+
+def test_metadata_by_id_before_version_12_is_the_callers_mistake():
+    with pytest.raises(ValueError, match="no topic ids"):
+        control.build_metadata_request(11, 8, "forebay", topics=[TOPIC_ID])
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_metadata_answers(version, data):
+    body = data.draw(oracle.responses(METADATA, version))
+
+    read = control.scan_metadata_response(oracle.response_frame(body), version)
+
+    assert [tuple(b) for b in read.brokers] == [
+        (b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in body.brokers
+    ]
+    assert read.cluster_id == getattr(body, "cluster_id", None)
+    assert read.controller_id == getattr(body, "controller_id", -1)
+    assert read.error_code == getattr(body, "error_code", 0)
+    assert [topic[:4] for topic in read.topics] == [
+        (t.error_code, t.name, _id(t), getattr(t, "is_internal", False)) for t in body.topics
+    ]
+    assert [[tuple(p) for p in t.partitions] for t in read.topics] == [
+        [(p.error_code, p.partition_index, p.leader_id, getattr(p, "leader_epoch", -1)) for p in t.partitions]
+        for t in body.topics
+    ]
+
+
+def _id(topic):
+    topic_id = getattr(topic, "topic_id", None)
+    return None if topic_id is None else topic_id.bytes
+
+
+@pytest.mark.parametrize("version", versions(API_VERSIONS))
+def test_api_versions_answers_with_their_downgrade(version):
+    for answered, error_code in ((version, 0), (0, 35)):
+        module = load_payload_module(API_VERSIONS, answered, EntityType.response)
+        values = {
+            "error_code": oracle.ErrorCode(error_code),
+            "api_keys": (module.ApiVersion(api_key=3, min_version=0, max_version=13),),
+        }
+        if answered >= 1:
+            values["throttle_time"] = oracle.timedelta()
+        frame = oracle.response_frame(module.ApiVersionsResponse(**values))
+
+        assert control.scan_api_versions_response(frame, version) == (error_code, {3: (0, 13)})
+
+
+@pytest.mark.parametrize("version", versions(SASL_HANDSHAKE))
+def test_sasl_handshake(version):
+    frame = control.build_sasl_handshake_request(version, 8, "forebay", mechanism="PLAIN")
+    assert body_of(SASL_HANDSHAKE, version, frame).mechanism == "PLAIN"
+
+    schema = load_payload_module(SASL_HANDSHAKE, version, EntityType.response).SaslHandshakeResponse
+    answer = schema(error_code=oracle.ErrorCode(33), mechanisms=("PLAIN", "OAUTHBEARER"))
+    read = control.scan_sasl_handshake_response(oracle.response_frame(answer), version)
+    assert read == (33, ["PLAIN", "OAUTHBEARER"])
+
+
+@pytest.mark.parametrize("version", versions(SASL_AUTHENTICATE))
+def test_sasl_authenticate(version):
+    frame = control.build_sasl_authenticate_request(version, 8, "forebay", auth_bytes=b"\0user\0pass")
+    assert body_of(SASL_AUTHENTICATE, version, frame).auth_bytes == b"\0user\0pass"
+
+    schema = load_payload_module(SASL_AUTHENTICATE, version, EntityType.response).SaslAuthenticateResponse
+    values = {"error_code": oracle.ErrorCode(0), "error_message": None, "auth_bytes": b"ok"}
+    if version >= 1:
+        values["session_lifetime"] = oracle.timedelta(seconds=90)
+    read = control.scan_sasl_authenticate_response(oracle.response_frame(schema(**values)), version)
+    assert read == (0, None, b"ok", 90_000 if version >= 1 else 0)
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+def test_describe_configs(version):
+    settings_asked = ["compression.type", "message.timestamp.type"]
+    frame = control.build_describe_configs_request(
+        version, 8, "forebay", topics=["t", "u"], settings=settings_asked
+    )
+    rows = body_of(DESCRIBE_CONFIGS, version, frame).resources
+    assert [(r.resource_type, r.resource_name, list(r.configuration_keys)) for r in rows] == [
+        (2, "t", settings_asked),
+        (2, "u", settings_asked),
+    ]
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_describe_configs_answers(version, data):
+    body = data.draw(oracle.responses(DESCRIBE_CONFIGS, version))
+
+    read = control.scan_describe_configs_response(oracle.response_frame(body), version)
+
+    assert read == [
+        (r.error_code, r.resource_name, {c.name: c.value for c in r.configs})
+        for r in body.results
+        if r.resource_type == 2
+    ]
+
+
+@pytest.mark.parametrize("api_key", DECODED)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_garbled_answers_are_a_value_or_refused(api_key, data):
+    version = data.draw(st.sampled_from(versions(api_key)))
+    frame = bytearray(oracle.response_frame(data.draw(oracle.responses(api_key, version))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(
+            st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
+        )
+    frame = bytes(frame[: data.draw(st.integers(0, len(frame)))])
+    try:
+        DECODED[api_key](frame, version)
+    except BadFrame:
+        return
+
+
+def test_a_version_that_kio_lacks_is_the_callers_mistake():
+    with pytest.raises(UnknownEntity):
+        control.build_metadata_request(99, 8, "forebay", topics=None)

@@ -1,0 +1,116 @@
+"""However a stream is cut, the same frames come out; what is announced is not what is allocated."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import BadFrame
+from protocol.framing import EAGER_BYTES, SCRATCH_BYTES, Framer
+
+MAX_BYTES = 400
+SCRATCH = 32
+
+
+def frame_of(content):
+    return len(content).to_bytes(4, "big") + content
+
+
+def fed(framer, stream, cuts):
+    """Feed `stream` in pieces of the sizes `cuts`, the last of which repeats."""
+    frames, at, cuts = [], 0, list(cuts)
+    while at < len(stream):
+        piece = memoryview(stream)[at : at + cuts[0]]
+        at += len(piece)
+        if len(cuts) > 1:
+            cuts.pop(0)
+        while piece:
+            buffer = framer.get_buffer(-1)
+            assert len(buffer) > 0
+            size = min(len(buffer), len(piece))
+            buffer[:size] = piece[:size]
+            piece = piece[size:]
+            frames += framer.received(size)
+    return frames
+
+
+frames_lists = st.lists(
+    st.one_of(
+        st.binary(max_size=10),
+        st.integers(SCRATCH - 6, SCRATCH + 2).map(bytes),
+        st.integers(100, MAX_BYTES).map(lambda n: bytes(range(200))[: n // 2] * 2),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(contents=frames_lists, cuts=st.lists(st.integers(1, 90), min_size=1), eager=st.integers(0, 150))
+def test_whole_byte_by_byte_and_randomly_cut_streams_give_the_same_frames(contents, cuts, eager):
+    expected = [frame_of(content) for content in contents]
+    stream = b"".join(expected)
+
+    for sizes in ([len(stream) or 1], [1], cuts):
+        framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH, eager_bytes=eager)
+        assert fed(framer, stream, sizes) == expected
+        assert framer.pending_bytes == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    content=st.binary(max_size=100), taken=st.integers(0, 103), cuts=st.lists(st.integers(1, 9), min_size=1)
+)
+def test_pending_bytes_are_those_of_the_unfinished_frame(content, taken, cuts):
+    start = frame_of(content)[:taken]
+    whole = frame_of(b"before")
+    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+
+    frames = fed(framer, whole + start, cuts)
+
+    if len(start) == len(frame_of(content)):
+        assert frames == [whole, start]
+        assert framer.pending_bytes == 0
+    else:
+        assert frames == [whole]
+        assert framer.pending_bytes == len(start)
+
+
+@pytest.mark.parametrize("length", [0, 1, MAX_BYTES])
+def test_lengths_up_to_the_limit_are_received(length):
+    assert fed(Framer(MAX_BYTES, scratch_bytes=SCRATCH), frame_of(bytes(length)), [7]) == [
+        frame_of(bytes(length))
+    ]
+
+
+@pytest.mark.parametrize("length", [-1, MAX_BYTES + 1, 2**31 - 1, -(2**31)])
+def test_lengths_beyond_the_limit_are_refused_at_the_fourth_byte(length):
+    prefix = length.to_bytes(4, "big", signed=True)
+    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+
+    assert fed(framer, prefix[:3], [1]) == []
+    with pytest.raises(BadFrame, match="a frame of"):
+        fed(framer, prefix[3:], [1])
+
+
+def test_a_frame_that_is_announced_and_not_sent_takes_little_memory():
+    framer = Framer(100 * 1024 * 1024)
+
+    fed(framer, (100 * 1024 * 1024).to_bytes(4, "big") + b"x", [5])
+
+    assert framer.held_bytes == SCRATCH_BYTES + EAGER_BYTES
+    fed(framer, bytes(EAGER_BYTES), [SCRATCH_BYTES])
+    assert framer.held_bytes == SCRATCH_BYTES + 2 * EAGER_BYTES
+
+
+def test_a_frame_that_fills_the_scratch_buffer_is_cut_from_it_and_one_byte_more_is_not():
+    for size, kind in ((SCRATCH, bytes), (SCRATCH + 1, bytearray)):
+        (frame,) = fed(Framer(MAX_BYTES, scratch_bytes=SCRATCH), frame_of(bytes(size - 4)), [size])
+        assert type(frame) is kind
+
+
+def test_frames_are_not_changed_by_what_is_received_later():
+    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+    kept = fed(framer, frame_of(b"a" * 10) + frame_of(b"b" * 100), [1])
+
+    fed(framer, frame_of(b"c" * 10) + frame_of(b"d" * 100), [1])
+
+    assert kept == [frame_of(b"a" * 10), frame_of(b"b" * 100)]
