@@ -183,10 +183,10 @@ def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return "unknown key" + _suggest(nearest_key(path))
+    if path == ("listeners",) and kind in ("missing", "too_short"):
+        return "name at least one listener, with `listen` and `upstream`; or give --listen and --upstream"
     if kind == "missing":
         return f"is missing; set it, or {environment_name(path)}"
-    if kind == "too_short":
-        return "name at least one listener, with `listen` and `upstream`; or give --listen and --upstream"
     if kind in ("greater_than_equal", "less_than_equal"):
         edge, bound = ("least", context["ge"]) if kind == "greater_than_equal" else ("most", context["le"])
         return f"must be at {edge} {_in_unit(bound, path)}, is {_in_unit(error['input'], path)}"

@@ -1,0 +1,6 @@
+"""`python -m proxy` is `forebay`. Owns nothing."""
+
+from proxy.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

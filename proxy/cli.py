@@ -1,0 +1,203 @@
+"""The command line: `forebay serve`, `forebay config check`, `forebay audit`.
+
+Owns arguments, help, exit codes and the order configuration, log, loop. Knows no key beyond those that have a
+flag, and imports what a command needs only when it is given, so that `--help` is quick and `serve` needs no
+Spark.
+Invariants: 0 is success, 1 a failure while running, 2 a wrong command line or configuration; what is wrong
+goes to standard error, all of it at once; what was asked for goes to standard output.
+"""
+
+import argparse
+import asyncio
+import importlib
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from proxy import log
+from proxy.config_keys import KeyPath
+from proxy.config_load import Loaded, Setting, describe, load
+from proxy.config_yaml import ConfigError
+
+OK, FAILED, USAGE = 0, 1, 2
+AUDIT = "spark_audit.__main__"
+_FLAGS: tuple[tuple[str, str, KeyPath, str], ...] = (
+    ("--upstream", "HOST:PORT", ("listeners", 0, "upstream"), "the broker's listener for Forebay"),
+    ("--listen", "HOST:PORT", ("listeners", 0, "listen"), "where clients connect; port 0: any free port"),
+    ("--cache-size", "SIZE", ("cache", "size"), "memory for the cache, such as 512MiB; derived when unset"),
+    ("--admin", "HOST:PORT", ("admin", "listen"), "metrics and health over HTTP (127.0.0.1:9190)"),
+    ("--access-log", "DIR", ("accessLog", "directory"), "write the access log here; off when unset"),
+)
+_EXIT_CODES = "exit codes: 0 done, 1 failed while running, 2 wrong command line or configuration"
+_HELP = f"""\
+examples:
+  forebay serve --upstream 127.0.0.1:19092 --listen 0.0.0.0:9092
+  forebay serve --config forebay.yaml
+  FOREBAY_CACHE_SIZE=2GiB forebay serve --config forebay.yaml
+  forebay config check forebay.yaml
+  forebay audit /var/log/forebay --out report
+
+{_EXIT_CODES}
+"""
+_SERVE_HELP = f"""\
+Without --config, --upstream and --listen are enough. Beside it, flags win over environment
+variables, and those over the file. Every key of the file is also a variable: cache.size is
+FOREBAY_CACHE_SIZE, the first listener's upstream is FOREBAY_LISTENERS_0_UPSTREAM.
+docs/configuration.md lists all keys with their defaults and bounds.
+
+The broker's advertised.listeners for clients must name the address that clients reach --listen
+by, or they go past Forebay after their first question. SIGTERM and SIGINT answer what is in
+flight, then stop (shutdown.gracePeriod).
+
+examples:
+  forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB
+  forebay serve --config forebay.yaml --access-log /var/log/forebay
+
+{_EXIT_CODES}
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Wrong arguments leave by SystemExit(2), as argparse does."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["audit"]:
+        return run_audit(given[1:])
+    options = build_parser().parse_args(given)
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their help. `options.command` is the function to call."""
+    parser = argparse.ArgumentParser(
+        prog="forebay",
+        description="A sidecar cache proxy in front of an Apache Kafka broker: consumers that keep up are\n"
+        "served from memory, everything else is passed through.",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"forebay {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands)
+    config = commands.add_parser("config", help="look at a configuration without starting")
+    _add_check(config.add_subparsers(metavar="COMMAND", required=True))
+    commands.add_parser("audit", help="hit ratios and the sizing curve from access logs")
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="run the proxy",
+        description="Run the proxy until SIGTERM or SIGINT.",
+        epilog=_SERVE_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("--config", type=Path, metavar="FILE", help="YAML file; see docs/configuration.md")
+    for flag, metavar, path, text in _FLAGS:
+        serve.add_argument(flag, metavar=metavar, dest=_destination(path), help=text)
+    serve.set_defaults(command=run_serve)
+
+
+def _add_check(commands: Any) -> None:
+    check = commands.add_parser(
+        "check",
+        help="validate a file and print what would be in force",
+        description="Validate FILE with the environment as `forebay serve` would. Prints the effective "
+        "configuration as YAML; behind each value stands where it came from: file and line, variable, default, "
+        "or how it was derived.",
+        epilog=_EXIT_CODES,
+    )
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(command=run_check)
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    """`forebay serve`: configuration, log, then the proxy until it is told to stop."""
+    loaded = _load(options.config, os.environ, _settings(options))
+    if loaded is None:
+        return USAGE
+    log.configure(loaded.config.log.level, loaded.config.log.format)
+    logger = logging.getLogger(__name__)
+    for note in loaded.notes:
+        logger.info(note)
+    app = importlib.import_module("proxy.app")
+    try:
+        return _run(app.serve(loaded.config))
+    except KeyboardInterrupt:
+        return FAILED
+    except OSError as error:
+        logger.error("stopped: %s", error)
+        return FAILED
+    except Exception:
+        logger.exception("stopped by an error that should not happen")
+        return FAILED
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """`forebay config check FILE`."""
+    loaded = _load(options.file, os.environ, ())
+    if loaded is None:
+        return USAGE
+    print(describe(loaded), end="")
+    for note in loaded.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return OK
+
+
+def run_audit(arguments: Sequence[str]) -> int:
+    """`forebay audit ...`: the rest of the line is spark_audit's own."""
+    try:
+        audit = importlib.import_module(AUDIT)
+        return int(audit.main(list(arguments)) or OK)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "matplotlib", "numpy"):
+            raise
+        print(
+            f"forebay audit: {error.name} is missing; install it with: pip install 'forebay[audit]'",
+            file=sys.stderr,
+        )
+        return USAGE
+
+
+def _run(serve: Coroutine[Any, Any, int]) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve)
+
+
+def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting]) -> Loaded | None:
+    """The configuration, or None after saying what is wrong with it."""
+    try:
+        return load(path, environ, flags)
+    except ConfigError as refusal:
+        count = len(refusal.problems)
+        print(f"forebay: the configuration has {count} problem{'s' if count > 1 else ''}:", file=sys.stderr)
+        for problem in refusal.problems:
+            print(f"  {problem}", file=sys.stderr)
+        return None
+
+
+def _settings(options: argparse.Namespace) -> list[Setting]:
+    given = vars(options)
+    return [
+        Setting(path, given[_destination(path)], flag)
+        for flag, _, path, _ in _FLAGS
+        if given[_destination(path)] is not None
+    ]
+
+
+def _destination(path: KeyPath) -> str:
+    return "_".join(map(str, path))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("forebay")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
