@@ -1,0 +1,175 @@
+"""The arena's memory: one mapping, anonymous or a file that no other process has, and the handles into it.
+
+Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins).
+Must not know: what is stored where; that is C's (native/pyfastcache.h).
+Invariants: a file is mapped by one process at a time (flock, held until close); views are slices of one
+memoryview over the mapping, which stays mapped while any of them lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+from blockcache._pyfastcache import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAGIC = struct.pack("=Q", lib.FC_MAGIC)
+SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
+
+
+class ArenaError(Exception):
+    """The arena cannot be had as configured; the message says what to change."""
+
+
+class ArenaInUse(ArenaError):
+    """Another process holds the arena's file."""
+
+
+class Hit:
+    """Contiguous whole batches of one partition: views into the arena, or a copy beyond the pin limit.
+
+    `views` are read-only and valid until `release()`, which empties them; `size_bytes` is their sum;
+    `next_offset` is where the next read goes on. `on_reclaim(hit)` is called at most once per block, when
+    that block is next to be evicted: copy what is still unsent and release, or the block is kept aside
+    (limbo) until the release.
+    """
+
+    __slots__ = ("_arena", "_packed", "next_offset", "on_reclaim", "size_bytes", "views")
+
+    def __init__(
+        self, arena: Arena | None, packed: bytes, views: tuple[memoryview, ...], next_offset: int
+    ) -> None:
+        self._arena = arena
+        self._packed = packed
+        self.views = views
+        self.size_bytes = sum(map(len, views))
+        self.next_offset = next_offset
+        self.on_reclaim: Callable[[Hit], None] | None = None
+
+    @property
+    def pins(self) -> int:
+        """How many pins it holds; 0 when empty, copied or released."""
+        return len(self._packed) // SEGMENT.size if self._arena else 0
+
+    def holds(self, block: int, generation: int) -> bool:
+        """Whether one of its pins is on this block."""
+        return any(pin[2:] == (block, generation) for pin in SEGMENT.iter_unpack(self._packed))
+
+    def release(self) -> None:
+        """Lets go of the pins and empties `views`. Further calls do nothing."""
+        arena, self._arena, self.views = self._arena, None, ()
+        if arena is not None:
+            arena.release(self, self._packed)
+
+
+class Arena:
+    """The mapping, C's `fc_arena` in it (`header`), and the hits that hold pins."""
+
+    def __init__(self, size_bytes: int, path: Path | None) -> None:
+        self.path = path
+        self.fd = open_memory(size_bytes) if path is None else open_file(path, size_bytes)
+        self._mapping = mmap.mmap(self.fd, size_bytes)
+        self._keep = ffi.from_buffer(self._mapping)
+        self.header = ffi.cast("fc_arena *", self._keep)
+        self.view = memoryview(self._mapping).toreadonly()
+        self.hits: set[Hit] = set()
+
+    def hit(self, packed: bytes, next_offset: int, pinned: bool) -> Hit:
+        """The `Hit` of C's segments: views that hold the pins C has taken, or one copy where it took none."""
+        view = self.view
+        views = tuple([view[at : at + length] for at, length, _, _ in SEGMENT.iter_unpack(packed)])
+        if not pinned:
+            return Hit(None, b"", (memoryview(b"".join(views)),), next_offset)
+        hit = Hit(self, packed, views, next_offset)
+        self.hits.add(hit)
+        return hit
+
+    def release(self, hit: Hit, packed: bytes) -> None:
+        """Gives back a hit's pins; nothing once the arena is closed."""
+        self.hits.discard(hit)
+        if self.header is not None:
+            lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), len(packed) // SEGMENT.size)
+
+    def holders(self, block: int, generation: int) -> list[Hit]:
+        """The hits that pin a block."""
+        return [hit for hit in self.hits if hit.holds(block, generation)]
+
+    def close(self) -> None:
+        """Removes the file and gives the memory back, as soon as the last view into it is gone."""
+        if self.header is None:
+            return
+        self.header = self._keep = None
+        self.hits.clear()
+        self.view = memoryview(b"")
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+        del self._mapping
+
+
+def open_memory(size_bytes: int) -> int:
+    """Anonymous shared memory of `size_bytes`, as a file descriptor."""
+    fd = os.memfd_create("forebay-arena", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size_bytes)
+    return fd
+
+
+def open_file(path: Path, size_bytes: int) -> int:
+    """The arena's file, locked, emptied and allocated in full. Raises ArenaError or ArenaInUse."""
+    fd = lock_file(path)
+    try:
+        check_is_ours(path, fd)
+        os.ftruncate(fd, 0)
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as failure:
+        os.ftruncate(fd, 0)
+        os.close(fd)
+        if failure.errno != errno.ENOSPC:
+            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+        available = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
+        raise ArenaError(
+            f"no room for an arena of {size_bytes} bytes at {path}: {available} bytes are free there. "
+            f"Make the cache smaller or the volume larger (a container's /dev/shm is 64 MiB unless set: "
+            f"docker run --shm-size, or an emptyDir of medium Memory with a sizeLimit)"
+        ) from failure
+    except ArenaError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def lock_file(path: Path) -> int:
+    """Opens or makes the file and takes its lock; the lock counts only if the path still names that file."""
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as failure:
+            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            raise ArenaInUse(
+                f"arena file {path} is in use by another process; give each its own path"
+            ) from None
+        os.close(fd)
+
+
+def check_is_ours(path: Path, fd: int) -> None:
+    """Refuses to empty a file that is not a (dead process's) arena."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise ArenaError(f"arena file {path} is not a regular file")
+    if status.st_size and os.pread(fd, len(MAGIC), 0) not in (MAGIC, bytes(len(MAGIC))):
+        raise ArenaError(f"{path} holds something else than an arena; name another path or remove the file")

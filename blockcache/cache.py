@@ -1,0 +1,338 @@
+"""BlockCache: record batches by partition and offset in a bounded arena, oldest out first. Read this first.
+
+Owns: the Python API over C (native/pyfastcache.h), the defaults of the arena's sections, and offering pinned
+blocks to the owners of the pins before they are evicted. Must not know: Kafka beyond batches' bounds, who may
+read what, clocks.
+Invariants: one thread; `insert` never fails for lack of room; what `lookup` returns is whole batches,
+contiguous, as inserted; a slot or pin of the past is recognised and refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from blockcache._pyfastcache import ffi, lib
+from blockcache.admission import Edges
+from blockcache.arena import SEGMENT, Arena, ArenaError, Hit
+from blockcache.statistics import CacheStatistics, read_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Buffer = bytes | bytearray | memoryview
+
+SIZE_MIN = 64 * 1024
+PARTITION_BYTES, GHOST_BYTES, NODE_BYTES = map(ffi.sizeof, ("fc_partition", "fc_ghost", "fc_node"))
+BROKEN = {
+    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
+}
+
+
+class CacheError(Exception):
+    """The caller's fault: a stale slot, garbled batches, more partitions than slots."""
+
+
+class StaleSlot(CacheError):
+    """The slot was dropped since it was opened."""
+
+
+class BadBatch(CacheError, ValueError):
+    """The bytes are no run of whole v2 batches in ascending order, or begin below covers_from."""
+
+
+class PartitionsFull(CacheError):
+    """Every slot of the partition table is open (`max_partitions`)."""
+
+
+class CacheBroken(AssertionError):
+    """check() found what cannot be; the message names the part."""
+
+
+class Inserted(NamedTuple):
+    """What became of a run. `next_offset` is where it ended, or where the conflict begins; -1: no conflict.
+
+    `stored_bytes` are new; `skipped_bytes` did not enter (too large, below the log start, or all room is
+    pinned); the others were there already.
+    """
+
+    stored_bytes: int
+    first_offset: int
+    next_offset: int
+    conflict_offset: int
+    skipped_bytes: int
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    """`value`, held between the two."""
+    return max(low, min(value, high))
+
+
+def plan_sections(size_bytes: int, **given: int | None) -> dict[str, int]:
+    """The fields of `fc_config` for an arena of `size_bytes`: what is `given`, else a share of it."""
+    block_max = 1 << clamp(size_bytes // 64, 1024, 1024 * 1024).bit_length() - 1
+    defaults = {
+        "partitions_max": clamp(size_bytes // 16384, 16, 131072),
+        "ghosts_max": clamp(size_bytes // 16384, 64, 65536),
+        "nodes_max": max(16, size_bytes // 12 // NODE_BYTES),
+        "block_max_bytes": block_max,
+        "block_min_bytes": min(4096, given.get("block_max_bytes") or block_max),
+        "pin_limit_bytes": size_bytes // 4,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return {"size_bytes": size_bytes, **defaults, **chosen}
+
+
+class BlockCache:
+    """The cache of one process. Slots stand for partitions; offsets are Kafka's; sizes are bytes.
+
+    `size_bytes` is the whole arena, index and tables included. With `path` it is a file there (for one
+    process at a time), else anonymous memory. The other arguments bound its sections; by default they follow
+    from the size. Raises ArenaError where it cannot be had.
+    """
+
+    def __init__(
+        self,
+        size_bytes: int,
+        path: Path | str | None = None,
+        *,
+        max_partitions: int | None = None,
+        max_ghosts: int | None = None,
+        index_nodes: int | None = None,
+        block_min_bytes: int | None = None,
+        block_max_bytes: int | None = None,
+        pin_limit_bytes: int | None = None,
+    ) -> None:
+        if size_bytes < SIZE_MIN:
+            raise ArenaError(f"an arena needs at least {SIZE_MIN} bytes, not {size_bytes}")
+        sections = plan_sections(
+            size_bytes,
+            partitions_max=max_partitions,
+            ghosts_max=max_ghosts,
+            nodes_max=index_nodes,
+            block_min_bytes=block_min_bytes,
+            block_max_bytes=block_max_bytes,
+            pin_limit_bytes=pin_limit_bytes,
+        )
+        self._arena = Arena(size_bytes, None if path is None else Path(path))
+        self._a = self._arena.header
+        if lib.fc_format(self._a, ffi.new("fc_config *", sections)) < 0:
+            self._arena.close()
+            raise ArenaError(f"an arena of {size_bytes} bytes cannot hold these sections: {sections}")
+        self._slots: dict[tuple[bytes, int], int] = {}
+        self._names: dict[int, tuple[bytes, int]] = {}
+        self._hit = ffi.new("fc_hit *")
+        words = memoryview(ffi.buffer(self._hit))
+        self._hit_head = words[: 8 * lib.FC_HIT_HEAD].cast("q")
+        self._hit_segments = words[8 * lib.FC_HIT_HEAD :]
+        self._inserted = ffi.new("fc_inserted *")
+        self._inserted_words = memoryview(ffi.buffer(self._inserted)).cast("q")
+        self._edges = ffi.new("fc_edges *")
+        self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
+        self._offering = False
+        data_bytes = self._a.data_units * lib.FC_UNIT
+        ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
+        self.high_water_bytes: int = data_bytes - ahead
+        self.low_water_bytes: int = data_bytes - 2 * ahead
+
+    # Partitions
+
+    def open(self, topic_id: bytes, index: int) -> int:
+        """The slot of a partition (16 raw bytes of topic id, partition index). Raises PartitionsFull."""
+        slot = self._slots.get((topic_id, index))
+        if slot is not None:
+            return slot
+        if len(topic_id) != 16:
+            raise CacheError(f"a topic id has 16 bytes, not {len(topic_id)}")
+        slot = self._call(lib.fc_open(self._a, topic_id, index))
+        self._slots[topic_id, index] = slot
+        self._names[slot] = (topic_id, index)
+        return slot
+
+    def drop(self, slot: int) -> None:
+        """Forgets a partition and frees its slot; the slot is stale from here on."""
+        self._call(lib.fc_drop(self._a, slot))
+        del self._slots[self._names.pop(slot)]
+
+    def expect(self, slot: int, offset: int) -> None:
+        """Says where the tail starts while nothing is stored."""
+        self._call(lib.fc_expect(self._a, slot, offset))
+
+    def truncate(self, slot: int, from_offset: int) -> None:
+        """Drops every batch that ends at or above `from_offset`: the log ends there now."""
+        self._call(lib.fc_truncate(self._a, slot, from_offset))
+
+    def advance_start(self, slot: int, log_start_offset: int) -> None:
+        """Drops every batch that ends below `log_start_offset`, and refuses such from here on."""
+        self._call(lib.fc_advance_start(self._a, slot, log_start_offset))
+
+    # Bytes
+
+    def insert(self, slot: int, buf: Buffer, start: int, end: int, covers_from: int) -> Inserted:
+        """Stores what is new of `buf[start:end]`: one or more whole v2 batches, ascending.
+
+        Offsets between the batches, and from `covers_from` (at most the first base offset) to the first, are
+        known to be empty. A batch that is there already is kept as stored, also where the newcomer is its
+        cleaned version. One that overlaps another epoch, other offsets or another producer's is a conflict:
+        nothing is stored from there on; `truncate(slot, conflict_offset)` makes room for it. Raises BadBatch
+        before storing anything.
+        """
+        self._not_while_offering()
+        source = ffi.from_buffer(buf)
+        if not 0 <= start <= end <= len(source):
+            raise BadBatch(f"no run at [{start}, {end}) of {len(source)} bytes")
+        out, words = self._inserted, self._inserted_words
+        words[0], words[1], words[5], words[6] = 0, covers_from, 0, 0
+        rc = lib.fc_insert(self._a, slot, source + start, end - start, out)
+        while rc == lib.FC_RECLAIM:
+            self._offer()
+            rc = lib.fc_insert(self._a, slot, source + start, end - start, out)
+        self._call(rc)
+        _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
+        return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
+
+    def lookup(
+        self,
+        slot: int,
+        offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        at_least_one: bool = True,
+        on_reclaim: Callable[[Hit], None] | None = None,
+    ) -> Hit | None:
+        """Whole contiguous batches from the one that answers `offset`, each ending below `limit_offset`.
+
+        At most `max_bytes`, but for the first batch if `at_least_one`. None where the offset is not stored;
+        an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of it is
+        readable within the limits. The caller releases the hit.
+        """
+        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, max(0, max_bytes), at_least_one, self._hit)
+        if rc == lib.FC_NOT_STORED:
+            return None
+        self._call(rc)
+        next_offset, _, segments, pinned = self._hit_head.tolist()
+        if segments == 0:
+            return Hit(None, b"", (), next_offset)
+        packed = bytes(self._hit_segments[: segments * SEGMENT.size])
+        hit = self._arena.hit(packed, next_offset, bool(pinned))
+        hit.on_reclaim = on_reclaim
+        return hit
+
+    # Where things are
+
+    def contiguous_end(self, slot: int, offset: int) -> int:
+        """Where the stored run that covers `offset` ends; `offset` itself where nothing does."""
+        return self._call(lib.fc_contiguous_end(self._a, slot, offset))
+
+    def edges(self, slot: int, offset: int) -> Edges:
+        """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""
+        self._call(lib.fc_find_edges(self._a, slot, offset, self._edges))
+        return Edges._make(self._edges_words.tolist())
+
+    def tail(self, slot: int) -> tuple[int, int]:
+        """(start, end) of the newest contiguous run; equal: nothing is stored; (-1, -1): nothing is known."""
+        return self.edges(slot, 0)[:2]
+
+    def last_epoch(self, slot: int) -> int:
+        """The leader epoch of the newest batch, or -1."""
+        return self.edges(slot, 0).last_epoch
+
+    def age_bytes(self, slot: int, offset: int) -> int | None:
+        """Bytes admitted, over all partitions, since `offset` was; None: neither stored nor in the ghost."""
+        age: int = lib.fc_age(self._a, slot, offset)
+        return None if age == lib.FC_NOT_STORED else self._call(age)
+
+    # Room
+
+    def evict_to(self, low_water_bytes: int) -> int:
+        """Evicts the oldest blocks until at most so many bytes of blocks are used; returns how many went."""
+        self._not_while_offering()
+        before = self._a.evicted_blocks[lib.FC_FOR_WATER]
+        while (rc := lib.fc_evict_to(self._a, low_water_bytes)) == lib.FC_RECLAIM:
+            self._offer()
+        self._call(rc)
+        evicted: int = self._a.evicted_blocks[lib.FC_FOR_WATER] - before
+        return evicted
+
+    def eliminate(self) -> int:
+        """Evicts down to the low water if the high water is reached: for the owner to call ahead of need."""
+        return self.evict_to(self.low_water_bytes) if self.used_bytes > self.high_water_bytes else 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the data pool that belong to blocks, limbo included."""
+        used: int = (self._a.data_units - self._a.free_units) * lib.FC_UNIT
+        return used
+
+    @property
+    def block_max_bytes(self) -> int:
+        """The largest size class of a block: holes as large are not filled."""
+        size: int = self._a.block_max_bytes
+        return size
+
+    @property
+    def batch_max_bytes(self) -> int:
+        """The largest batch that is stored; insert skips larger ones."""
+        size: int = self._a.batch_max_bytes
+        return size
+
+    @property
+    def admitted_bytes(self) -> int:
+        """The clock of ages: record bytes admitted, all time."""
+        clock: int = self._a.admitted_bytes
+        return clock
+
+    @property
+    def oldest_admitted(self) -> int:
+        """The clock when the oldest block's first batch was admitted; the present one if there is none."""
+        clock: int = lib.fc_oldest_admitted(self._a)
+        return clock
+
+    @property
+    def generation(self) -> int:
+        """Of the newest block: how many there have been."""
+        generation: int = self._a.generation
+        return generation
+
+    def statistics(self) -> CacheStatistics:
+        """What is there now and what was counted, as plain integers."""
+        return read_statistics(self._a, self.oldest_admitted, lib.FC_UNIT, NODE_BYTES)
+
+    def check(self) -> None:
+        """Walks everything. Raises CacheBroken with the part that is not as it must be."""
+        rc = lib.fc_check(self._a)
+        if rc < 0:
+            raise CacheBroken(BROKEN.get(rc, str(rc)))
+
+    def close(self) -> None:
+        """Gives up the arena and its file. Views that are still held stay readable; the cache does not."""
+        self._arena.close()
+        self._a = ffi.NULL
+
+    # Inside
+
+    def _offer(self) -> None:
+        """Asks the owners of the pins on the next block to be evicted to let go."""
+        self._offering = True
+        try:
+            for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):
+                if hit.on_reclaim is not None:
+                    hit.on_reclaim(hit)
+        finally:
+            self._offering = False
+
+    def _not_while_offering(self) -> None:
+        if self._offering:
+            raise CacheError("on_reclaim may release and look up, not insert or evict")
+
+    def _call(self, rc: int) -> int:
+        """Passes a result on; raises what a negative one means."""
+        if rc >= 0:
+            return rc
+        if rc == lib.FC_STALE:
+            raise StaleSlot("the partition was dropped since its slot was opened")
+        if rc == lib.FC_FULL:
+            raise PartitionsFull(f"all {self._a.partitions_max} partition slots are open")
+        if rc == lib.FC_BAD_BATCH:
+            raise BadBatch("not a run of whole v2 record batches in ascending order from covers_from on")
+        raise CacheError(f"unexpected result {rc}")

@@ -1,0 +1,265 @@
+/* fc_check(): walks everything and compares it with what is counted. For tests and for inspecting a dead arena. */
+#include "pyfastcache.h"
+
+typedef struct {
+    uint64_t blocks, limbo, units, limbo_units, pins, pinned_units, live, live_bytes;
+} block_sums;
+
+typedef struct {
+    uint64_t nodes, entries, bytes, open;
+} index_sums;
+
+static int check_layout(fc_arena *a) {
+    int ordered = a->partitions_at < a->ghosts_at && a->ghosts_at < a->taken_at && a->taken_at < a->starts_at &&
+                  a->starts_at < a->nodes_at && a->nodes_at < a->data_at && a->data_at % FC_UNIT == 0 &&
+                  a->data_at + fc_data_bytes(a) <= a->size_bytes;
+    int counted = a->partitions_touched <= a->partitions_max && a->nodes_touched <= a->nodes_max;
+    return a->magic == FC_MAGIC && a->layout == FC_LAYOUT && ordered && counted ? 0 : FC_BROKEN_LAYOUT;
+}
+
+/* The units of a block are taken and only its first one starts a block. */
+static int check_units_of(fc_arena *a, uint64_t at, const fc_block *b) {
+    uint64_t unit = fc_unit_of(a, at), end = unit + b->units;
+    if (b->units == 0 || end > a->data_units || !fc_bit(a, a->starts_at, unit) ||
+        fc_find_bit(a, a->taken_at, unit, end, 0) != end || fc_find_bit(a, a->starts_at, unit + 1, end, 1) != end) {
+        return FC_BROKEN_UNITS;
+    }
+    return 0;
+}
+
+/* The block's batches are whole, and as many of them are in the index as it says. */
+static int check_batches(fc_arena *a, uint64_t at, const fc_block *b) {
+    const fc_partition *p = fc_partition_at(a, b->slot);
+    uint64_t live = 0, bytes = 0;
+    fc_batch batch;
+    for (uint64_t used = sizeof(*b); used < b->used_bytes; used += batch.length) {
+        if (fc_read_batch(fc_at(a, at + used), b->used_bytes - used, &batch) < 0) {
+            return FC_BROKEN_BLOCK;
+        }
+        const fc_entry *e = fc_tree_floor(a, p, batch.base);
+        if (e == NULL || e->position != at + used) {
+            continue;
+        }
+        if (e->length != batch.length || fc_last(e) != batch.last || e->leader_epoch != batch.epoch) {
+            return FC_BROKEN_ENTRY;
+        }
+        live++;
+        bytes += e->length;
+    }
+    return live == b->live && bytes == b->live_bytes ? 0 : FC_BROKEN_BLOCK;
+}
+
+static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *sums) {
+    if (at < a->data_at || at + sizeof(*b) > a->size_bytes || (at - a->data_at) % FC_UNIT != 0) {
+        return FC_BROKEN_UNITS;
+    }
+    int rc = check_units_of(a, at, b);
+    if (rc < 0) {
+        return rc;
+    }
+    if (b->generation == 0 || b->generation > a->generation || b->used_bytes > (uint64_t)b->units * FC_UNIT ||
+        b->slot >= a->partitions_touched) {
+        return FC_BROKEN_BLOCK;
+    }
+    sums->units += b->units;
+    sums->pins += b->pins;
+    sums->pinned_units += b->pins > 0 ? b->units : 0;
+    sums->live += b->live;
+    sums->live_bytes += b->live_bytes;
+    return 0;
+}
+
+static int check_fifo(fc_arena *a, block_sums *sums) {
+    uint64_t before = 0, generation = 0;
+    for (uint64_t at = a->fifo_oldest; at != 0; at = fc_block_at(a, at)->next) {
+        const fc_block *b = fc_block_at(a, at);
+        int rc = check_block(a, at, b, sums);
+        if (rc < 0) {
+            return rc;
+        }
+        if (b->prev != before || b->state != FC_IN_FIFO || b->generation <= generation || b->live == 0 ||
+            ++sums->blocks > a->blocks) {
+            return FC_BROKEN_FIFO;
+        }
+        rc = check_batches(a, at, b);
+        if (rc < 0) {
+            return rc;
+        }
+        before = at;
+        generation = b->generation;
+    }
+    return a->fifo_newest == before && sums->blocks == a->blocks ? 0 : FC_BROKEN_FIFO;
+}
+
+static int check_limbo(fc_arena *a, block_sums *sums) {
+    uint64_t before = 0;
+    for (uint64_t at = a->limbo_first; at != 0; at = fc_block_at(a, at)->next) {
+        const fc_block *b = fc_block_at(a, at);
+        int rc = check_block(a, at, b, sums);
+        if (rc < 0) {
+            return rc;
+        }
+        sums->limbo_units += b->units;
+        if (b->prev != before || b->state != FC_IN_LIMBO || b->pins == 0 || b->live != 0 ||
+            ++sums->limbo > a->limbo_blocks) {
+            return FC_BROKEN_LIMBO;
+        }
+        before = at;
+    }
+    int counted = sums->limbo == a->limbo_blocks && sums->limbo_units * FC_UNIT == a->limbo_bytes;
+    return counted ? 0 : FC_BROKEN_LIMBO;
+}
+
+static int check_pool(fc_arena *a, const block_sums *sums) {
+    uint64_t taken = fc_count_bits(a, a->taken_at);
+    if (taken != sums->units || taken + a->free_units != a->data_units || a->cursor > a->data_units ||
+        fc_count_bits(a, a->starts_at) != sums->blocks + sums->limbo) {
+        return FC_BROKEN_UNITS;
+    }
+    if (sums->pins != a->pins || sums->pinned_units * FC_UNIT != a->pinned_bytes) {
+        return FC_BROKEN_PINS;
+    }
+    return sums->live == a->entries && sums->live_bytes == a->live_bytes ? 0 : FC_BROKEN_COUNTS;
+}
+
+/* Levels, keys and counts of run starts below one node. Recursion is bounded by FC_HEIGHT_MAX. */
+static int check_node(fc_arena *a, uint32_t n, uint32_t level, int64_t low, int64_t high, index_sums *sums) {
+    const fc_node *node = fc_node_at(a, n);
+    if (n == 0 || n >= a->nodes_touched || node->level != level || node->count == 0 || level >= FC_HEIGHT_MAX ||
+        node->count > (level == 0 ? FC_LEAF_MAX : FC_INNER_MAX)) {
+        return FC_BROKEN_TREE;
+    }
+    sums->nodes++;
+    for (uint32_t i = 0; i < node->count; i++) {
+        int64_t key = level == 0 ? node->entry[i].base_offset : node->item[i].key;
+        if (key < low || key >= high) {
+            return FC_BROKEN_TREE;
+        }
+        low = key + 1;
+        if (level > 0) {
+            int64_t below = i + 1 < node->count ? node->item[i + 1].key : high;
+            int rc = check_node(a, node->item[i].child, level - 1, key, below, sums);
+            if (rc < 0) {
+                return rc;
+            }
+            if (node->item[i].starts != fc_node_starts(fc_node_at(a, node->item[i].child))) {
+                return FC_BROKEN_RUNS;
+            }
+        }
+    }
+    return 0;
+}
+
+static int check_entry(fc_arena *a, const fc_partition *p, const fc_entry *e, const fc_entry *before) {
+    if (e->covers_from > e->base_offset || e->covers_from < 0 || e->admitted > a->admitted_bytes) {
+        return FC_BROKEN_ENTRY;
+    }
+    if (before != NULL && (fc_end(before) > e->covers_from || before->base_offset >= e->base_offset)) {
+        return FC_BROKEN_ORDER;
+    }
+    if (e->run_start != (uint32_t)(before == NULL || fc_end(before) != e->covers_from)) {
+        return FC_BROKEN_RUNS;
+    }
+    if (e->position < a->data_at || e->position + e->length > a->size_bytes) {
+        return FC_BROKEN_ENTRY;
+    }
+    uint64_t at = fc_block_holding(a, e->position);
+    const fc_block *b = fc_block_at(a, at);
+    int inside = e->position >= at + sizeof(*b) && e->position + e->length <= at + b->used_bytes;
+    return inside && b->state == FC_IN_FIFO && fc_partition_at(a, b->slot) == p ? 0 : FC_BROKEN_ENTRY;
+}
+
+/* The leaves, left to right by their links. */
+static int check_leaves(fc_arena *a, const fc_partition *p, index_sums *sums) {
+    fc_path path;
+    fc_tree_descend(a, p, INT64_MIN, &path);
+    const fc_entry *before = NULL;
+    uint64_t entries = 0, bytes = 0;
+    uint32_t left = 0;
+    for (uint32_t n = path.node[0]; n != 0;) {
+        const fc_node *leaf = fc_node_at(a, n);
+        if (leaf->prev != left || leaf->level != 0) {
+            return FC_BROKEN_TREE;
+        }
+        for (uint32_t i = 0; i < leaf->count; i++) {
+            int rc = check_entry(a, p, &leaf->entry[i], before);
+            if (rc < 0) {
+                return rc;
+            }
+            before = &leaf->entry[i];
+            bytes += before->length;
+            entries++;
+        }
+        left = n;
+        n = leaf->next;
+    }
+    sums->entries += entries;
+    sums->bytes += bytes;
+    return entries == p->entries && bytes == p->live_bytes ? 0 : FC_BROKEN_COUNTS;
+}
+
+static int check_partition(fc_arena *a, uint64_t index, index_sums *sums) {
+    const fc_partition *p = fc_partition_at(a, index);
+    if (p->open_block != 0) {
+        const fc_block *b = fc_block_at(a, p->open_block);
+        if (!fc_bit(a, a->starts_at, fc_unit_of(a, p->open_block)) || b->slot != index || b->state != FC_IN_FIFO) {
+            return FC_BROKEN_BLOCK;
+        }
+    }
+    if (p->root == 0) {
+        return p->entries == 0 && p->live_bytes == 0 && p->height == 0 ? 0 : FC_BROKEN_COUNTS;
+    }
+    int rc = check_node(a, p->root, p->height - 1, INT64_MIN, INT64_MAX, sums);
+    return rc < 0 ? rc : check_leaves(a, p, sums);
+}
+
+static int check_partitions(fc_arena *a) {
+    index_sums sums = {0, 0, 0, 0};
+    for (uint64_t i = 0; i < a->partitions_touched; i++) {
+        if (fc_partition_at(a, i)->generation % 2 == 0) {
+            continue;
+        }
+        int rc = check_partition(a, i, &sums);
+        if (rc < 0) {
+            return rc;
+        }
+        sums.open++;
+    }
+    uint64_t free_slots = 0;
+    for (uint64_t i = a->partitions_free; i != 0 && free_slots <= a->partitions_max; free_slots++) {
+        i = fc_partition_at(a, i - 1)->next_free;
+    }
+    if (sums.open != a->partitions_open || sums.open + free_slots != a->partitions_touched ||
+        sums.entries != a->entries || sums.bytes != a->live_bytes) {
+        return FC_BROKEN_COUNTS;
+    }
+    uint64_t free_nodes = 0;
+    for (uint64_t n = a->nodes_free; n != 0 && free_nodes <= a->nodes_max; free_nodes++) {
+        n = fc_node_at(a, (uint32_t)n)->next;
+    }
+    int all = sums.nodes == a->nodes_live && sums.nodes + free_nodes + 1 == a->nodes_touched;
+    return all ? 0 : FC_BROKEN_NODES;
+}
+
+static int check_ghosts(fc_arena *a) {
+    uint64_t first = a->ghosts_written > a->ghosts_max ? a->ghosts_written - a->ghosts_max : 0;
+    for (uint64_t number = first; number < a->ghosts_written; number++) {
+        const fc_ghost *g = fc_ghost_at(a, number);
+        if (g->first_offset >= g->next_offset || g->first_admitted > g->last_admitted ||
+            g->last_admitted > a->admitted_bytes || g->slot >= a->partitions_touched || g->before > number) {
+            return FC_BROKEN_GHOSTS;
+        }
+    }
+    return 0;
+}
+
+/* 0, or the first FC_BROKEN_* found. */
+int fc_check(fc_arena *a) {
+    block_sums sums = {0, 0, 0, 0, 0, 0, 0, 0};
+    int rc = check_layout(a);
+    rc = rc < 0 ? rc : check_fifo(a, &sums);
+    rc = rc < 0 ? rc : check_limbo(a, &sums);
+    rc = rc < 0 ? rc : check_pool(a, &sums);
+    rc = rc < 0 ? rc : check_partitions(a);
+    return rc < 0 ? rc : check_ghosts(a);
+}

@@ -1,0 +1,153 @@
+/* Admits a run of consecutive batches of one partition: walks headers, compares with what is stored, copies. */
+#include <string.h>
+
+#include "pyfastcache.h"
+
+enum { STORE, KEEP, CONFLICT, SKIP };
+
+/* The whole run is looked at before anything is stored: ascending whole batches, none below `covers_from`. */
+static int scan_run(const uint8_t *run, uint64_t size, int64_t covers_from) {
+    if (covers_from < 0 || size == 0) {
+        return FC_BAD_BATCH;
+    }
+    for (uint64_t at = 0; at < size;) {
+        fc_batch batch;
+        if (fc_read_batch(run + at, size - at, &batch) < 0 || batch.base < covers_from) {
+            return FC_BAD_BATCH;
+        }
+        covers_from = batch.last + 1;
+        at += batch.length;
+    }
+    return 0;
+}
+
+/* What is stored decides: the same append is kept as it is (the log cleaner may have thinned the newcomer), a batch
+ * within offsets known to be empty was cleaned away, any other overlap is a truncation. */
+static int plan_batch(fc_arena *a, const fc_partition *p, const fc_batch *batch) {
+    if (batch->last < p->log_start || batch->length > a->batch_max_bytes) {
+        return SKIP;
+    }
+    const fc_entry *e = fc_tree_floor(a, p, batch->last);
+    if (e != NULL && fc_last(e) >= batch->base) {
+        int same = e->base_offset == batch->base && fc_last(e) == batch->last && e->leader_epoch == batch->epoch &&
+                   fc_same_batch(fc_at(a, e->position), batch);
+        return same ? KEEP : CONFLICT;
+    }
+    const fc_entry *after = fc_tree_after(a, p, batch->last);
+    if (after != NULL && after->covers_from <= batch->last) {
+        return batch->epoch > after->leader_epoch ? CONFLICT : KEEP;
+    }
+    return STORE;
+}
+
+/* Index nodes for one insertion, and a place in the partition's open block. */
+static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining) {
+    fc_partition *p = fc_partition_at(a, index);
+    while (fc_tree_room(a) < (uint64_t)p->height + 1) {
+        uint64_t unit, units;
+        int rc = fc_evict_oldest(a, FC_FOR_INDEX, &unit, &units);
+        if (rc < 0) {
+            return rc;
+        }
+    }
+    if (p->open_block != 0) {
+        const fc_block *b = fc_block_at(a, p->open_block);
+        int fits = (uint64_t)b->units * FC_UNIT - b->used_bytes >= length;
+        if (fits && a->admitted_bytes - b->opened <= fc_data_bytes(a) / 4) {
+            return 0;
+        }
+        fc_block_seal(a, p);
+    }
+    uint64_t want = remaining + sizeof(fc_block);
+    want = want < a->block_max_bytes ? want : a->block_max_bytes;
+    want = (want > p->block_bytes ? want : p->block_bytes) - sizeof(fc_block);
+    return fc_block_open(a, index, length, want > length ? want : length);
+}
+
+static void store(fc_arena *a, fc_partition *p, const fc_batch *batch, int64_t covers_from) {
+    fc_block *b = fc_block_at(a, p->open_block);
+    uint64_t position = p->open_block + b->used_bytes;
+    memcpy(fc_at(a, position), batch->bytes, batch->length);
+    a->admitted_bytes += batch->length;
+    a->admitted_batches++;
+    fc_entry entry = {.covers_from = covers_from,
+                      .base_offset = batch->base,
+                      .position = position,
+                      .admitted = a->admitted_bytes,
+                      .last_delta = (uint32_t)(batch->last - batch->base),
+                      .length = (uint32_t)batch->length,
+                      .leader_epoch = batch->epoch};
+    fc_index_add(a, p, &entry);
+    b->opened = b->live == 0 && b->used_bytes == sizeof(fc_block) ? a->admitted_bytes : b->opened;
+    b->written = a->admitted_bytes;
+    b->used_bytes += batch->length;
+    b->live++;
+    b->live_bytes += batch->length;
+    p->entries++;
+    p->live_bytes += batch->length;
+    a->entries++;
+    a->live_bytes += batch->length;
+}
+
+/* Returns what became of the batch, or a negative error with nothing changed but evictions. */
+static int insert_batch(fc_arena *a, uint32_t index, const fc_batch *batch, uint64_t remaining, int64_t covers_from) {
+    fc_partition *p = fc_partition_at(a, index);
+    int plan = plan_batch(a, p, batch);
+    if (plan == KEEP) {
+        const fc_entry *e = fc_tree_floor(a, p, batch->base);
+        if (e != NULL && e->base_offset == batch->base) {
+            fc_index_cover(a, p, batch->base, covers_from);
+        }
+        a->kept_batches++;
+    }
+    if (plan != STORE) {
+        return plan;
+    }
+    int rc = reserve(a, index, batch->length, remaining);
+    if (rc == FC_NO_ROOM) {
+        return SKIP;
+    }
+    if (rc < 0) {
+        return rc;
+    }
+    store(a, p, batch, covers_from);
+    return STORE;
+}
+
+/* Stores what of the run is new. Returns 0, also where it stopped at a conflict (out->conflict_offset, nothing stored
+ * from there on); FC_RECLAIM: offer the block that the header names and call again with `out` as it is. */
+int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out) {
+    if (fc_partition_of(a, slot) == NULL) {
+        return FC_STALE;
+    }
+    if (out->position == 0 && scan_run(run, size, out->covers_from) < 0) {
+        return FC_BAD_BATCH;
+    }
+    while (out->position < size) {
+        fc_batch batch;
+        uint64_t remaining = size - out->position;
+        if (fc_read_batch(run + out->position, remaining, &batch) < 0) {
+            return FC_BAD_BATCH;
+        }
+        if (out->position == 0) {
+            out->first_offset = out->next_offset = batch.base;
+            out->conflict_offset = -1;
+        }
+        int done = insert_batch(a, fc_index_of_slot(slot), &batch, remaining, out->covers_from);
+        if (done < 0) {
+            return done;
+        }
+        if (done == CONFLICT) {
+            a->conflicts++;
+            out->conflict_offset = batch.base;
+            return 0;
+        }
+        out->stored_bytes += done == STORE ? batch.length : 0;
+        out->skipped_bytes += done == SKIP ? batch.length : 0;
+        a->skipped_batches += done == SKIP;
+        a->skipped_bytes += done == SKIP ? batch.length : 0;
+        out->next_offset = out->covers_from = batch.last + 1;
+        out->position += batch.length;
+    }
+    return 0;
+}

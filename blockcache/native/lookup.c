@@ -1,0 +1,164 @@
+/* Reads: contiguous whole batches as segments with pins, the edges that admission asks for, ages. */
+#include "pyfastcache.h"
+
+_Static_assert(sizeof(fc_segment) == 32, "a segment is 32 bytes");
+_Static_assert(sizeof(fc_hit) == FC_HIT_HEAD * 8 + FC_SEGMENTS_MAX * sizeof(fc_segment), "FC_SEGMENTS_MAX");
+
+static fc_entry *next_entry(fc_arena *a, fc_entry *e) {
+    uint64_t from_nodes = (uint64_t)((uint8_t *)e - fc_at(a, a->nodes_at));
+    fc_node *leaf = fc_node_at(a, (uint32_t)(from_nodes / sizeof(fc_node)));
+    if (e + 1 < leaf->entry + leaf->count) {
+        return e + 1;
+    }
+    return leaf->next == 0 ? NULL : &fc_node_at(a, leaf->next)->entry[0];
+}
+
+/* Adds an entry's bytes; 0 when there is no place for another segment. */
+static int add_segment(fc_arena *a, fc_hit *out, const fc_entry *e) {
+    fc_segment *s = &out->segment[out->segments];
+    if (out->segments > 0 && s[-1].position + s[-1].length == e->position) {
+        s[-1].length += e->length; /* adjacent bytes are in one block: a header stands between two blocks */
+    } else if (out->segments == FC_SEGMENTS_MAX) {
+        return 0;
+    } else {
+        uint64_t at = fc_block_holding(a, e->position);
+        *s = (fc_segment){e->position, e->length, at, fc_block_at(a, at)->generation};
+        out->segments++;
+    }
+    out->size_bytes += e->length;
+    out->next_offset = fc_end(e);
+    return 1;
+}
+
+static void pin_segments(fc_arena *a, fc_hit *out) {
+    uint64_t more = 0;
+    for (uint64_t i = 0; i < out->segments; i++) {
+        const fc_block *b = fc_block_at(a, out->segment[i].block);
+        more += b->pins == 0 ? (uint64_t)b->units * FC_UNIT : 0;
+    }
+    out->pinned = a->pinned_bytes + more <= a->pin_limit_bytes;
+    a->copied_lookups += out->pinned ? 0 : 1;
+    for (uint64_t i = 0; i < out->segments && out->pinned; i++) {
+        fc_block_pin(a, fc_block_at(a, out->segment[i].block));
+    }
+}
+
+static int64_t tail_end(fc_arena *a, const fc_partition *p) {
+    const fc_entry *last = fc_tree_last(a, p);
+    return last != NULL ? fc_end(last) : p->expect;
+}
+
+/* Whole batches from the one that answers `offset`, each ending below `limit_offset`, within `max_bytes` (the first
+ * may exceed it if `at_least_one`). FC_NOT_STORED where nothing covers the offset and the tail does not end there. */
+int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+              int at_least_one, fc_hit *out) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    fc_entry *e = fc_covering(a, p, offset);
+    if (e == NULL && tail_end(a, p) != offset) {
+        return FC_NOT_STORED;
+    }
+    a->lookups++;
+    out->next_offset = offset;
+    out->size_bytes = out->segments = 0;
+    out->pinned = 1;
+    while (e != NULL && fc_last(e) < limit_offset) {
+        int fits = out->size_bytes + e->length <= max_bytes || (out->size_bytes == 0 && at_least_one);
+        if (!fits || !add_segment(a, out, e)) {
+            break;
+        }
+        e = next_entry(a, e);
+        if (e != NULL && e->run_start) {
+            break;
+        }
+    }
+    pin_segments(a, out);
+    return 0;
+}
+
+/* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
+int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count) {
+    int rc = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        fc_block *b = fc_block_of(a, segments[i].block, segments[i].generation);
+        if (b == NULL || b->pins == 0) {
+            rc = FC_STALE;
+        } else {
+            fc_block_unpin(a, b);
+        }
+    }
+    return rc;
+}
+
+/* The end of the last batch before the next gap above an entry. */
+static int64_t run_end(fc_arena *a, const fc_partition *p, const fc_entry *e) {
+    const fc_entry *next = fc_run_after(a, p, e->base_offset);
+    return fc_end(next == NULL ? fc_tree_last(a, p) : fc_tree_floor(a, p, next->base_offset - 1));
+}
+
+/* Where the stored run that covers `offset` ends; `offset` itself where nothing does. */
+int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    const fc_entry *e = fc_covering(a, p, offset);
+    return e == NULL ? offset : run_end(a, p, e);
+}
+
+/* The tail, the hole at or next above `offset`, the newest epoch. */
+int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    *out = (fc_edges){p->expect, p->expect, -1, -1, p->evicted_end, -1};
+    const fc_entry *last = fc_tree_last(a, p);
+    if (last == NULL) {
+        return 0;
+    }
+    out->tail_start = fc_run_at_or_before(a, p, last->base_offset)->covers_from;
+    out->tail_end = fc_end(last);
+    out->last_epoch = last->leader_epoch;
+    const fc_entry *e = fc_covering(a, p, offset);
+    e = e == NULL ? fc_tree_floor(a, p, offset) : e;
+    if (e == NULL) {
+        return 0;
+    }
+    const fc_entry *next = fc_run_after(a, p, e->base_offset);
+    if (next != NULL) {
+        out->hole_start = run_end(a, p, e);
+        out->hole_end = next->covers_from;
+    }
+    return 0;
+}
+
+/* Bytes admitted since `offset` was, stored or in the ghost; FC_NOT_STORED where neither knows. */
+int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    const fc_entry *e = fc_covering(a, p, offset);
+    if (e != NULL) {
+        return (int64_t)(a->admitted_bytes - e->admitted);
+    }
+    int64_t clock = fc_ghost_clock(a, fc_index_of_slot(slot), offset);
+    return clock < 0 ? FC_NOT_STORED : (int64_t)a->admitted_bytes - clock;
+}
+
+/* The index entry that answers `offset`, for tests and inspection. */
+int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    const fc_entry *e = fc_covering(a, p, offset);
+    if (e == NULL) {
+        return FC_NOT_STORED;
+    }
+    *out = *e;
+    return 0;
+}

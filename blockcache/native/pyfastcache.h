@@ -1,0 +1,285 @@
+/* pyfastcache: record batches by partition and offset, in one arena. The only declaration of the C code.
+ *
+ * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files, locks.
+ * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; one caller at a time;
+ * errors are negative ints; a block is in exactly one state: free, in the FIFO, or in limbo (see check.c).
+ *
+ *   0            +-------------------------+
+ *                | fc_arena                |  this header: sections, pools, FIFO ends, counts
+ *   partitions_at| fc_partition[max]       |  slots, recycled through a free list
+ *   ghosts_at    | fc_ghost[max]           |  ring of evicted blocks, chained by partition
+ *   taken_at     | bit per unit            |  1 = the unit belongs to a block
+ *   starts_at    | bit per unit            |  1 = a block's fc_block header stands here
+ *   nodes_at     | fc_node[max]            |  the index pool: B+ tree nodes, number 0 unused
+ *   data_at      | FC_UNIT[data_units]     |  the data pool
+ *   size_bytes   +-------------------------+
+ *
+ *   a data block, 1..n consecutive units:  | fc_block | batch | batch | ... | unused |
+ *                                                     used_bytes (header included) ^
+ * The part between the cdef marks is fed to cffi unchanged. */
+#ifndef PYFASTCACHE_H
+#define PYFASTCACHE_H
+#include <stddef.h>
+#include <stdint.h>
+/* cdef begin */
+#define FC_MAGIC 0x7961626572734631
+#define FC_LAYOUT 1
+#define FC_UNIT 1024
+#define FC_LEAF_MAX 21
+#define FC_INNER_MAX 63
+#define FC_HEIGHT_MAX 8
+#define FC_SEGMENTS_MAX 512
+#define FC_HIT_HEAD 4
+#define FC_SLOT_BITS 24
+#define FC_BATCH_HEADER 61
+
+#define FC_BAD_BATCH -1   /* the caller's bytes are no run of whole v2 batches, or lie below covers_from */
+#define FC_STALE -2       /* a handle (slot, pin) whose generation has passed */
+#define FC_RECLAIM -3     /* a pinned block is next to be evicted: offer it to its owners, then call again */
+#define FC_NO_ROOM -4     /* nothing is left to evict */
+#define FC_TOO_SMALL -5   /* the arena cannot hold the sections asked for */
+#define FC_FULL -6        /* every partition slot is open */
+#define FC_NOT_STORED -7  /* no batch covers this offset */
+
+#define FC_BROKEN_LAYOUT -101     /* check(): what was found wrong, by place */
+#define FC_BROKEN_UNITS -102
+#define FC_BROKEN_FIFO -103
+#define FC_BROKEN_LIMBO -104
+#define FC_BROKEN_BLOCK -105
+#define FC_BROKEN_PINS -106
+#define FC_BROKEN_TREE -107
+#define FC_BROKEN_ORDER -108
+#define FC_BROKEN_RUNS -109
+#define FC_BROKEN_ENTRY -110
+#define FC_BROKEN_COUNTS -111
+#define FC_BROKEN_GHOSTS -112
+#define FC_BROKEN_NODES -113
+
+enum { FC_FOR_ROOM = 0, FC_FOR_INDEX = 1, FC_FOR_WATER = 2, FC_REASONS = 3 };   /* why a block was evicted */
+enum { FC_TRUNCATED = 0, FC_START_MOVED = 1, FC_DROPPED = 2, FC_INVALIDATIONS = 3 };
+enum { FC_IN_FIFO = 1, FC_IN_LIMBO = 2 };                                        /* fc_block.state */
+
+typedef struct {
+    uint64_t size_bytes;
+    uint64_t partitions_max;
+    uint64_t ghosts_max;
+    uint64_t nodes_max;
+    uint64_t block_min_bytes;   /* a partition's first block; doubled while it fills quickly */
+    uint64_t block_max_bytes;
+    uint64_t pin_limit_bytes;   /* bytes of pinned blocks, limbo included; beyond it a lookup does not pin */
+} fc_config;
+
+typedef struct {                /* 512 bytes */
+    uint64_t magic, layout, size_bytes;
+    uint64_t partitions_at, partitions_max, partitions_touched, partitions_free, partitions_open;
+    uint64_t ghosts_at, ghosts_max, ghosts_written;
+    uint64_t taken_at, starts_at;
+    uint64_t nodes_at, nodes_max, nodes_touched, nodes_free, nodes_live;
+    uint64_t data_at, data_units, free_units, cursor;
+    uint64_t block_min_bytes, block_max_bytes, batch_max_bytes, pin_limit_bytes;
+    uint64_t generation;                       /* of the newest block */
+    uint64_t fifo_oldest, fifo_newest, blocks; /* offsets of fc_block, 0 = none */
+    uint64_t limbo_first, limbo_blocks, limbo_bytes;
+    uint64_t pins, pinned_bytes;               /* pins held; bytes of blocks that have any */
+    uint64_t reclaim_block, reclaim_generation;
+    uint64_t entries, live_bytes, admitted_bytes;
+    uint64_t admitted_batches, kept_batches, conflicts, skipped_batches, skipped_bytes;
+    uint64_t evicted_blocks[3], evicted_bytes; /* by FC_FOR_* */
+    uint64_t invalidated_bytes[3];             /* by FC_TRUNCATED... */
+    uint64_t limbo_entered, copied_lookups, lookups;
+    uint64_t spare[9];
+} fc_arena;
+
+typedef struct {                /* 128 bytes */
+    uint8_t topic_id[16];
+    int32_t index;
+    uint32_t generation;        /* odd while open; part of the slot handle */
+    uint32_t root, height;      /* root node 0 = empty; height = levels */
+    int64_t expect;             /* where the tail starts when nothing is stored, -1 unknown */
+    int64_t log_start;          /* batches that end at or below it do not enter */
+    int64_t evicted_end;        /* the highest end offset that the FIFO has let go, -1 none */
+    uint64_t open_block;        /* appended to; 0 none */
+    uint64_t block_bytes;       /* size of the next block */
+    uint64_t entries, live_bytes;
+    uint64_t ghost;             /* number of its newest ghost + 1; 0 none */
+    uint64_t next_free;
+    uint64_t spare[3];
+} fc_partition;
+
+typedef struct {                /* 48 bytes: one batch */
+    int64_t covers_from;        /* offsets from here to base_offset are known to be empty */
+    int64_t base_offset;
+    uint64_t position;          /* of the batch's first byte in the arena */
+    uint64_t admitted;          /* the all-time clock of admitted bytes, this batch counted */
+    uint32_t last_delta;        /* last offset - base offset */
+    uint32_t length;
+    int32_t leader_epoch;
+    uint32_t run_start;         /* 1: what precedes covers_from is not stored */
+} fc_entry;
+
+typedef struct {                /* 16 bytes: one child */
+    int64_t key;                /* at most the smallest base offset below */
+    uint32_t child;
+    uint32_t starts;            /* entries below that start a run */
+} fc_item;
+
+typedef struct {                /* 1024 bytes */
+    uint32_t level, count;      /* level 0 = leaf */
+    uint32_t prev, next;        /* neighbour leaves; next also links free nodes */
+    union {
+        fc_entry entry[21];
+        fc_item item[63];
+    };
+} fc_node;
+
+typedef struct {                /* 96 bytes, at a block's start */
+    uint32_t state, units;
+    uint64_t generation;
+    uint64_t prev, next;        /* in the FIFO or in limbo; offsets, 0 = none */
+    uint32_t pins, offered;     /* offered: its owners were asked once to let go */
+    uint32_t slot, live;        /* live: entries that point into it */
+    uint64_t used_bytes, live_bytes;
+    uint64_t opened, written;   /* clock when the first batch came, and the last */
+    uint64_t spare[2];
+} fc_block;
+
+typedef struct {                /* 48 bytes: an evicted block */
+    int64_t first_offset, next_offset;
+    uint64_t first_admitted, last_admitted;
+    uint64_t before;            /* number of the partition's ghost before this one + 1 */
+    uint32_t slot, generation;
+} fc_ghost;
+
+typedef struct {
+    uint64_t position;          /* in the caller's buffer; 0 at the first call, kept over FC_RECLAIM */
+    int64_t covers_from;
+    int64_t first_offset, next_offset, conflict_offset;
+    uint64_t stored_bytes, skipped_bytes;
+} fc_inserted;
+
+typedef struct {                /* 32 bytes */
+    uint64_t position, length;
+    uint64_t block, generation; /* the pin */
+} fc_segment;
+
+typedef struct {                /* FC_HIT_HEAD words, then the segments */
+    int64_t next_offset;
+    uint64_t size_bytes, segments, pinned;
+    fc_segment segment[512];
+} fc_hit;
+
+typedef struct {
+    int64_t tail_start, tail_end;  /* the newest contiguous run; equal when nothing is stored; -1 unknown */
+    int64_t hole_start, hole_end;  /* the gap between two runs that an offset stands in, else -1 */
+    int64_t evicted_end;
+    int64_t last_epoch;            /* of the newest batch, -1 none */
+} fc_edges;
+
+/* partition.c */
+int fc_format(fc_arena *a, const fc_config *config);
+int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index);
+int fc_drop(fc_arena *a, int64_t slot);
+int fc_expect(fc_arena *a, int64_t slot, int64_t offset);
+int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset);
+int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset);
+/* insert.c */
+int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out);
+/* lookup.c */
+int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+              int at_least_one, fc_hit *out);
+int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count);
+int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
+int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
+int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
+int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
+/* fifo.c */
+int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
+uint64_t fc_oldest_admitted(fc_arena *a);
+/* check.c */
+int fc_check(fc_arena *a);
+/* cdef end */
+
+/* Between the files of native/. */
+#define FC_NONE 0xffffffffu
+#define FC_HEADER_BYTES 512
+#define FC_SCAN_UNITS (1u << 18)   /* how far from the cursor free room is looked for before evicting */
+#define FC_PRODUCER_AT 43          /* producer id, producer epoch, base sequence: 14 bytes */
+#define FC_PRODUCER_BYTES 14
+
+typedef struct {
+    int64_t base, last;
+    uint64_t length;
+    int32_t epoch;
+    const uint8_t *bytes;
+} fc_batch;
+
+typedef struct {               /* the nodes from the root (highest level) to a leaf, and the place in each */
+    uint32_t node[FC_HEIGHT_MAX];
+    uint32_t at[FC_HEIGHT_MAX]; /* leaf: entries at or below the key (so 0 = before the first) */
+} fc_path;
+
+static inline uint8_t *fc_at(fc_arena *a, uint64_t offset) { return (uint8_t *)a + offset; }
+static inline fc_block *fc_block_at(fc_arena *a, uint64_t offset) { return (fc_block *)(void *)fc_at(a, offset); }
+static inline fc_node *fc_node_at(fc_arena *a, uint32_t n) {
+    return (fc_node *)(void *)fc_at(a, a->nodes_at) + n;
+}
+static inline fc_partition *fc_partition_at(fc_arena *a, uint64_t i) {
+    return (fc_partition *)(void *)fc_at(a, a->partitions_at) + i;
+}
+static inline fc_ghost *fc_ghost_at(fc_arena *a, uint64_t number) {
+    return (fc_ghost *)(void *)fc_at(a, a->ghosts_at) + number % a->ghosts_max;
+}
+static inline int64_t fc_last(const fc_entry *e) { return e->base_offset + (int64_t)e->last_delta; }
+static inline int64_t fc_end(const fc_entry *e) { return fc_last(e) + 1; }
+static inline uint64_t fc_units(uint64_t bytes) { return (bytes + FC_UNIT - 1) / FC_UNIT; }
+static inline uint64_t fc_unit_of(fc_arena *a, uint64_t offset) { return (offset - a->data_at) / FC_UNIT; }
+static inline uint64_t fc_data_bytes(fc_arena *a) { return a->data_units * FC_UNIT; }
+
+/* partition.c */
+fc_partition *fc_partition_of(fc_arena *a, int64_t slot);
+uint32_t fc_index_of_slot(int64_t slot);
+/* batch.c */
+int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out);
+int fc_same_batch(const uint8_t *stored, const fc_batch *batch);
+/* units.c */
+uint64_t fc_units_take(fc_arena *a, uint64_t units);
+uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t units);
+void fc_units_give(fc_arena *a, uint64_t unit, uint64_t units);
+int fc_bit(fc_arena *a, uint64_t map_at, uint64_t i);
+void fc_set_bit(fc_arena *a, uint64_t map_at, uint64_t i, int value);
+uint64_t fc_find_bit(fc_arena *a, uint64_t map_at, uint64_t from, uint64_t to, int value);
+uint64_t fc_find_bit_before(fc_arena *a, uint64_t map_at, uint64_t from);
+uint64_t fc_count_bits(fc_arena *a, uint64_t map_at);
+/* fifo.c */
+fc_block *fc_block_of(fc_arena *a, uint64_t at, uint64_t generation);
+int fc_block_open(fc_arena *a, uint32_t index, uint64_t need_bytes, uint64_t want_bytes);
+void fc_block_seal(fc_arena *a, fc_partition *p);
+void fc_block_lost(fc_arena *a, fc_block *b, const fc_entry *e);
+void fc_block_pin(fc_arena *a, fc_block *b);
+void fc_block_unpin(fc_arena *a, fc_block *b);
+uint64_t fc_block_holding(fc_arena *a, uint64_t position);
+int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units);
+/* ghost.c */
+void fc_ghost_add(fc_arena *a, uint32_t index, const fc_ghost *ghost);
+int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset);
+/* tree.c: a B+ tree of entries by base offset, with the number of run starts below each child */
+void fc_tree_descend(fc_arena *a, const fc_partition *p, int64_t key, fc_path *path);
+fc_entry *fc_tree_floor(fc_arena *a, const fc_partition *p, int64_t key);
+fc_entry *fc_tree_after(fc_arena *a, const fc_partition *p, int64_t key);
+fc_entry *fc_tree_last(fc_arena *a, const fc_partition *p);
+void fc_tree_insert(fc_arena *a, fc_partition *p, const fc_entry *entry);
+void fc_tree_remove(fc_arena *a, fc_partition *p, int64_t base_offset);
+void fc_tree_mark(fc_arena *a, fc_partition *p, int64_t base_offset, uint32_t run_start);
+uint64_t fc_tree_room(fc_arena *a);
+/* nodes.c */
+uint32_t fc_node_take(fc_arena *a, uint32_t level);
+void fc_node_give(fc_arena *a, uint32_t n);
+uint32_t fc_node_starts(const fc_node *node);
+/* runs.c: the index as runs of contiguous batches */
+fc_entry *fc_covering(fc_arena *a, const fc_partition *p, int64_t offset);
+fc_entry *fc_run_after(fc_arena *a, const fc_partition *p, int64_t base_offset);
+fc_entry *fc_run_at_or_before(fc_arena *a, const fc_partition *p, int64_t base_offset);
+void fc_index_add(fc_arena *a, fc_partition *p, fc_entry *entry);
+void fc_index_remove(fc_arena *a, fc_partition *p, int64_t base_offset);
+void fc_index_cover(fc_arena *a, fc_partition *p, int64_t base_offset, int64_t covers_from);
+#endif
