@@ -1,8 +1,8 @@
 """The part of values.schema.json that stands for `config`: read off proxy/config.py, so that it cannot drift.
 
-Owns how a type of the configuration is put in JSON Schema. Knows no bounds: what is well-formed but out of them
-is left to `forebay config check`. `python -m tests.helm.config_schema` writes it into the chart; test_schema.py
-tells when that is due.
+Owns how a type of the configuration is put in JSON Schema. Knows no bounds: what is well-formed but out of
+them is left to `forebay config check`. `python -m tests.helm.config_schema` writes it into the chart;
+test_schema.py tells when that is due.
 """
 
 import json
@@ -21,7 +21,7 @@ PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", Addres
 
 
 def build_config_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
-    """JSON Schema of a section: every key of it, no other; `required` only in lists, as defaults fill the rest."""
+    """JSON Schema of a section: every key of it, no other; only in lists are some required."""
     properties = {}
     for attribute, field in model.model_fields.items():
         if attribute.endswith(UNIT_SUFFIXES):

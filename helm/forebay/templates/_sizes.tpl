@@ -25,8 +25,8 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{/* Bytes of the arena's volume: Forebay uses at most 7/8 of the file system that it lies in. */}}
 {{- define "forebay.arenaBytes" -}}
 {{- $cache := include "forebay.cacheBytes" . | int64 }}
-{{- $mebibytes := div (add (div (mul $cache 8) 7) 1048576) 1048576 }}
-{{- mul $mebibytes 1048576 }}
+{{- $bytes := div (add (mul $cache 8) 6) 7 }}
+{{- mul (div (add $bytes 1048575) 1048576) 1048576 }}
 {{- end }}
 
 {{/* The container's memory, checked against what it has to hold. */}}

@@ -1,0 +1,193 @@
+"""Alerts and dashboard ask only for metrics, labels and values that Forebay has, in PromQL that parses.
+
+Every expression is parsed by promql-parser. Where promtool is installed (Debian: prometheus), it checks the
+rules too and plays the alerts' scenarios in rules_test.yaml.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import promql_parser as promql
+import pytest
+import yaml
+
+from metrics.access_log_schema import RESULTS
+from metrics.catalog import CATALOG, LABEL_VALUES
+from tests.helm.chart import CHART, Object, render, render_scenario
+
+RULES_FILE = CHART / "rules" / "forebay.yaml"
+RULES: list[Object] = [
+    rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]
+]
+DASHBOARD: Object = json.loads((CHART / "dashboards" / "forebay.json").read_text())
+PANELS: list[Object] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+TARGET_LABELS = {"namespace", "pod", "job", "instance"}  # what Prometheus adds to every series
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool here; promql-parser has read the rules"
+)
+
+
+def dashboard_expressions() -> list[tuple[str, str]]:
+    """(panel, PromQL) with Grafana's variables filled in."""
+    return [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+
+
+EXPRESSIONS = [(rule["alert"], rule["expr"]) for rule in RULES] + dashboard_expressions()
+
+
+def parse(expression: str) -> Any:
+    """The tree of an expression. ValueError where it is none."""
+    filled = expression.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$pod", ".*")
+    return promql.parse(filled)
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """All nodes of a tree."""
+    yield node
+    for attribute in ("expr", "lhs", "rhs", "param", "vector_selector"):
+        inner = getattr(node, attribute, None)
+        if inner is not None:
+            yield from walk(inner)
+    for argument in getattr(node, "args", None) or ():
+        yield from walk(argument)
+
+
+def find_faults(expression: str) -> list[str]:
+    """What an expression asks for that Forebay does not have."""
+    faults = []
+    selectors = [node for node in walk(parse(expression)) if isinstance(node, promql.VectorSelector)]
+    for selector in selectors:
+        if selector.name == "up":
+            continue
+        name = str(selector.name)
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        metric = CATALOG.get(name) or CATALOG.get(base)
+        if metric is None or (metric.kind == "histogram") == (metric.name == name):
+            faults.append(f"no metric {selector.name}")
+            continue
+        for matcher in selector.matchers.matchers:
+            known = TARGET_LABELS | {*metric.labels} | ({"le"} if metric.kind == "histogram" else set())
+            if matcher.name not in known:
+                faults.append(f"{selector.name} has no label {matcher.name}")
+            elif matcher.name in VALUES and not set(matcher.value.split("|")) <= VALUES[matcher.name]:
+                faults.append(f"{selector.name}: no {matcher.name} {matcher.value}")
+    return faults if selectors else ["asks for nothing"]
+
+
+VALUES: dict[str, set[str]] = {
+    "result": set(RESULTS),
+    "reason": {reason for reasons in RESULTS.values() for reason in reasons} | {"capacity"},
+} | {label: set(values) for label, values in LABEL_VALUES.items()}
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=lambda value: value[:40])
+def test_asks_for_what_there_is(name: str, expression: str) -> None:
+    assert find_faults(expression) == [], name
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("rate(forebay_fetch_hits_total[5m])", "no metric forebay_fetch_hits_total"),
+        ("forebay_produce_seconds > 1", "no metric forebay_produce_seconds"),
+        ('forebay_fetch_bytes_total{topic="a"}', "forebay_fetch_bytes_total has no label topic"),
+        ('sum(forebay_fetch_bytes_total{result=~"hit|mis"})', "forebay_fetch_bytes_total: no result hit|mis"),
+        ("forebay_ready == 0 and on (pod) forebay_gone", "no metric forebay_gone"),
+        ("vector(1)", "asks for nothing"),
+    ],
+)
+def test_the_check_finds_faults(expression: str, fault: str) -> None:
+    assert find_faults(expression) == [fault]
+
+
+def test_what_is_no_promql_is_refused() -> None:
+    with pytest.raises(ValueError, match="unclosed"):
+        parse("sum(rate(forebay_ready[5m])")
+
+
+def test_alerts_tell_who_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in RULES]
+    assert len(names) == len(set(names)) and all(name.startswith("Forebay") for name in names)
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert "{{ $labels.pod }}" in rule["annotations"]["summary"]
+        assert len(rule["annotations"]["description"]) > 80
+        texts = " ".join(rule["annotations"].values())
+        used = set(re.findall(r"\$labels\.(\w+)", texts))
+        labels = {label for node in walk(parse(rule["expr"])) for label in _labels_of(node)}
+        assert used <= TARGET_LABELS | labels, rule["alert"]
+
+
+def _labels_of(node: Any) -> tuple[str, ...]:
+    metric = CATALOG.get(str(node.name)) if isinstance(node, promql.VectorSelector) else None
+    return metric.labels if metric else ()
+
+
+def test_the_rule_object_is_the_file_with_labels_added_and_alerts_left_out() -> None:
+    (group,) = render_scenario("three-brokers").one("PrometheusRule")["spec"]["groups"]
+    wanted = [
+        {**rule, "labels": {**rule["labels"], "team": "kafka"}}
+        for rule in RULES
+        if rule["alert"] != "ForebayHitRatioLow"
+    ]
+    assert group["rules"] == wanted
+    (group,) = render_scenario("own-statefulset").one("PrometheusRule")["spec"]["groups"]
+    assert group["rules"] == RULES
+
+
+def test_an_alert_that_is_not_there_cannot_be_left_out() -> None:
+    with pytest.raises(helm_python.HelmError, match="ForebayHitRatioLov"):
+        render({"alerts": {"enabled": True, "disabled": ["ForebayHitRatioLov"]}})
+
+
+def test_the_dashboard_arrives_where_grafana_looks() -> None:
+    item = render_scenario("three-brokers").one("ConfigMap", "events-dashboard")
+    assert json.loads(item["data"]["forebay.json"]) == DASHBOARD
+    assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert item["metadata"]["annotations"] == {"grafana_folder": "Kafka"}
+
+
+def test_panels_are_apart_and_explain_themselves() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        covered = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & covered and place["x"] + place["w"] <= 24, panel["title"]
+        cells |= covered
+    for panel in PANELS:
+        assert panel["description"] and panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_the_service_monitor_finds_the_admin_service() -> None:
+    for scenario in ("three-brokers", "own-statefulset"):
+        rendered = render_scenario(scenario)
+        spec = rendered.one("ServiceMonitor")["spec"]
+        wanted = spec["selector"]["matchLabels"].items()
+        (service,) = [
+            item for item in rendered.of_kind("Service") if wanted <= item["metadata"]["labels"].items()
+        ]
+        assert service["spec"]["publishNotReadyAddresses"] is True
+        assert [port["name"] for port in service["spec"]["ports"]] == [spec["endpoints"][0]["port"]]
+
+
+@needs_promtool
+def test_promtool_accepts_the_rules_and_the_alerts_fire_when_they_should() -> None:
+    tests = Path(__file__).with_name("rules_test.yaml")
+    for command in (["check", "rules", str(RULES_FILE)], ["test", "rules", str(tests)]):
+        done = subprocess.run(
+            [str(PROMTOOL), *command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,203 @@
+"""What must hold of the sidecar in every scenario, whoever's StatefulSet carries it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from proxy.admin import build_routes
+from proxy.config_units import MIB, parse_duration, parse_size
+from tests.helm.chart import (
+    HELM,
+    SCENARIOS,
+    Object,
+    Sidecar,
+    merge_values,
+    read_values,
+    render,
+    render_example,
+    render_scenario,
+    render_sidecar,
+)
+
+PROCESS_BYTES = 128 * MIB  # what templates/_sizes.tpl leaves to the process
+
+
+@pytest.fixture(params=SCENARIOS)
+def scenario(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def sidecar(scenario: str) -> Sidecar:
+    return render_sidecar(read_values(scenario))
+
+
+@pytest.fixture
+def config(scenario: str) -> Object:
+    values: Object = merge_values(read_values(scenario))["config"]
+    return values
+
+
+def forebay_yaml(scenario: str) -> Object:
+    (item,) = [
+        item for item in render_scenario(scenario).of_kind("ConfigMap") if "forebay.yaml" in item["data"]
+    ]
+    text: Object = yaml.safe_load(item["data"]["forebay.yaml"])
+    return text
+
+
+def test_is_native(sidecar: Sidecar) -> None:
+    assert sidecar.container["restartPolicy"] == "Always"
+
+
+def test_startup_and_liveness_do_not_wait_for_the_broker(sidecar: Sidecar) -> None:
+    """The broker starts only after the startup probe; a broker that is away must not restart Forebay."""
+    paths = {
+        name: sidecar.container[name]["httpGet"]["path"]
+        for name in sidecar.container
+        if name.endswith("Probe")
+    }
+    assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    assert {sidecar.container[name]["httpGet"]["port"] for name in paths} == {"forebay-admin"}
+    assert set(paths.values()) <= set(build_routes(bytes, lambda: (True, ()), dict, dict))
+
+
+def test_has_no_rights(sidecar: Sidecar) -> None:
+    context = sidecar.container["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["runAsNonRoot"] is True and context["runAsUser"] > 0
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_requests_are_limits(sidecar: Sidecar) -> None:
+    resources = sidecar.container["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert set(resources["limits"]) == {"cpu", "memory"}
+
+
+def test_ports_are_those_of_the_configuration(sidecar: Sidecar, config: Object) -> None:
+    wanted = [address["listen"] for address in (*config["listeners"], config["admin"])]
+    assert list(sidecar.ports.values()) == [int(address.rpartition(":")[2]) for address in wanted]
+
+
+def test_every_mount_has_its_volume_and_every_written_directory_its_mount(
+    sidecar: Sidecar, config: Object
+) -> None:
+    assert set(sidecar.mounts) <= set(sidecar.volumes)
+    writable = {
+        mount["mountPath"] for mount in sidecar.container["volumeMounts"] if not mount.get("readOnly")
+    }
+    arena = config["cache"].get("directory", "/dev/shm") if config["cache"].get("enabled", True) else ""
+    log = config["accessLog"].get("directory") or ""
+    assert writable == {arena, log} - {""}
+
+
+def test_the_arena_fits_its_volume_and_all_fits_the_memory(sidecar: Sidecar, config: Object) -> None:
+    if not config["cache"].get("enabled", True):
+        assert "forebay-arena" not in sidecar.volumes
+        return
+    cache_bytes = parse_size(config["cache"].get("size") or sidecar.memory_bytes // 2)
+    in_flight = parse_size(config["limits"]["requestMemory"]) + parse_size(config["limits"]["responseMemory"])
+    assert cache_bytes + in_flight + PROCESS_BYTES <= sidecar.memory_bytes
+    if "forebay-arena" in sidecar.mounts:
+        volume = sidecar.volumes["forebay-arena"]["emptyDir"]
+        assert volume["medium"] == "Memory"
+        volume_bytes = parse_size(volume["sizeLimit"])
+        assert cache_bytes <= volume_bytes * 7 // 8  # what Forebay allows itself of a file system
+        assert volume_bytes + in_flight + PROCESS_BYTES <= sidecar.memory_bytes
+
+
+def test_the_access_log_stays_below_its_volumes_limit(sidecar: Sidecar, config: Object) -> None:
+    """At the limit the kubelet evicts the whole pod, the broker included."""
+    volume = sidecar.volumes.get("forebay-access-log", {}).get("emptyDir")
+    if volume is not None:
+        log = config["accessLog"]
+        needed = parse_size(log["keepSize"]) + 2 * parse_size(log["rotateSize"])
+        assert parse_size(volume["sizeLimit"]) >= needed
+
+
+def test_the_configuration_arrives_unchanged(scenario: str, config: Object) -> None:
+    assert forebay_yaml(scenario) == config
+
+
+def check_config(config: Object, directory: Path) -> subprocess.CompletedProcess[str]:
+    """`forebay config check`, with the files and directories that a pod has found in `directory`."""
+    file = directory / "forebay.yaml"
+    file.write_text(yaml.safe_dump(_on_this_machine(config, directory)))
+    command = [sys.executable, "-m", "proxy", "config", "check", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=HELM.parent)
+
+
+def test_forebay_accepts_its_configuration(scenario: str, tmp_path: Path) -> None:
+    done = check_config(forebay_yaml(scenario), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_forebay_refuses_a_broken_one(tmp_path: Path) -> None:
+    done = check_config({**forebay_yaml("default"), "cahce": {}}, tmp_path)
+    assert done.returncode == 2 and "cache" in done.stderr
+
+
+def _on_this_machine(config: Object, directory: Path) -> Object:
+    def moved(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: moved(name, item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [moved(key, item) for item in value]
+        if key.endswith("File"):
+            (directory / "secret").write_text("secret")
+            return str(directory / "secret")
+        return str(directory) if key == "directory" and value else value
+
+    result: Object = moved("", config)
+    if result["cache"].get("enabled", True) and "directory" not in result["cache"]:
+        result["cache"]["directory"] = str(directory)
+    return result
+
+
+def test_the_grace_period_covers_broker_and_forebay(scenario: str, config: Object) -> None:
+    forebay_s = parse_duration(config["shutdown"]["gracePeriod"])
+    for item in render_scenario(scenario).of_kind("StatefulSet"):
+        grace_s = item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert grace_s > forebay_s + merge_values(read_values(scenario))["broker"]["shutdownSeconds"]
+    own = render_example({"forebay": {"config": {"shutdown": config["shutdown"]}}}).one("StatefulSet")
+    assert own["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > forebay_s + 120
+
+
+def test_a_changed_configuration_rolls_the_pods_and_nothing_else_does() -> None:
+    def annotations(values: Object) -> Object:
+        found: Object = render(values).one("StatefulSet")["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    assert annotations({"config": {"log": {"level": "debug"}}}) != annotations({})
+    assert annotations({"alerts": {"enabled": True}, "livenessProbe": {"periodSeconds": 9}}) == annotations(
+        {}
+    )
+
+
+@pytest.mark.parametrize(("spare_bytes", "fits"), [(0, True), (-1, False)])
+def test_memory_at_its_bound(spare_bytes: int, fits: bool) -> None:
+    volume_bytes = 586 * MIB  # 8/7 of 512 MiB, in whole MiB
+    needed_bytes = volume_bytes + 64 * MIB + 64 * MIB + PROCESS_BYTES
+    values = {
+        "config": {
+            "cache": {"size": "512MiB"},
+            "limits": {"requestMemory": "64MiB", "responseMemory": "64MiB"},
+        },
+        "resources": {"memory": str(needed_bytes + spare_bytes)},
+    }
+    if fits:
+        assert (
+            parse_size(render_sidecar(values).volumes["forebay-arena"]["emptyDir"]["sizeLimit"])
+            == volume_bytes
+        )
+    else:
+        with pytest.raises(helm_python.HelmError, match=r"resources\.memory .* is too little"):
+            render_sidecar(values)
