@@ -162,7 +162,7 @@ class AdminServer:
             writer.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether another may follow. Raises TimeoutError where the answer is not taken."""
+        """Answer one request; whether another may follow. TimeoutError where the answer is not taken."""
         try:
             head = await self._read_head(reader)
             if head is None:

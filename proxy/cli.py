@@ -108,8 +108,8 @@ def _add_check(commands: Any) -> None:
         "check",
         help="validate a file and print what would be in force",
         description="Validate FILE with the environment as `forebay serve` would. Prints the effective "
-        "configuration as YAML; behind each value stands where it came from: file and line, variable, default, "
-        "or how it was derived.",
+        "configuration as YAML; behind each value stands where it came from: file and line, variable or "
+        "default, or how it was derived.",
         epilog=_EXIT_CODES,
     )
     check.add_argument("file", type=Path, metavar="FILE")
@@ -123,8 +123,10 @@ def run_serve(options: argparse.Namespace) -> int:
         return USAGE
     log.configure(loaded.config.log.level, loaded.config.log.format)
     logger = logging.getLogger(__name__)
-    for note in loaded.notes:
-        logger.info(note)
+    for choice in loaded.choices:
+        logger.info(choice)
+    for warning in loaded.warnings:
+        logger.warning(warning)
     app = importlib.import_module("proxy.app")
     try:
         return _run(app.serve(loaded.config))
@@ -144,8 +146,8 @@ def run_check(options: argparse.Namespace) -> int:
     if loaded is None:
         return USAGE
     print(describe(loaded), end="")
-    for note in loaded.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     return OK
 
 

@@ -26,9 +26,9 @@ _MEMORY_BACKED = ("tmpfs", "ramfs", "hugetlbfs")
 
 
 class Finding(NamedTuple):
-    """A problem refuses the start; a note is logged."""
+    """A problem refuses the start; a warning is logged."""
 
-    kind: Literal["problem", "note"]
+    kind: Literal["problem", "warning"]
     text: str
 
 
@@ -36,14 +36,14 @@ class Findings(NamedTuple):
     """What the rules found, in the order of RULES."""
 
     problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def check(config: Config, memory: Memory) -> Findings:
     """Run all rules. Touches the file system, resolves no name, opens no socket."""
     found = [finding for rule in RULES for finding in rule(config, memory)]
     problems = tuple(finding.text for finding in found if finding.kind == "problem")
-    return Findings(problems, tuple(finding.text for finding in found if finding.kind == "note"))
+    return Findings(problems, tuple(finding.text for finding in found if finding.kind == "warning"))
 
 
 def read_secret(path: str) -> str:
@@ -62,8 +62,8 @@ def _problem(text: str) -> Finding:
     return Finding("problem", text)
 
 
-def _note(text: str) -> Finding:
-    return Finding("note", text)
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
 
 
 def _named(config: Config) -> Iterator[tuple[str, Listener]]:
@@ -127,7 +127,7 @@ def _check_identity(config: Config, _: Memory) -> Iterator[Finding]:
                 f"Forebay's, for all clients; remove it, or set {name}.allowSharedIdentity to true"
             )
         elif listener.shares_identity:
-            yield _note(f"{name}: the broker may see one identity for all clients; memory serves nobody here")
+            yield _warning(f"{name}: the broker may see one identity for all clients; memory serves nobody")
 
 
 def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
                 f"{name}.upstreamTls: certificateFile and keyFile go together; set both or neither"
             )
         if upstream.insecure_skip_verify:
-            yield _note(f"{name}.upstreamTls.insecureSkipVerify: any broker is believed; for tests only")
+            yield _warning(f"{name}.upstreamTls.insecureSkipVerify: any broker is believed; for tests only")
 
 
 def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:
         if own.mechanism != "OAUTHBEARER" and (not has_password or own.token_file is not None):
             yield _problem(f"{place}: {own.mechanism} takes username and passwordFile and nothing else")
         if not own.mechanism.startswith("SCRAM") and not listener.upstream_tls.enabled:
-            yield _note(f"{place}: {own.mechanism} without upstreamTls sends the secret in clear text")
+            yield _warning(f"{place}: {own.mechanism} without upstreamTls sends the secret in clear text")
 
 
 def _check_files(config: Config, _: Memory) -> Iterator[Finding]:
@@ -200,7 +200,7 @@ def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
             f"cache.size: {size} is more than the memory there is, {total} ({memory.origin}); lower it"
         )
     elif memory.is_limit and needed_bytes > memory.total_bytes:
-        yield _note(
+        yield _warning(
             f"cache.size, limits.requestMemory, limits.responseMemory and the process may reach "
             f"{rough_size(needed_bytes)}, above the limit of {total} ({memory.origin}); lower one"
         )
@@ -224,7 +224,7 @@ def _check_arena(config: Config) -> Iterator[Finding]:
         )
     kind = find_filesystem_type(directory)
     if kind is not None and kind not in _MEMORY_BACKED:
-        yield _note(
+        yield _warning(
             f"cache.directory: {directory} lies on {kind}, not in memory; the cache would be written to disk"
         )
 
@@ -253,7 +253,7 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
     needed = 2 * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < needed:
-        yield _note(
+        yield _warning(
             f"limits.maxConnections: may need {needed} open files, this process may have {hard} (ulimit -n)"
         )
 

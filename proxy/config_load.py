@@ -44,11 +44,12 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A valid configuration, where each of its values came from, and what the operator should be told."""
+    """A valid configuration, where its values came from, what was derived, and what looks unwise."""
 
     config: Config
     sources: Mapping[KeyPath, str]
-    notes: tuple[str, ...]
+    choices: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def load(
@@ -73,8 +74,8 @@ def load(
     findings = check(config, memory)
     if problems or findings.problems:
         raise ConfigError([*problems, *findings.problems])
-    chosen = (f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}",) if plan else ()
-    return Loaded(config, sources, (*chosen, *findings.notes))
+    choices = (f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}",) if plan else ()
+    return Loaded(config, sources, choices, findings.warnings)
 
 
 def scan_environment(environ: Mapping[str, str]) -> tuple[list[Setting], list[str]]:

@@ -1,0 +1,226 @@
+"""Bytes into the cache: from an acknowledged Produce, or from an answer of the broker's to somebody's Fetch.
+
+Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is expected). It must not
+know links. Invariants (design, "Produce", "Admission", "Bracket"):
+* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and still proven now; it is
+  served only below the HW of that same epoch, which is the proof that the epoch was right.
+* a fetched batch is stored only in the epoch of its answer, at the tail, at the answer's HW or LSO, or to fill a hole.
+* a lagging reader's bytes and a follower's never enter.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from blockcache.admission import Admission, Run, plan_admission
+from protocol import batch
+from proxy.fidelity import CODEC_MASK, HEAD_OUTSIDE_CRC
+from proxy.producers import Sending
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blockcache.cache import BlockCache
+    from protocol.batch import Batch
+    from protocol.fetch import FetchedPartition, FetchPartition
+    from protocol.wire import Frame
+    from protocol.produce import ProducedPartition
+    from proxy.broker import Broker
+    from proxy.partitions import Partition
+
+ZSTD = 4
+CRC = Struct(">I")
+
+
+class Forwarded(NamedTuple):
+    """A produced batch on its way: what was known when it was forwarded. `epoch` -1: none was proven."""
+
+    partition: Partition
+    batch: Batch
+    sending: Sending
+    epoch: int
+    high_watermark: int
+
+
+def settle(partition: Partition, lapsed: bool) -> None:
+    """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and the tail is at the HW."""
+    high_watermark = partition.truth.high_watermark
+    if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
+        partition.tail = high_watermark
+    partition.tail = max(partition.tail, partition.truth.log_start_offset)
+
+
+def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
+    """A batch is about to be forwarded."""
+    truth = partition.truth
+    sending = partition.producers.note(
+        truth.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
+    )
+    return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark)
+
+
+def plan_produced(forwarded: Forwarded, acknowledged: ProducedPartition) -> str:
+    """What becomes of an acknowledged batch: "store", "sample", or why it is left to the watch."""
+    partition, sent = forwarded.partition, forwarded.batch
+    fidelity = partition.topic.fidelity
+    if sent.magic < 2:
+        return "old-format"
+    if forwarded.epoch < 0 or forwarded.epoch != partition.truth.epoch:
+        return "no-epoch"
+    if forwarded.sending is not Sending.FRESH:
+        return str(forwarded.sending.value)
+    if acknowledged.base_offset < max(forwarded.high_watermark, partition.truth.log_start_offset, 0):
+        return "below-hw"
+    codec = sent.attributes & CODEC_MASK
+    if fidelity.wants_sample(codec):
+        return "sample"
+    return "store" if fidelity.stores(codec) else "unlike"
+
+
+def admit_produced(
+    broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+) -> bool:
+    """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
+    partition, sent = forwarded.partition, forwarded.batch
+    plan = plan_produced(forwarded, acknowledged)
+    broker.counters.produce_batches[plan] += 1
+    if sent.attributes and batch.is_transactional(sent.attributes):
+        partition.truth.saw_transactional(acknowledged.base_offset + sent.record_count - 1)
+    if plan not in ("store", "sample"):
+        return False
+    stamped, start = _stamp(partition, forwarded, acknowledged, frame)
+    end = start + sent.end - sent.start
+    if plan == "sample":
+        body = bytes(memoryview(stamped)[start + HEAD_OUTSIDE_CRC : end])
+        partition.topic.fidelity.keep_sample(
+            partition.index, acknowledged.base_offset, sent.attributes & CODEC_MASK, body
+        )
+        return False
+    partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
+    _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
+    return True
+
+
+def _stamp(
+    partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+) -> tuple[bytearray, int]:
+    """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the broker has taken it."""
+    sent = forwarded.batch
+    if isinstance(frame, bytearray):
+        stamped, start = frame, sent.start
+    else:
+        stamped, start = bytearray(memoryview(frame)[sent.start : sent.end]), 0
+    batch.stamp_base_offset(stamped, start, acknowledged.base_offset)
+    batch.stamp_leader_epoch(stamped, start, forwarded.epoch)
+    if partition.topic.fidelity.log_append_time:
+        batch.stamp_log_append_time(stamped, start, acknowledged.log_append_time_ms)
+    return stamped, start
+
+
+def admit_fetched(
+    broker: Broker,
+    partition: Partition,
+    asking: FetchPartition,
+    answered: FetchedPartition,
+    frame: Frame,
+    batches: Sequence[Batch],
+    source: str,
+) -> None:
+    """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may enter."""
+    truth = partition.truth
+    for fetched in batches:
+        if fetched.attributes:
+            _note_attributes(partition, fetched)
+        _compare(broker, partition, fetched, frame)
+    covers_from = min(asking.fetch_offset, batches[0].base_offset)
+    first = _first_to_enter(broker, partition, answered, batches, covers_from)
+    if first < 0:
+        return
+    if first > 0:
+        covers_from = batches[first - 1].last_offset + 1
+    if batches[-1].last_offset < truth.log_start_offset:
+        return
+    at_tail = covers_from <= partition.tail
+    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, source)
+    if at_tail:  # also where the arena could not take a batch: the watch must not ask for it again and again
+        partition.tail = max(partition.tail, batches[-1].last_offset + 1)
+
+
+def _note_attributes(partition: Partition, fetched: Batch) -> None:
+    if batch.is_transactional(fetched.attributes) or batch.is_control(fetched.attributes):
+        partition.truth.saw_transactional(fetched.last_offset)
+    if fetched.attributes & CODEC_MASK == ZSTD:
+        partition.zstd = True
+
+
+def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
+    """Hold a fetched batch against the one that was produced: against the sample, or against what is stored at the tail."""
+    fidelity = partition.topic.fidelity
+    body = memoryview(frame)[fetched.start + HEAD_OUTSIDE_CRC : fetched.end]
+    equal = fidelity.saw_fetched(
+        partition.index, fetched.base_offset, batch.is_log_append_time(fetched.attributes), body
+    )
+    if equal is None and fetched.base_offset >= partition.produced_from >= 0:
+        stored = _stored_crc(broker.cache, partition.slot, fetched)
+        if stored is not None and stored != fetched.crc:
+            fidelity.suspend(fetched.attributes & CODEC_MASK)
+            broker.invalidate(partition, partition.produced_from, "mismatch")
+            partition.produced_from = -1
+    if equal is False:
+        broker.counters.invalidations["unlike"] += 1
+
+
+def _stored_crc(cache: BlockCache, slot: int, fetched: Batch) -> int | None:
+    """The CRC of the batch that is stored at this offset, if any."""
+    hit = cache.lookup(slot, fetched.base_offset, fetched.last_offset + 1, 0, True)
+    if hit is None or not hit.size_bytes:
+        return None
+    (crc,) = CRC.unpack_from(hit.views[0], HEAD_OUTSIDE_CRC)
+    hit.release()
+    return int(crc)
+
+
+def _first_to_enter(
+    broker: Broker,
+    partition: Partition,
+    answered: FetchedPartition,
+    batches: Sequence[Batch],
+    covers_from: int,
+) -> int:
+    """Index of the first batch that enters, -1 for none. Those after it enter too: each then starts at the tail."""
+    end = batches[-1].last_offset + 1
+    if partition.tail >= 0 and covers_from <= partition.tail < end:
+        return next(i for i, b in enumerate(batches) if b.last_offset >= partition.tail)
+    run = Run(
+        covers_from,
+        end,
+        answered.end - answered.start,
+        high_watermark=answered.high_watermark,
+        last_stable_offset=answered.last_stable_offset,
+    )
+    plan = plan_admission(run, broker.cache.edges(partition.slot, covers_from), broker.cache.block_max_bytes)
+    if not plan.enters:
+        return -1
+    return 0 if plan in (Admission.FILLS_HOLE, Admission.STARTS_AT_TAIL) else len(batches) - 1
+
+
+def _insert(
+    broker: Broker, partition: Partition, buffer: Frame, start: int, end: int, covers_from: int, source: str
+) -> None:
+    broker.cache.eliminate()
+    inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+    if inserted.conflict_offset >= 0:
+        broker.invalidate(partition, inserted.conflict_offset, "conflict")
+        inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+    if source == "produce" and inserted.stored_bytes and partition.produced_from < 0:
+        partition.produced_from = covers_from
+    if inserted.stored_bytes:
+        broker.counters.admitted_batches[source] += 1
+        broker.log_block(
+            partition, inserted.first_offset, inserted.next_offset, inserted.stored_bytes, source
+        )
+    if covers_from <= partition.tail or source != "produce":
+        partition.tail = max(
+            partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
+        )

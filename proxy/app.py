@@ -1,0 +1,159 @@
+"""`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
+
+Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what clients ask.
+Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT): not ready, accept nobody, parked
+fetches leave with what there is, what is in flight is answered, then everything closes within `shutdown.gracePeriod`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.metadata
+import logging
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockcache.cache import BlockCache
+from metrics.access_log import AccessLog, LogLimits
+from metrics.collector import Exposition
+from proxy.admin import AdminServer, build_routes
+from proxy.broker import Broker
+from proxy.janitor import Janitor
+from proxy.listener import Listener
+from proxy.own_link import OwnLinks
+from proxy.samples import collect
+
+if TYPE_CHECKING:
+    from proxy.config import Config
+
+log = logging.getLogger("forebay")
+
+SMALLEST_ARENA_BYTES = 1 << 20
+DRAIN_STEP_S = 0.02
+
+
+class Forebay:
+    """One running process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.boot = secrets.token_hex(8)
+        self.draining = False
+        self.cache = open_cache(config)
+        self.access_log = open_access_log(config, self.boot)
+        loop = asyncio.get_running_loop()
+        self.broker = Broker(config, self.cache, self.access_log, find_version(), loop.time)
+        self.listeners = [Listener(self.broker, entry) for entry in config.listeners]
+        self.own_links = OwnLinks(self.broker, self.listeners[0])
+        self.broker.own_links = self.own_links
+        self.janitor = Janitor(self.broker, self.listeners)
+        exposition = Exposition(lambda: collect(self))
+        routes = build_routes(
+            exposition.render,
+            self.readiness,
+            lambda: config.model_dump(mode="json", by_alias=True),
+            lambda: dataclasses.asdict(self.cache.statistics()),
+        )
+        limits = config.admin
+        self.admin = AdminServer(
+            limits.listen,
+            routes,
+            max_connections=limits.max_connections,
+            request_timeout_s=limits.request_timeout_s,
+        )
+
+    def readiness(self) -> tuple[bool, list[str]]:
+        """Whether clients should come: listeners bound, this broker reachable, not stopping."""
+        reasons = [f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound]
+        if self.draining:
+            reasons.append("stopping")
+        if not self.own_links.reachable:
+            reasons.append(
+                f"the broker at {self.listeners[0].upstream} is not reachable: {self.own_links.refusal}"
+            )
+        return not reasons, reasons
+
+    async def start(self) -> None:
+        """Bring everything up. OSError where an address cannot be had."""
+        for listener in self.listeners:
+            await listener.start()
+        self.own_links.start()
+        self.janitor.start()
+        address = await self.admin.start()
+        log.info("admin HTTP at %s", address)
+
+    async def stop(self) -> None:
+        """Drain, then close."""
+        self.draining = True
+        for listener in self.listeners:
+            listener.stop()
+        deadline = self.broker.now() + self.config.shutdown.grace_period_s
+        while any(one.links for one in self.listeners) and self.broker.now() < deadline:
+            await asyncio.sleep(DRAIN_STEP_S)
+        for listener in self.listeners:
+            listener.abort()
+        self.janitor.stop()
+        await self.own_links.close()
+        await self.admin.close()
+        if self.access_log is not None:
+            await asyncio.to_thread(self.access_log.close)
+        self.cache.close()
+
+
+async def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    forebay = Forebay(config)
+    try:
+        await forebay.start()
+        log.info("ready", extra={"boot": forebay.boot})
+        await stopping.wait()
+        log.info("stopping: answering what is in flight")
+    finally:
+        await forebay.stop()
+    log.info("stopped")
+    return 0
+
+
+def open_cache(config: Config) -> BlockCache:
+    """The arena: a file that carries the first listener's port in its name, or anonymous memory."""
+    size_bytes = config.cache.size_bytes if config.cache.enabled else SMALLEST_ARENA_BYTES
+    if not config.cache.directory:
+        return BlockCache(size_bytes)
+    name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
+    return BlockCache(size_bytes, Path(config.cache.directory) / name)
+
+
+def open_access_log(config: Config, boot: str) -> AccessLog | None:
+    """The access log, if there is to be one."""
+    wanted = config.access_log
+    if wanted.directory is None:
+        return None
+    limits = LogLimits(
+        queue_lines=wanted.queue_lines,
+        rotate_bytes=wanted.rotate_size_bytes,
+        max_total_bytes=wanted.keep_size_bytes,
+    )
+    return AccessLog(
+        Path(wanted.directory),
+        boot,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        cache_size_bytes=config.cache.size_bytes,
+        limits=limits,
+    )
+
+
+def find_version() -> str:
+    """The installed version, for metrics and the broker's records."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("forebay")
+    return "0"

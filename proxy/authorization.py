@@ -1,0 +1,106 @@
+"""Who may be served what, until when: the broker decides, per connection and topic.
+
+Owns one connection's verdicts and their renewal. It must not know the cache. Invariants:
+* a topic is allowed only after the broker answered this connection's own Fetch of it without an authorization error;
+  UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers them before it authorizes).
+* renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol import fetch
+from protocol.errors import ErrorCode
+from protocol.fetch_build import build_request
+
+if TYPE_CHECKING:
+    from protocol.fetch import FetchResponse
+    from protocol.wire import Frame
+    from proxy.client_link import ClientLink
+    from proxy.partitions import Partition
+
+PROVES = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+RENEW_AT = 0.75
+"""Share of the period after which a topic in use is asked again, so that no fetch has to wait for it."""
+
+
+class Authorization:
+    """One connection's rights. `version` and `rack_id` are those of its last Fetch."""
+
+    __slots__ = ("_link", "_renewing", "_until", "_used", "has_rack", "version")
+
+    def __init__(self, link: ClientLink) -> None:
+        self._link = link
+        self._until: dict[str | bytes, float] = {}
+        self._used: dict[str | bytes, Partition] = {}
+        self._renewing = False
+        self.version = 0
+        self.has_rack = False
+
+    def allows(self, topic: str | bytes, now: float) -> bool:
+        """Whether memory may serve `topic` (as the client names it) on this connection."""
+        return self._until.get(topic, 0.0) > now
+
+    def learn(self, topic: str | bytes, error_code: int, asked_at: float) -> None:
+        """The broker answered a Fetch of `topic` that this connection sent at `asked_at`."""
+        if error_code in PROVES:
+            period_s = self._link.broker.config.cache.authorize_every_s
+            self._until[topic] = max(self._until.get(topic, 0.0), asked_at + period_s)
+        elif error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._until.pop(topic, None)
+            self._used.pop(topic, None)
+
+    def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
+        """Memory has served `topic`: it will be asked again before its right lapses."""
+        self._used[topic] = partition
+        period_s = self._link.broker.config.cache.authorize_every_s
+        if now > self._until.get(topic, 0.0) - period_s * (1 - RENEW_AT):
+            self._renew(now)
+
+    def _renew(self, now: float) -> None:
+        """Ask for all topics in use. A client with a rack asks itself: only its own Fetch shows a preferred replica."""
+        if self._renewing or self.has_rack or not self._used:
+            return
+        self._renewing = True
+        used, self._used = self._used, {}
+        asked = [
+            fetch.FetchPartition(topic, p.index, -1, max(p.truth.high_watermark, 0), -1, -1, 1)
+            for topic, p in used.items()
+        ]
+        version = self.version
+        frame = build_request(
+            version,
+            0,
+            self._link.client_id,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            partitions=asked,
+        )
+        self._link.broker.counters.authorization_renewals += 1
+        self._link.upstream.send(frame, 0, lambda answer: self._renewed(answer, version, now))
+
+    def _renewed(self, answer: Frame | None, version: int, asked_at: float) -> None:
+        self._renewing = False
+        if answer is None:
+            return
+        response: FetchResponse = fetch.scan_response(answer, version)
+        for answered in response.partitions:
+            self.learn(answered.topic, answered.error_code, asked_at)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._used.clear()
+        self._until.clear()

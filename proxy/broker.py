@@ -1,0 +1,203 @@
+"""The one broker that this process stands before, and everything known of it.
+
+Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that wait. Handlers get it with
+their client link. It must not know sockets. Invariants: all listeners of a process lead to the same broker, so that what one client's
+answer teaches holds for all; `now` is the loop's monotonic clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from metrics.access_log import BlockLine, FetchLine
+from proxy.bounds import Bound
+from proxy.counters import Counters
+from proxy.fetch_plan import Look
+from proxy.partitions import Partitions
+from proxy.topics import Topics
+from proxy.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from blockcache.cache import BlockCache
+    from metrics.access_log import AccessLog
+    from proxy.client_link import ClientLink
+    from proxy.config import Config
+    from proxy.fetch_plan import Looked
+    from proxy.fetch_record import FetchRecord
+    from proxy.listener import Listener
+    from proxy.own_link import OwnLinks
+    from proxy.parked import ParkedFetch
+    from proxy.partitions import Partition
+
+
+class Broker:
+    """What handlers share."""
+
+    own_links: OwnLinks
+
+    def __init__(
+        self,
+        config: Config,
+        cache: BlockCache,
+        access_log: AccessLog | None,
+        version: str,
+        now: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.version = version
+        self.now = now
+        self.cache = cache
+        self.access_log = access_log
+        self.counters = Counters()
+        self.requests = Bound(config.limits.request_memory_bytes)
+        self.responses = Bound(config.limits.response_memory_bytes)
+        self.topics = Topics()
+        self.partitions = Partitions(cache, 2 * config.limits.watched_partitions)
+        self.watch = Watch(self)
+        self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
+
+    def stores_on(self, listener: Listener) -> bool:
+        """Whether memory may serve and store on this listener."""
+        return self.config.cache.enabled and not listener.config.shares_identity
+
+    # -- fetches that wait --------------------------------------------------------------------------------------------
+
+    def park(self, link: ClientLink, fetch: ParkedFetch) -> bool:
+        """Let a fetch wait. False at the bound."""
+        if self.counters.parked_fetches >= self.config.limits.parked_fetches:
+            return False
+        self.parked[link][fetch] = None
+        self.counters.parked_fetches += 1
+        return True
+
+    def unpark(self, link: ClientLink, fetch: ParkedFetch) -> None:
+        """A fetch waits no longer."""
+        waiting = self.parked.get(link)
+        if waiting is None or waiting.pop(fetch, fetch) is fetch:
+            return
+        self.counters.parked_fetches -= 1
+        if not waiting:
+            del self.parked[link]
+
+    def leave_parked(self, link: ClientLink) -> None:
+        """Everything that waits on `link` is answered with what there is."""
+        for fetch in list(self.parked.get(link, ())):
+            fetch.leave()
+
+    def drop_parked(self, link: ClientLink) -> None:
+        """The client of `link` is gone."""
+        for fetch in list(self.parked.get(link, ())):
+            fetch.drop()
+        self.watch.drop_link(link)
+
+    def parked_partitions(self, link: ClientLink) -> list[Partition]:
+        """What the fetches of one client wait on."""
+        waiting = self.parked.get(link, ())
+        return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))
+
+    # -- what is void -------------------------------------------------------------------------------------------------
+
+    def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
+        """Drop what is stored of `partition` at or above `from_offset`."""
+        self.cache.truncate(partition.slot, from_offset)
+        self.counters.invalidations[reason] += 1
+        partition.tail = min(partition.tail, from_offset) if partition.has_stored(self.cache) else -1
+        if partition.produced_from >= from_offset:
+            partition.produced_from = -1
+
+    def forget(self, partition: Partition, reason: str) -> None:
+        """The partition is not there any more: nothing of it is known."""
+        self.counters.invalidations[reason] += 1
+        self.watch.forget(partition)
+        self.partitions.forget(partition)
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The broker does not know this topic id: it was deleted, and perhaps re-created under another."""
+        topic = self.topics.find(topic_id)
+        for partition in [p for p in self.partitions if p.topic.id == topic_id]:
+            self.forget(partition, "topic-gone")
+        if topic is not None:
+            self.topics.forget(topic)
+
+    # -- the access log -----------------------------------------------------------------------------------------------
+
+    def log_block(
+        self, partition: Partition, first: int, following: int, size_bytes: int, source: str
+    ) -> None:
+        """Batches were admitted."""
+        if self.access_log is None:
+            return
+        topic = partition.topic
+        self.access_log.block(
+            BlockLine(
+                time.time_ns() // 1_000_000,
+                "",
+                topic.name or None,
+                topic.id,
+                partition.index,
+                first,
+                following,
+                size_bytes,
+                source,
+                self.cache.admitted_bytes,
+            )
+        )
+
+    def log_fetch(
+        self,
+        record: FetchRecord,
+        looks: Sequence[Looked],
+        sizes: Sequence[int],
+        verdicts: Sequence[tuple[str, str]],
+    ) -> None:
+        """A Fetch has left, whole: one line a partition."""
+        assert self.access_log is not None
+        link, request = record.link, record.request
+        ts = time.time_ns() // 1_000_000
+        wait_ms = round(record.waited_s * 1000, 3)
+        total_ms = round((self.now() - record.received_at) * 1000, 3)
+        for looked, size_bytes, (result, reason) in zip(looks, sizes, verdicts, strict=True):
+            asked = looked.asked
+            topic = self.topics.find(asked.topic)
+            partition = self.partitions.find(topic, asked.partition) if topic is not None else None
+            age_bytes = self._age(partition, asked.fetch_offset, looked, size_bytes)
+            self.access_log.fetch(
+                FetchLine(
+                    ts,
+                    link.listener.name,
+                    link.number,
+                    link.client_id,
+                    record.head.api_version,
+                    (topic.name or None) if topic is not None else _name(asked.topic),
+                    topic.id if topic is not None else _id(asked.topic),
+                    asked.partition,
+                    asked.fetch_offset,
+                    request.isolation_level,
+                    result,
+                    reason,
+                    size_bytes,
+                    partition.truth.high_watermark if partition is not None else -1,
+                    age_bytes,
+                    wait_ms,
+                    total_ms,
+                    self.cache.admitted_bytes,
+                )
+            )
+
+    def _age(self, partition: Partition | None, offset: int, looked: Looked, size_bytes: int) -> int | None:
+        """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it never was, or is forgotten."""
+        if partition is None or (looked.look is Look.TAIL and not size_bytes):
+            return None
+        return self.cache.age_bytes(partition.slot, offset)
+
+
+def _name(topic: str | bytes) -> str | None:
+    return topic if isinstance(topic, str) else None
+
+
+def _id(topic: str | bytes) -> bytes | None:
+    return topic if isinstance(topic, bytes) else None

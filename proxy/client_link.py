@@ -1,0 +1,257 @@
+"""One client connection: frames in, replies out in order, one link to the broker behind it. [socket]
+
+Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read. It must not know what a
+handler does with a request. Invariants:
+* whatever ends, the client's side or the broker's, ends both, once, with one log line where somebody is to blame.
+* the broker is not read while this client does not drain, the client is not read while the broker does not drain, at its
+  own bound, or at the process's bound.
+* a client that has finished sending (EOF) still gets the answers to what it sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from protocol import header
+from protocol.errors import BadFrame
+from proxy.authorization import Authorization
+from proxy.replies import Replies, Reply
+from proxy.routes import ROUTES, relay
+from proxy.upstream_link import UpstreamLink
+from proxy.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.wire import Frame
+    from protocol.header import RequestHeader
+    from proxy.broker import Broker
+    from proxy.listener import Listener
+    from proxy.wire import Outgoing, Sendable
+
+log = logging.getLogger("forebay.client")
+
+
+class ClientLink:
+    """A client and its way to the broker."""
+
+    __slots__ = (
+        "_counters",
+        "_finishing",
+        "_limits",
+        "_open",
+        "_request_bytes",
+        "_response_bytes",
+        "authorization",
+        "broker",
+        "client_id",
+        "listener",
+        "number",
+        "parked",
+        "preferred_replicas",
+        "replies",
+        "upstream",
+        "wire",
+    )
+
+    def __init__(self, listener: Listener, number: int) -> None:
+        self.listener = listener
+        self.broker: Broker = listener.broker
+        self.number = number
+        self.client_id: str | None = None
+        self._limits = self.broker.config.limits
+        self._counters = self.broker.counters
+        self._open = False
+        self._finishing = False
+        self._request_bytes = 0
+        self._response_bytes = 0
+        self.wire = Wire(
+            self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
+        )
+        self.wire.on_made = self._on_made
+        self.wire.on_drained = self._on_drained
+        self.replies = Replies(self._deliver, self._on_progress)
+        self.upstream = UpstreamLink(
+            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
+        )
+        self.upstream.on_drained = self._on_upstream_drained
+        self.authorization = Authorization(self)
+        self.parked: dict[object, None] = {}
+        self.preferred_replicas = False
+
+    # -- from the sockets -------------------------------------------------------------------------------------------
+
+    def _on_made(self) -> None:
+        self._open = True
+        self._counters.connections += 1
+        self._counters.active_connections += 1
+        self.listener.opened(self)
+
+    def _on_frame(self, frame: Frame) -> None:
+        try:
+            head = header.peek_request(frame)
+        except BadFrame as error:
+            self._on_bad(error)
+            return
+        self._counters.requests_in[head.api_key].count(len(frame))
+        self._request_bytes += len(frame)
+        self.broker.requests.add(len(frame), self.wire)
+        if head.client_id != self.client_id:
+            self.client_id = head.client_id
+        try:
+            ROUTES.get(head.api_key, relay)(self, head, frame)
+        except BadFrame as error:
+            self._on_bad(error)
+            return
+        over = self._request_bytes >= self._limits.connection_request_memory_bytes
+        if over or len(self.replies) >= self._limits.pipelined_requests:
+            self.wire.hold_reading(self.replies)
+
+    def _on_bad(self, error: BadFrame) -> None:
+        self._counters.bad_frames += 1
+        self.close(
+            "bad_frame", f"client {self.peer} ({self.client_id}) sent a frame that cannot be read: {error}"
+        )
+
+    def _on_eof(self) -> bool:
+        if self.replies.oldest is None:
+            self.close("client_closed")
+            return False
+        self._finishing = True
+        self.broker.leave_parked(self)
+        return True
+
+    def _on_closed(self, exc: Exception | None) -> None:
+        self.close("client_closed" if exc is None else "client_error")
+
+    def _on_upstream_lost(self, reason: str) -> None:
+        self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
+
+    # -- replies ----------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, head: RequestHeader, frame: Frame, on_answer: Callable[[Frame | None], None] | None
+    ) -> None:
+        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
+        self._counters.requests_out[head.api_key].count(len(frame))
+        if on_answer is None:
+            self.upstream.send(frame, head.correlation_id, None, lambda _sent: self.request_done(len(frame)))
+        else:
+            arrived = self._counters.responses_in[head.api_key]
+
+            def counted(answer: Frame | None) -> None:
+                if answer is not None:
+                    arrived.count(len(answer))
+                on_answer(answer)
+
+            self.upstream.send(frame, head.correlation_id, counted)
+        if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
+            self.wire.hold_reading(self.upstream)
+
+    def answer(
+        self,
+        head: RequestHeader,
+        reply: Reply,
+        buffers: Sequence[Sendable],
+        request_bytes: int,
+        on_sent: Callable[[bool], None] | None = None,
+        held_bytes: int = 0,
+    ) -> None:
+        """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
+        size_bytes = sum(map(len, buffers))
+        self.request_done(request_bytes)
+        self._response_bytes += held_bytes
+        if held_bytes and self.upstream.is_connected:
+            self.broker.responses.add(held_bytes, self.upstream.wire)
+        elif held_bytes:
+            self.broker.responses.in_flight_bytes += held_bytes
+
+        def sent(delivered: bool) -> None:
+            if held_bytes:
+                self._response_bytes -= held_bytes
+                self.broker.responses.sub(held_bytes)
+            if delivered:
+                self._counters.responses_out[head.api_key].count(size_bytes)
+            if on_sent:
+                on_sent(delivered)
+
+        reply.complete(buffers, sent)
+
+    def request_done(self, size_bytes: int) -> None:
+        """A request's bytes are no longer held."""
+        self._request_bytes -= size_bytes
+        self.broker.requests.sub(size_bytes)
+
+    def _deliver(
+        self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None
+    ) -> Outgoing | None:
+        return self.wire.send(buffers, on_sent)
+
+    def _on_progress(self) -> None:
+        if self._response_bytes >= self._limits.connection_response_memory_bytes:
+            self.upstream.hold_reading(self)
+        under = self._request_bytes < self._limits.connection_request_memory_bytes
+        if under and len(self.replies) < self._limits.pipelined_requests:
+            self.wire.release_reading(self.replies)
+
+    def _on_drained(self) -> None:
+        self.upstream.release_reading(self)
+        if self._finishing and self.replies.oldest is None:
+            self.close("client_closed")
+
+    def _on_upstream_drained(self) -> None:
+        self.wire.release_reading(self.upstream)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for log lines."""
+        return self.wire.peer
+
+    def finish(self) -> None:
+        """Take no more requests; close once what is in flight has been answered."""
+        self._finishing = True
+        self.wire.hold_reading(self)
+        self.broker.leave_parked(self)
+        if self.replies.oldest is None and not self.wire.unsent_bytes:
+            self.close("drained")
+
+    def go_blind(self) -> None:
+        """Nothing of this connection is understood from here on: bytes pass both ways (SaslHandshake v0)."""
+        self._counters.blind_connections += 1
+        upstream = self.upstream.wire
+        self.wire.go_blind(lambda chunk: _pipe(chunk, upstream, self.wire))
+        upstream.go_blind(lambda chunk: _pipe(chunk, self.wire, upstream))
+        self.upstream.authenticated = True
+
+    def close(self, cause: str, blame: str = "") -> None:
+        """End both sides, once. `blame` is the one log line, where somebody is to blame."""
+        if not self._open:
+            self.upstream.close()
+            self.wire.abort()
+            return
+        self._open = False
+        self._counters.active_connections -= 1
+        self._counters.disconnects[cause] += 1
+        if blame:
+            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
+        self.broker.drop_parked(self)
+        self.authorization.close()
+        self.upstream.close()
+        self.replies.abandon()
+        self.broker.requests.forget(self.wire)
+        self.broker.requests.sub(self._request_bytes)
+        self._request_bytes = 0
+        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed"):
+            self.wire.close_when_sent()
+        else:
+            self.wire.abort()
+        self.listener.closed(self)
+
+
+def _pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
+    """Pass raw bytes on; the source is not read until they have left."""
+    source.hold_reading(sink)
+    sink.send((chunk,), lambda _sent: source.release_reading(sink))

@@ -1,0 +1,63 @@
+"""What the data path counts: plain integers, read by the scrape.
+
+Owns nothing but numbers. Results and reasons are those of the table in `metrics.access_log_schema`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from metrics.histogram import Histogram
+
+WAIT_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(slots=True)
+class Hop:
+    """Frames and bytes of one API key at one of the four points of a request's way."""
+
+    frames: int = 0
+    size_bytes: int = 0
+
+    def count(self, size_bytes: int) -> None:
+        """One more frame."""
+        self.frames += 1
+        self.size_bytes += size_bytes
+
+
+def _hops() -> defaultdict[int, Hop]:
+    return defaultdict(Hop)
+
+
+@dataclass(slots=True)
+class Counters:
+    """One process's counts since its start."""
+
+    connections: int = 0
+    active_connections: int = 0
+    connection_errors: int = 0
+    blind_connections: int = 0
+    bad_frames: int = 0
+    upstream_connect_errors: int = 0
+    upstream_reopened: int = 0
+    disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    requests_in: defaultdict[int, Hop] = field(default_factory=_hops)
+    requests_out: defaultdict[int, Hop] = field(default_factory=_hops)
+    responses_in: defaultdict[int, Hop] = field(default_factory=_hops)
+    responses_out: defaultdict[int, Hop] = field(default_factory=_hops)
+    fetch_partitions: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    undelivered_partitions: int = 0
+    upstream_fetch_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    produce_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    invalidations: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    lease_lapses: int = 0
+    parked_fetches: int = 0
+    authorization_renewals: int = 0
+    fetch_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
+    fetch_hit_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
+    fetch_upstream_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
+    produce_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))

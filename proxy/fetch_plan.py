@@ -1,0 +1,97 @@
+"""What memory can say to each partition of a Fetch. Decides, without effect.
+
+Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one look. It must not know
+links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from blockcache.cache import BlockCache
+    from protocol.fetch import FetchPartition
+    from proxy.partitions import Partition
+
+READ_COMMITTED = 1
+ZSTD_FROM_VERSION = 10
+"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData)."""
+
+
+class Look(Enum):
+    """Where a partition stands for a Fetch."""
+
+    READY = "ready"
+    """Readable bytes are in memory, under a lease."""
+    TAIL = "tail"
+    """The offset is where the next record will be."""
+    GAP = "gap"
+    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them."""
+    ASK = "ask"
+    """Nothing is known against it, but no lease covers it: one small Fetch of Forebay's own will tell."""
+    MISS = "miss"
+    PASS = "pass"
+
+
+class Looked(NamedTuple):
+    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an ASK is not filled."""
+
+    asked: FetchPartition
+    partition: Partition | None
+    look: Look
+    reason: str
+    limit_offset: int
+
+
+def plan_partition(
+    cache: BlockCache,
+    asked: FetchPartition,
+    partition: Partition,
+    isolation_level: int,
+    version: int,
+    now: float,
+) -> Looked:
+    """Look at one partition that the client may read and Forebay follows."""
+    truth = partition.truth
+    offset = asked.fetch_offset
+    if partition.old_format:
+        return Looked(asked, partition, Look.PASS, "old-format", -1)
+    if partition.zstd and version < ZSTD_FROM_VERSION:
+        return Looked(asked, partition, Look.PASS, "version", -1)
+    if not truth.known:
+        return Looked(asked, partition, Look.ASK, "unproven", -1)
+    if asked.current_leader_epoch not in (-1, truth.epoch) or asked.last_fetched_epoch >= 0:
+        return Looked(asked, partition, Look.MISS, "epoch", -1)
+    if offset < truth.log_start_offset or not _may_be_stored(cache, partition, offset):
+        return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+    if not truth.has_lease(now) or truth.unchecked:
+        return Looked(asked, partition, Look.ASK, "epoch", -1)
+    committed = isolation_level == READ_COMMITTED
+    if committed and not truth.serves_committed(offset, partition.tail):
+        return Looked(asked, partition, Look.MISS, "transaction", -1)
+    limit = truth.readable_end(committed)
+    if offset == limit:
+        return Looked(asked, partition, Look.TAIL, "", limit)
+    if offset > limit:
+        return Looked(asked, partition, Look.ASK, "unproven", limit)
+    if cache.contiguous_end(partition.slot, offset) > offset:
+        return Looked(asked, partition, Look.READY, "", limit)
+    if offset >= partition.tail:
+        return Looked(asked, partition, Look.GAP, "hole", limit)
+    return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+
+
+def _may_be_stored(cache: BlockCache, partition: Partition, offset: int) -> bool:
+    """Whether it is worth asking the broker anything before this offset is served: it is stored, or at or beyond the tail."""
+    return offset >= partition.tail or cache.contiguous_end(partition.slot, offset) > offset
+
+
+def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:
+    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older are stored) or cold."""
+    edges = cache.edges(partition.slot, offset)
+    if edges.hole_start >= 0:
+        return "hole"
+    if offset < edges.evicted_end or cache.age_bytes(partition.slot, offset) is not None:
+        return "evicted"
+    return "cold"

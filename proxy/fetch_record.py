@@ -1,0 +1,110 @@
+"""One client's Fetch on its way through: its place among the replies, its times, and its line in the accounts.
+
+Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are counted when the reply's last
+byte has left, not before. It must not know how the answer was found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.fetch_plan import Look, Looked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blockcache.arena import Hit
+    from protocol.fetch import FetchRequest, FetchResponse
+    from protocol.wire import Frame
+    from protocol.header import RequestHeader
+    from proxy.client_link import ClientLink
+    from proxy.wire import Sendable
+
+HARD = (Look.MISS, Look.PASS)
+
+
+class FetchRecord:
+    """A Fetch from its arrival to its last byte."""
+
+    __slots__ = ("head", "link", "parked_at", "received_at", "reply", "request", "request_bytes", "waited_s")
+
+    def __init__(
+        self, link: ClientLink, head: RequestHeader, request: FetchRequest, request_bytes: int
+    ) -> None:
+        self.link = link
+        self.head = head
+        self.request = request
+        self.request_bytes = request_bytes
+        self.received_at = link.broker.now()
+        self.parked_at = -1.0
+        self.waited_s = 0.0
+        self.reply = link.replies.reserve()
+
+    def served(
+        self, looks: Sequence[Looked], sizes: Sequence[int], buffers: Sequence[Sendable], hits: Sequence[Hit]
+    ) -> None:
+        """The answer comes from memory: `sizes` are the record bytes of each look; `hits` pin what `buffers` show."""
+        link = self.link
+        broker = link.broker
+
+        def sent(delivered: bool) -> None:
+            for hit in hits:
+                hit.release()
+            now = broker.now()
+            if self.parked_at >= 0:
+                broker.counters.fetch_wait_s.observe(self.waited_s)
+            broker.counters.fetch_hit_s.observe(now - self.received_at - self.waited_s)
+            self._count(looks, sizes, [("hit", "")] * len(looks), delivered)
+
+        link.answer(self.head, self.reply, buffers, self.request_bytes, sent)
+
+    def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
+        """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""
+        fetched = response.partitions if response is not None else ()
+        by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
+        sizes = [by_key.get((looked.asked.topic, looked.asked.partition), 0) for looked in looks]
+        verdicts = plan_verdicts(looks)
+
+        def sent(delivered: bool) -> None:
+            self.link.broker.counters.fetch_upstream_s.observe(self.link.broker.now() - self.received_at)
+            self._count(looks, sizes, verdicts, delivered)
+
+        self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
+
+    def abandoned(self) -> None:
+        """The client or the broker went away before there was an answer."""
+        self.link.broker.counters.undelivered_partitions += len(self.request.partitions)
+
+    def _count(
+        self,
+        looks: Sequence[Looked],
+        sizes: Sequence[int],
+        verdicts: Sequence[tuple[str, str]],
+        delivered: bool,
+    ) -> None:
+        broker = self.link.broker
+        if not delivered:
+            broker.counters.undelivered_partitions += len(looks)
+            return
+        counters = broker.counters
+        for verdict, size_bytes in zip(verdicts, sizes, strict=True):
+            counters.fetch_partitions[verdict] += 1
+            counters.fetch_bytes[verdict] += size_bytes
+        if broker.access_log is not None:
+            broker.log_fetch(self, looks, sizes, verdicts)
+
+
+def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:
+    """Result and reason of each partition of a forwarded request. What memory could have served went along: `mixed`."""
+    hard = any(looked.look in HARD for looked in looks)
+    verdicts = []
+    for looked in looks:
+        if looked.look in HARD:
+            verdicts.append((looked.look.value, looked.reason))
+        elif not hard and looked.look in (Look.GAP, Look.ASK):
+            verdicts.append(("miss", looked.reason))
+        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in looks):
+            verdicts.append(("miss", "unproven"))
+        else:
+            verdicts.append(("pass", "mixed"))
+    return verdicts

@@ -1,0 +1,84 @@
+"""The one place for timed work: what has to happen once in a while, on one clock.
+
+Owns the tick. It must not know how things are done, only that they are due. Invariants: one timer; each part of a tick is short, and
+one that fails is logged and does not end the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from proxy.broker import Broker
+    from proxy.listener import Listener
+
+log = logging.getLogger("forebay.janitor")
+
+TICK_S = 0.1
+FORGET_AFTER_S = 900.0
+"""A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
+FORGET_EVERY_TICKS = 600
+
+
+class Janitor:
+    """Runs the tick while the process is up."""
+
+    def __init__(self, broker: Broker, listeners: Sequence[Listener]) -> None:
+        self._broker = broker
+        self._listeners = listeners
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+        self._begun: dict[object, tuple[int, float]] = {}
+
+    def start(self) -> None:
+        """Begin ticking."""
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        now = self._broker.now()
+        parts: list[Callable[[float], object]] = [self._broker.watch.tick, self._close_stuck]
+        if self._ticks % FORGET_EVERY_TICKS == 0:
+            parts.append(self._forget_idle)
+        for part in parts:
+            try:
+                part(now)
+            except Exception:
+                log.exception("timed work failed; it is tried again at the next tick")
+        self._broker.cache.eliminate()
+        self.start()
+
+    def _close_stuck(self, now: float) -> None:
+        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second)."""
+        timeout_s = self._broker.config.limits.frame_timeout_s
+        begun: dict[object, tuple[int, float]] = {}
+        for listener in self._listeners:
+            for link in list(listener.links):
+                if not link.wire.pending_frame_bytes or link.wire.reading_held:
+                    continue
+                frames, since = self._begun.get(link, (link.wire.frames, now))
+                if frames != link.wire.frames:
+                    frames, since = link.wire.frames, now
+                if now - since > timeout_s:
+                    link.close(
+                        "frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s"
+                    )
+                else:
+                    begun[link] = frames, since
+        self._begun = begun
+
+    def _forget_idle(self, now: float) -> None:
+        for partition in list(self._broker.partitions):
+            truth = partition.truth
+            idle = now - max(partition.wanted_at, partition.news_at, truth.proven_at) > FORGET_AFTER_S
+            if idle and not partition.parked:
+                self._broker.forget(partition, "idle")

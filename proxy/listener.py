@@ -1,0 +1,124 @@
+"""A client-facing socket and the one broker behind it. [socket]
+
+Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know what clients ask.
+Invariants: a connection above the bound is closed at once and counted; after `stop` nothing is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+from proxy.client_link import ClientLink
+from proxy.upstream_link import Dial
+
+if TYPE_CHECKING:
+    from proxy.broker import Broker
+    from proxy.config import Limits
+    from proxy.config import Listener as ListenerConfig
+    from proxy.config import UpstreamTls
+    from proxy.config_units import Address
+
+log = logging.getLogger("forebay.listener")
+
+BACKLOG = 1024
+
+
+class Listener:
+    """One entry of `listeners`, at work."""
+
+    def __init__(self, broker: Broker, config: ListenerConfig) -> None:
+        self.broker = broker
+        self.config = config
+        self.name = config.name
+        self.upstream: Address = config.upstream
+        self.dial = build_dial(config, broker.config.limits)
+        self.links: dict[ClientLink, None] = {}
+        self.bound: Address | None = None
+        self._server: asyncio.Server | None = None
+        self._accepted = 0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether clients can connect."""
+        return self._server is not None and self._server.is_serving()
+
+    async def start(self) -> None:
+        """Listen. OSError where the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        host, port = self.config.listen
+        self._server = await loop.create_server(
+            self._accept, host or None, port, ssl=build_server_context(self.config), backlog=BACKLOG
+        )
+        self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
+        log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        self._accepted += 1
+        link = ClientLink(self, self._accepted)
+        return link.wire
+
+    def opened(self, link: ClientLink) -> None:
+        """A client is connected."""
+        if len(self.links) >= self.broker.config.limits.max_connections:
+            link.close(
+                "too_many_connections",
+                f"listener {self.name} is at limits.maxConnections: closing {link.peer}",
+            )
+            return
+        self.links[link] = None
+
+    def closed(self, link: ClientLink) -> None:
+        """A client is gone."""
+        self.links.pop(link, None)
+
+    def stop(self) -> None:
+        """Accept nobody else; let every client finish."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.finish()
+
+    def abort(self) -> None:
+        """The grace period is over."""
+        for link in list(self.links):
+            link.close("drain_timeout")
+
+
+def build_dial(config: ListenerConfig, limits: Limits) -> Dial:
+    """How to reach the broker behind a listener."""
+    host, port = config.upstream
+    tls = config.upstream_tls
+    return Dial(
+        host,
+        port,
+        build_client_context(tls) if tls.enabled else None,
+        tls.server_name or host,
+        limits.connect_timeout_s,
+        limits.max_response_frame_bytes,
+    )
+
+
+def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:
+    """TLS toward the broker: its certificate is checked unless the configuration says otherwise."""
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if tls.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    return context
+
+
+def build_server_context(config: ListenerConfig) -> ssl.SSLContext | None:
+    """TLS toward clients, or None for plain text."""
+    if config.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(config.tls.certificate_file, config.tls.key_file)
+    if config.tls.client_auth == "required":
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(config.tls.client_ca_file)
+    return context

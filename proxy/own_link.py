@@ -1,0 +1,135 @@
+"""Forebay's own connections to the broker, for the watch: opened, authenticated, reopened. [socket]
+
+Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own at all. It must not know
+what is asked over them. Invariants: a link is handed out only when the broker has answered a Metadata request on it, which a
+listener that wants credentials does not; a link that is lost is opened again after a pause that doubles up to MAX_PAUSE_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import BadFrame, ErrorCode
+from proxy import sasl
+from proxy.upstream_link import UpstreamLink
+
+if TYPE_CHECKING:
+    from proxy.broker import Broker
+    from proxy.listener import Listener
+
+log = logging.getLogger("forebay.own-link")
+
+CLIENT_ID = "forebay"
+API_VERSIONS_VERSION = 3
+METADATA_VERSION = 12
+FIRST_PAUSE_S = 0.2
+MAX_PAUSE_S = 30.0
+
+
+class OwnLinks:
+    """Forebay's own links by name, all to the broker behind one listener."""
+
+    def __init__(self, broker: Broker, listener: Listener) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._links: dict[str, UpstreamLink] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+        self.usable = False
+        self.reachable = False
+        self.refusal = ""
+
+    @property
+    def connected(self) -> int:
+        """Links that are open."""
+        return sum(link.is_connected for link in self._links.values())
+
+    def start(self) -> None:
+        """Open the first link: it says whether there can be any."""
+        self._open("proof")
+
+    def link(self, name: str) -> UpstreamLink | None:
+        """The link of that name if it is open; else it is being opened, and the watch is pumped when it is."""
+        link = self._links.get(name)
+        if link is None or link.closed:
+            self._open(name)
+            return None
+        return link
+
+    def _open(self, name: str) -> None:
+        if name not in self._opening and not self._closed:
+            self._opening[name] = asyncio.get_running_loop().create_task(self._keep_opening(name))
+
+    async def _keep_opening(self, name: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._closed:
+            link = UpstreamLink(
+                self._listener.dial,
+                self._broker.responses,
+                self._broker.counters,
+                lambda why: self._lost(name, why),
+            )
+            try:
+                async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
+                    await self._greet(link)
+            except (ConnectionError, OSError, TimeoutError, BadFrame, sasl.Refused) as error:
+                link.close()
+                self._refused(name, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, MAX_PAUSE_S)
+                continue
+            self._links[name] = link
+            break
+        self._opening.pop(name, None)
+        if not self.usable and not self._closed:
+            log.info("the watch has its own link to %s", self._listener.upstream)
+        self.usable = self.reachable = True
+        self._broker.watch.pump()
+
+    async def _greet(self, link: UpstreamLink) -> None:
+        """ApiVersions, our own credentials if there are any, and one Metadata request to see that we may ask at all."""
+        hello = control.build_api_versions_request(
+            API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
+        )
+        control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
+        self.reachable = True
+        credentials = self._listener.config.upstream_credentials
+        if credentials is not None:
+            await sasl.authenticate(link, credentials)
+        ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
+        metadata = control.scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
+        if metadata.error_code != ErrorCode.NONE:
+            raise ConnectionError(f"the broker refuses Metadata with error {metadata.error_code}")
+
+    def _refused(self, name: str, error: Exception) -> None:
+        reason = f"{error}" or type(error).__name__
+        if reason != self.refusal:
+            log.warning(
+                "the watch has no link of its own to %s (%s): partitions are watched on waiting clients' links; "
+                "where the broker asks for credentials, set upstreamCredentials",
+                self._listener.upstream,
+                reason,
+            )
+        self.refusal = reason
+        if name == "proof":
+            self.usable = False
+            self.reachable = self.reachable and not isinstance(error, OSError)
+
+    def _lost(self, name: str, why: str) -> None:
+        if self._links.pop(name, None) is not None and not self._closed:
+            log.info("the watch's link %s was lost: %s", name, why)
+            if name == "proof":
+                self._open(name)
+
+    async def close(self) -> None:
+        """End all links."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for link in self._links.values():
+            link.close()
+        self._links = {}

@@ -1,0 +1,127 @@
+"""Every partition this process knows, by topic id and by topic name.
+
+Owns the table and its bound. It must not know sockets. Invariants: one `Partition` per (topic id, index); a topic re-created under
+its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks are dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from proxy.producers import ProducerLedger
+from proxy.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from blockcache.cache import BlockCache
+    from proxy.topics import Topic
+
+
+class Waiter(Protocol):
+    """Something parked on partitions."""
+
+    def wake(self, partition: Partition) -> None:
+        """`partition` has changed."""
+
+
+class Partition:
+    """One partition: the broker's truth, its place in the cache, and who waits for it."""
+
+    __slots__ = (
+        "covered",
+        "failures",
+        "index",
+        "log_start_offset",
+        "news_at",
+        "old_format",
+        "own_link_refused",
+        "parked",
+        "produced_from",
+        "producers",
+        "retry_at",
+        "slot",
+        "stand_at",
+        "tail",
+        "topic",
+        "truth",
+        "wanted_at",
+        "zstd",
+    )
+
+    def __init__(self, topic: Topic, index: int, slot: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.slot = slot
+        self.truth = Truth()
+        self.producers = ProducerLedger()
+        self.parked: dict[Waiter, None] = {}
+        self.covered = 0
+        self.tail = -1
+        self.stand_at = -1
+        self.log_start_offset = -1
+        self.produced_from = -1
+        self.old_format = False
+        self.zstd = False
+        self.own_link_refused = False
+        self.failures = 0
+        self.wanted_at = float("-inf")
+        self.news_at = float("-inf")
+        self.retry_at = float("-inf")
+
+    def stored_end(self) -> int:
+        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch case F). -1 unknown."""
+        high_watermark = self.truth.high_watermark
+        if high_watermark < 0:
+            return self.stand_at
+        return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
+
+    def has_stored(self, cache: BlockCache) -> bool:
+        """Whether any batch of the partition is stored."""
+        start, end = cache.tail(self.slot)
+        return start < end
+
+    def __repr__(self) -> str:
+        return f"{self.topic.name or self.topic.id.hex()}-{self.index}"
+
+
+class Partitions:
+    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass as before)."""
+
+    __slots__ = ("_by_key", "cache", "limit", "refused")
+
+    def __init__(self, cache: BlockCache, limit: int) -> None:
+        self.cache = cache
+        self.limit = limit
+        self.refused = 0
+        self._by_key: dict[tuple[bytes, int], Partition] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._by_key.values())
+
+    def find(self, topic: Topic, index: int) -> Partition | None:
+        """The partition, if it is followed."""
+        return self._by_key.get((topic.id, index))
+
+    def follow(self, topic: Topic, index: int) -> Partition | None:
+        """The partition, followed from now on. None at the bound."""
+        key = (topic.id, index)
+        partition = self._by_key.get(key)
+        if partition is None:
+            if len(self._by_key) >= self.limit:
+                self.refused += 1
+                return None
+            partition = self._by_key[key] = Partition(topic, index, self.cache.open(topic.id, index))
+        return partition
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is gone or idle: its blocks go, whoever waits on it looks again."""
+        if self._by_key.pop((partition.topic.id, partition.index), None) is None:
+            return
+        partition.truth.revoke()
+        self.cache.drop(partition.slot)
+        for waiter in list(partition.parked):
+            waiter.wake(partition)

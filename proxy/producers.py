@@ -1,0 +1,73 @@
+"""Which produced batches may be a broker's duplicates. Pure.
+
+Owns, per partition, what each producer id has sent through this process in the current leader epoch. It must not know answers.
+A broker answers a duplicate like a success, with the old offset (UnifiedLog.append), and recognises it by producer epoch and
+sequence among the last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN), also of batches that another process forwarded.
+Invariants: a batch is `FRESH` only if its sequence follows directly on what was forwarded before and at least five batches of
+its producer id and epoch were; the table is bounded, and who falls out of it starts again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import Enum
+
+NUM_BATCHES_TO_RETAIN = 5
+SEQUENCES = 1 << 31
+NO_PRODUCER_ID = -1
+
+
+class Sending(Enum):
+    """What a batch on its way to the broker is, as far as duplicates go."""
+
+    FRESH = "fresh"
+    WARM_UP = "warm-up"
+    RESENT = "resent"
+
+
+class _Producer:
+    __slots__ = ("epoch", "forwarded", "next_sequence")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.forwarded = 0
+        self.next_sequence = -1
+
+
+class ProducerLedger:
+    """The producers of one partition. `limit` bounds the producer ids remembered."""
+
+    __slots__ = ("_leader_epoch", "_producers", "limit")
+
+    def __init__(self, limit: int = 1000) -> None:
+        self.limit = limit
+        self._leader_epoch = -1
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def note(
+        self, leader_epoch: int, producer_id: int, producer_epoch: int, base_sequence: int, count: int
+    ) -> Sending:
+        """A batch of `count` records is about to be forwarded while `leader_epoch` is the proven one."""
+        if producer_id == NO_PRODUCER_ID:
+            return Sending.FRESH
+        if leader_epoch != self._leader_epoch:
+            self._producers.clear()
+            self._leader_epoch = leader_epoch
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != producer_epoch:
+            producer = self._producers[producer_id] = _Producer(producer_epoch)
+            if len(self._producers) > self.limit:
+                self._producers.popitem(last=False)
+        self._producers.move_to_end(producer_id)
+        following = (base_sequence + count) % SEQUENCES
+        if producer.next_sequence >= 0 and base_sequence != producer.next_sequence:
+            behind = (producer.next_sequence - base_sequence) % SEQUENCES
+            if behind < SEQUENCES // 2:
+                return Sending.RESENT
+            producer.forwarded = 0
+        producer.next_sequence = following
+        producer.forwarded += 1
+        return Sending.FRESH if producer.forwarded > NUM_BATCHES_TO_RETAIN else Sending.WARM_UP

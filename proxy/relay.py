@@ -1,0 +1,78 @@
+"""What is not understood, or need not be, is passed on as it came.
+
+Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions (capped), SaslHandshake and
+SaslAuthenticate (passed through; version 0 of the handshake is followed by unframed tokens, so the connection goes blind).
+It must not know Produce, Fetch or the cache. Invariants: bytes are not changed, but for the ApiVersions answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol import api, api_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.wire import Frame
+    from protocol.header import RequestHeader
+    from proxy.client_link import ClientLink
+    from proxy.replies import Reply
+
+DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
+"""What clients may be offered of the APIs whose bodies are read on the data path."""
+HANDSHAKE_ERROR_AT = 8
+"""Index of the error code in a SaslHandshake response frame: length, correlation id, error code (SaslHandshakeResponse.json)."""
+
+
+def relay(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """Forward a request, and its answer as it comes."""
+    pass_on(link, head, frame, lambda answer: answer)
+
+
+def relay_share(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """Share sessions live and die with their connection (KIP-932): such a link is never reopened."""
+    link.upstream.share_session = True
+    relay(link, head, frame)
+
+
+def relay_api_versions(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """The broker's versions, capped to what Forebay decodes."""
+    pass_on(link, head, frame, lambda answer: api_versions.cut_response(answer, head.api_version, DECODED))
+
+
+def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """A client authenticates: passed through. From here on the link to the broker has an identity and is never reopened."""
+    link.upstream.authenticated = True
+    relay(link, head, frame)
+
+
+def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is a blind pipe."""
+    link.upstream.authenticated = True
+    if head.api_version > 0:
+        relay(link, head, frame)
+        return
+
+    def see(answer: Frame) -> Frame:
+        if not any(answer[HANDSHAKE_ERROR_AT : HANDSHAKE_ERROR_AT + 2]):
+            link.go_blind()
+        return answer
+
+    pass_on(link, head, frame, see)
+
+
+def pass_on(link: ClientLink, head: RequestHeader, frame: Frame, see: Callable[[Frame], Frame]) -> None:
+    """Forward a request; what `see` makes of the answer goes to the client."""
+    reply = link.replies.reserve()
+    link.forward(head, frame, _answered(link, head, reply, len(frame), see))
+
+
+def _answered(
+    link: ClientLink, head: RequestHeader, reply: Reply, request_bytes: int, see: Callable[[Frame], Frame]
+) -> Callable[[Frame | None], None]:
+    def on_answer(answer: Frame | None) -> None:
+        if answer is not None:
+            link.answer(head, reply, (see(answer),), request_bytes, held_bytes=len(answer))
+
+    return on_answer

@@ -1,0 +1,89 @@
+"""The replies of one connection leave in the order of its requests.
+
+Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends it.
+Invariants: a place is reserved when its request has been peeked; it is completed at most once; a completed reply leaves when
+all places before it have. A request that expects no reply (acks=0) reserves no place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from proxy.wire import Outgoing, Sendable
+
+    Sent = Callable[[bool], None]
+    Deliver = Callable[[Sequence[Sendable], Sent | None], Outgoing | None]
+
+
+class Reply:
+    """One reserved place. `outgoing` is set once its buffers were handed to the wire."""
+
+    __slots__ = ("_replies", "buffers", "on_sent", "outgoing")
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        self.buffers: Sequence[Sendable] | None = None
+        self.on_sent: Sent | None = None
+        self.outgoing: Outgoing | None = None
+
+    def complete(self, buffers: Sequence[Sendable], on_sent: Sent | None = None) -> None:
+        """Fill the place with one whole response frame; on_sent(True) once its last byte left, on_sent(False) if it never will."""
+        if self.buffers is not None:
+            raise AssertionError("a reply is completed once")
+        self.buffers = buffers
+        self.on_sent = on_sent
+        self._replies.release()
+
+    def copy_out(self) -> bool:
+        """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this moment."""
+        if self.outgoing is not None:
+            return self.outgoing.copy_out()
+        if self.buffers is not None:
+            self.buffers = [bytes(b) for b in self.buffers]
+        return True
+
+
+class Replies:
+    """The line of one connection's replies."""
+
+    __slots__ = ("_deliver", "_line", "_on_progress")
+
+    def __init__(self, deliver: Deliver, on_progress: Callable[[], None]) -> None:
+        self._deliver = deliver
+        self._on_progress = on_progress
+        self._line: deque[Reply] = deque()
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def oldest(self) -> Reply | None:
+        """The reply that all others wait for."""
+        return self._line[0] if self._line else None
+
+    def reserve(self) -> Reply:
+        """A place at the end of the line."""
+        reply = Reply(self)
+        self._line.append(reply)
+        return reply
+
+    def release(self) -> None:
+        """Let everything leave that nothing holds back."""
+        moved = False
+        while self._line and self._line[0].buffers is not None:
+            reply = self._line.popleft()
+            reply.outgoing = self._deliver(reply.buffers or (), reply.on_sent)
+            moved = True
+        if moved:
+            self._on_progress()
+
+    def abandon(self) -> None:
+        """The connection is gone: completed replies learn that they were not sent, later completions go nowhere."""
+        line, self._line = self._line, deque()
+        for reply in line:
+            if reply.buffers is not None and reply.on_sent:
+                reply.on_sent(False)

@@ -1,0 +1,148 @@
+"""What the scrape shows: every number of the process as a sample of the catalog.
+
+Owns the join of counters, statistics and metric names. It must not count anything itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metrics.access_log_schema import RESULT_REASONS
+from metrics.collector import Sample
+from protocol.api import APIS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proxy.app import Forebay
+    from proxy.broker import Broker
+    from proxy.counters import Hop
+
+COMMIT_UNKNOWN = ""
+
+
+def collect(forebay: Forebay) -> Iterator[Sample]:
+    """All samples of this moment."""
+    broker = forebay.broker
+    yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
+    yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
+    yield from _fetches(broker)
+    yield from _cache(broker)
+    yield from _watch(broker)
+    yield from _connections(forebay)
+    yield from _hops(broker)
+    yield from _limits(forebay)
+    yield from _access_log(broker)
+
+
+def _fetches(broker: Broker) -> Iterator[Sample]:
+    counters = broker.counters
+    for verdict in RESULT_REASONS:
+        yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
+        yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
+    for purpose in ("client", "watch", "proof"):
+        size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
+        yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
+    yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)
+    yield Sample("forebay_fetch_wait_seconds", (), counters.fetch_wait_s)
+    yield Sample("forebay_fetch_hit_seconds", (), counters.fetch_hit_s)
+    yield Sample("forebay_fetch_upstream_seconds", (), counters.fetch_upstream_s)
+    yield Sample("forebay_parked_fetches", (), counters.parked_fetches)
+    yield Sample("forebay_authorization_renewals_total", (), counters.authorization_renewals)
+    for outcome, batches in list(counters.produce_batches.items()):
+        yield Sample("forebay_produce_batches_total", (outcome,), batches)
+    yield Sample("forebay_produce_seconds", (), counters.produce_s)
+
+
+def _cache(broker: Broker) -> Iterator[Sample]:
+    statistics = broker.cache.statistics()
+    yield Sample("forebay_cache_capacity_bytes", (), statistics.arena_bytes)
+    yield Sample("forebay_cache_size_bytes", (), statistics.live_record_bytes)
+    yield Sample("forebay_cache_index_bytes", (), statistics.index_bytes_used)
+    yield Sample("forebay_cache_pinned_bytes", (), statistics.pinned_bytes)
+    yield Sample("forebay_cache_limbo_bytes", (), statistics.limbo_bytes)
+    yield Sample("forebay_cache_partitions", (), statistics.partitions)
+    yield Sample("forebay_cache_blocks", (), statistics.blocks)
+    yield Sample("forebay_cache_admitted_bytes_total", (), statistics.admitted_bytes)
+    for source, batches in list(broker.counters.admitted_batches.items()):
+        yield Sample("forebay_cache_admissions_total", (source,), batches)
+    yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
+    yield Sample("forebay_cache_evictions_total", ("index",), statistics.evicted_blocks_index)
+    yield Sample("forebay_cache_evictions_total", ("water",), statistics.evicted_blocks_water)
+    yield Sample("forebay_cache_evicted_bytes_total", (), statistics.evicted_bytes)
+    for reason, ranges in list(broker.counters.invalidations.items()):
+        yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
+    oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
+    yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
+    yield Sample("forebay_cache_skipped_batches_total", (), statistics.skipped_batches)
+
+
+def _watch(broker: Broker) -> Iterator[Sample]:
+    now = broker.now()
+    yield Sample("forebay_watch_partitions", (), broker.watch.watched)
+    yield Sample("forebay_watch_leases", (), sum(p.truth.has_lease(now) for p in broker.partitions))
+    for purpose in ("watch", "proof"):
+        polls = broker.counters.watch_requests.get(purpose, 0)
+        yield Sample("forebay_watch_polls_total", (purpose,), polls)
+    yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
+
+
+def _connections(forebay: Forebay) -> Iterator[Sample]:
+    counters = forebay.broker.counters
+    yield Sample("forebay_connections_total", (), counters.connections)
+    yield Sample("forebay_active_connections", (), counters.active_connections)
+    for cause, ended in list(counters.disconnects.items()):
+        yield Sample("forebay_disconnects_total", (cause,), ended)
+    yield Sample("forebay_bad_frames_total", (), counters.bad_frames)
+    yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
+    links = [link for one in forebay.listeners for link in one.links]
+    connected = sum(link.upstream.is_connected for link in links) + forebay.own_links.connected
+    yield Sample("forebay_upstream_connections", (), connected)
+    yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
+    yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
+
+
+def _hops(broker: Broker) -> Iterator[Sample]:
+    counters = broker.counters
+    points: tuple[tuple[str, dict[int, Hop]], ...] = (
+        ("client_to_proxy_request", counters.requests_in),
+        ("proxy_to_server_request", counters.requests_out),
+        ("server_to_proxy_response", counters.responses_in),
+        ("proxy_to_client_response", counters.responses_out),
+    )
+    for point, by_key in points:
+        for api_key, hop in list(by_key.items()):
+            name = APIS[api_key].name if api_key in APIS else "unknown"
+            yield Sample(f"forebay_{point}_total", (name,), hop.frames)
+            yield Sample(f"forebay_{point}_bytes_total", (name,), hop.size_bytes)
+
+
+def _limits(forebay: Forebay) -> Iterator[Sample]:
+    broker = forebay.broker
+    for direction, bound in (("request", broker.requests), ("response", broker.responses)):
+        yield Sample("forebay_in_flight_bytes", (direction,), bound.in_flight_bytes)
+        yield Sample("forebay_in_flight_limit_bytes", (direction,), bound.limit_bytes)
+        yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
+        yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)
+    limits = broker.config.limits
+    queues = (
+        ("connections", broker.counters.active_connections, limits.max_connections),
+        ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
+        ("watched_partitions", broker.watch.watched, limits.watched_partitions),
+        ("followed_partitions", len(broker.partitions), broker.partitions.limit),
+    )
+    for queue, depth, limit in queues:
+        yield Sample("forebay_queue_depth", (queue,), depth)
+        yield Sample("forebay_queue_limit", (queue,), limit)
+
+
+def _access_log(broker: Broker) -> Iterator[Sample]:
+    if broker.access_log is None:
+        return
+    statistics = broker.access_log.statistics()
+    yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_lines)
+    yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_lines)
+    yield Sample("forebay_access_log_written_lines_total", (), statistics.written_lines)
+    yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
+    yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
+    yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)

@@ -1,0 +1,236 @@
+"""One connection to the broker: requests out, each answer to whoever asked. [socket]
+
+Owns connecting, the line of unanswered requests and the reopen rule. It must not know what a request means beyond the facts
+that the rule needs. Invariants:
+* answers come in the order of the requests (a broker works on one request of a connection at a time); anything else ends it.
+* every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
+* a link that closed is reopened silently only where nobody can miss anything (design, "A connection"): nothing unanswered, no
+  acks=0 Produce since the last answered request, no share session (KIP-932), nobody authenticated on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol import header
+from protocol.errors import BadFrame
+from proxy.wire import Wire
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from protocol.wire import Frame
+    from proxy.bounds import Bound
+    from proxy.counters import Counters
+    from proxy.wire import Sendable
+
+    Answer = Callable[[Frame | None], None]
+    Sent = Callable[[bool], None]
+
+log = logging.getLogger("forebay.upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """How to reach the broker. `ssl_context` None is plaintext; `server_hostname` is what its certificate must name."""
+
+    host: str
+    port: int
+    ssl_context: ssl.SSLContext | None
+    server_hostname: str | None
+    connect_timeout_s: float
+    max_frame_bytes: int
+
+    async def connect(self, wire: Wire) -> None:
+        """Open the socket for `wire`. OSError, ssl.SSLError or TimeoutError when it cannot be."""
+        loop = asyncio.get_running_loop()
+        hostname = self.server_hostname if self.ssl_context else None
+        async with asyncio.timeout(self.connect_timeout_s):
+            await loop.create_connection(
+                lambda: wire, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
+            )
+
+
+class Expected(NamedTuple):
+    """A request that the broker owes an answer."""
+
+    correlation_id: int
+    sequence: int
+    on_answer: Answer
+
+
+class UpstreamLink:
+    """A connection to the broker, opened at the first `send`."""
+
+    __slots__ = (
+        "_bound",
+        "_connecting",
+        "_counters",
+        "_dial",
+        "_expected",
+        "_held_by",
+        "_last_unanswerable",
+        "_on_lost",
+        "_sequence",
+        "_wire",
+        "authenticated",
+        "closed",
+        "on_drained",
+        "reopened",
+        "share_session",
+    )
+
+    def __init__(self, dial: Dial, bound: Bound, counters: Counters, on_lost: Callable[[str], None]) -> None:
+        self._dial = dial
+        self._bound = bound
+        self._counters = counters
+        self._on_lost = on_lost
+        self._wire: Wire | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._expected: deque[Expected] = deque()
+        self._sequence = 0
+        self._last_unanswerable = 0
+        self.authenticated = False
+        self.share_session = False
+        self.closed = False
+        self.reopened = 0
+        self.on_drained: Callable[[], None] | None = None
+        self._held_by: object | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that the broker has not answered."""
+        return len(self._expected)
+
+    @property
+    def wire(self) -> Wire:
+        """The socket of now: opened if there is none."""
+        if self._wire is None:
+            self._wire = Wire(self._dial.max_frame_bytes, self._on_frame, self._on_closed, self._on_bad)
+            self._wire.on_drained = self.on_drained
+            if self._held_by is not None:
+                self._wire.hold_reading(self._held_by)
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
+        return self._wire
+
+    def send(
+        self, frame: Sendable, correlation_id: int, on_answer: Answer | None, on_sent: Sent | None = None
+    ) -> None:
+        """Forward one request frame; `on_answer` None where none will come (acks=0)."""
+        if self.closed:
+            if on_answer:
+                on_answer(None)
+            if on_sent:
+                on_sent(False)
+            return
+        self._sequence += 1
+        if on_answer is None:
+            self._last_unanswerable = self._sequence
+        else:
+            self._expected.append(Expected(correlation_id, self._sequence, on_answer))
+        self.wire.send((frame,), on_sent)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a socket, or one is being opened."""
+        return self._wire is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the broker has not taken."""
+        return self._wire.unsent_bytes if self._wire is not None else 0
+
+    def hold_reading(self, why: object) -> None:
+        """The client does not drain: read nothing more for it."""
+        self._held_by = why
+        if self._wire is not None:
+            self._wire.hold_reading(why)
+
+    def release_reading(self, why: object) -> None:
+        """The client drains again."""
+        self._held_by = None
+        if self._wire is not None:
+            self._wire.release_reading(why)
+
+    async def call(self, frame: Sendable, correlation_id: int) -> Frame:
+        """Send one of Forebay's own requests and wait for its answer. ConnectionError if the link is lost first."""
+        answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
+        self.send(frame, correlation_id, lambda f: None if answer.done() else answer.set_result(f))
+        got = await answer
+        if got is None:
+            raise ConnectionError(f"the broker at {self._dial.host}:{self._dial.port} closed the connection")
+        return got
+
+    async def _connect(self, wire: Wire) -> None:
+        try:
+            await self._dial.connect(wire)
+        except (OSError, TimeoutError) as error:
+            if self._wire is wire:
+                self._wire = None
+                self._counters.upstream_connect_errors += 1
+                reason = f"cannot reach the broker at {self._dial.host}:{self._dial.port}: {error or type(error).__name__}"
+                self._lose(reason)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if not self._expected:
+            self._lose("the broker answered what nobody asked")
+            return
+        expected = self._expected.popleft()
+        try:
+            correlation_id = header.peek_correlation_id(frame)
+        except BadFrame as error:
+            self._expected.appendleft(expected)
+            self._on_bad(error)
+            return
+        if correlation_id != expected.correlation_id:
+            self._expected.appendleft(expected)
+            self._lose(f"the broker answered {correlation_id} where {expected.correlation_id} was due")
+            return
+        if expected.sequence > self._last_unanswerable:
+            self._last_unanswerable = 0
+        expected.on_answer(frame)
+
+    def _on_bad(self, error: BadFrame) -> None:
+        self._lose(f"a frame of the broker's is unreadable: {error}")
+
+    def _on_closed(self, exc: Exception | None) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._bound.forget(wire)
+        if self.closed:
+            return
+        if self._expected or self._last_unanswerable or self.share_session or self.authenticated:
+            self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
+        else:
+            self.reopened += 1
+            self._counters.upstream_reopened += 1
+
+    def _lose(self, reason: str) -> None:
+        """The link is over: whoever waits on it learns so, once."""
+        if self.closed:
+            return
+        self._shut(abort=True)
+        self._on_lost(reason)
+
+    def close(self) -> None:
+        """End the link; what was sent still leaves, answers are no longer wanted."""
+        if not self.closed:
+            self._shut(abort=False)
+
+    def _shut(self, abort: bool) -> None:
+        self.closed = True
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._bound.forget(wire)
+            if abort:
+                wire.abort()
+            else:
+                wire.close_when_sent()
+        waiting, self._expected = self._expected, deque()
+        for expected in waiting:
+            expected.on_answer(None)

@@ -1,0 +1,316 @@
+"""Forebay's own standing Fetch: leases, HW, LSO, log start and epochs of the partitions that somebody tails or was served lately.
+
+Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls of at most 500 each with a
+link and a session of its own, proofs (max_wait 0) at once for what no poll covers yet. It must not know bytes or replies.
+Invariants (design, "The watch"):
+* a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for is always covered.
+* one proof in flight; a partition that answers with an error is retried apart, with back-off.
+* where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import BadFrame, ErrorCode
+from proxy.poll import CLIENT_ID, Poll
+
+if TYPE_CHECKING:
+    from protocol.fetch import FetchPartition
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.client_link import ClientLink
+    from proxy.own_link import OwnLinks
+    from proxy.partitions import Partition
+    from proxy.upstream_link import UpstreamLink
+
+log = logging.getLogger("forebay.watch")
+
+WANTED_S = 10.0
+"""How long a partition is watched after it was last tailed or served."""
+NEWS_S = 1.0
+"""How long after its last news a partition stands in the small poll."""
+REFRESH_EPOCH_S = 30.0
+"""How often the epoch of a partition that only Produce feeds is proven again."""
+IDLE_MAX = 500
+METADATA_VERSION = 12
+METADATA_EVERY_S = 0.25
+FIRST_BACK_OFF_S = 0.1
+MAX_BACK_OFF_S = 5.0
+
+
+class Watch:
+    """The broker's truth, kept fresh."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._long_s = broker.config.cache.confirm_every_s / 3
+        self._hot: dict[Partition, None] = {}
+        self._idle: list[IdlePoll] = []
+        self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
+        self._proof = Poll(broker, "proof", 0.0, in_session=False)
+        self._to_prove: dict[Partition, None] = {}
+        self._link_polls: dict[ClientLink, Poll] = {}
+        self._link_proofs: dict[ClientLink, Poll] = {}
+        self._ticked_at = broker.now()
+        self._metadata_asked: dict[str | bytes, float] = {}
+
+    @property
+    def watched(self) -> int:
+        """Partitions that a standing poll of Forebay's own follows."""
+        return len(self._hot) + sum(len(idle.members) for idle in self._idle)
+
+    # -- what others ask of it ----------------------------------------------------------------------------------------
+
+    def cover(self, partition: Partition, link: ClientLink) -> bool:
+        """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
+        if partition.covered:
+            return True
+        if not self._own(partition):
+            return self._cover_on(link)
+        if partition not in self._hot and not any(partition in idle.members for idle in self._idle):
+            if self.watched >= self._broker.config.limits.watched_partitions:
+                return False
+            self._hot[partition] = None
+        if self._hot_poll.in_flight:
+            self.ask(partition, link)
+        self.pump()
+        return True
+
+    def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
+        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset and an epoch."""
+        truth = partition.truth
+        if asked is not None:
+            if partition.stand_at < 0:
+                partition.stand_at = asked.fetch_offset
+            if truth.suggested_epoch < 0:
+                truth.suggest(asked.current_leader_epoch)
+        if truth.suggested_epoch < 0:
+            self.ask_metadata(partition.topic.id, link)
+        if partition.retry_at > self._broker.now():
+            return False
+        if self._own(partition):
+            self._to_prove[partition] = None
+            self.pump()
+            return True
+        return link is not None and self._ask_on(link, partition)
+
+    def produced(self, partition: Partition) -> None:
+        """A Produce of `partition` was acknowledged."""
+        if partition.parked and not partition.covered:
+            for waiter in list(partition.parked)[:1]:
+                waiter.wake(partition)
+        elif not partition.truth.known or self._broker.now() - partition.truth.proven_at > REFRESH_EPOCH_S:
+            self.ask(partition, None)
+
+    def back_off_s(self, partition: Partition) -> float:
+        """How long a partition that answered with an error is left alone."""
+        partition.failures += 1
+        return float(min(FIRST_BACK_OFF_S * 2 ** min(partition.failures - 1, 10), MAX_BACK_OFF_S))
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is not followed any more."""
+        self._hot.pop(partition, None)
+        self._to_prove.pop(partition, None)
+        for idle in self._idle:
+            idle.members.pop(partition, None)
+
+    def drop_link(self, link: ClientLink) -> None:
+        """A client is gone, and what its link carried."""
+        self._link_polls.pop(link, None)
+        self._link_proofs.pop(link, None)
+
+    # -- whose link ---------------------------------------------------------------------------------------------------
+
+    def _own(self, partition: Partition) -> bool:
+        return self._broker.own_links.usable and not partition.own_link_refused
+
+    def _ask_on(self, link: ClientLink, partition: Partition) -> bool:
+        poll = self._link_proofs.get(link)
+        if poll is None:
+            poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0, in_session=False)
+        return poll.in_flight or poll.send(link.upstream, (partition,))
+
+    def _cover_on(self, link: ClientLink) -> bool:
+        """The waiting client's own link carries a poll over what it waits for: session-less, one at a time."""
+        poll = self._link_polls.get(link)
+        if poll is None:
+            poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
+        waiting = self._broker.parked_partitions(link)
+        return poll.in_flight or poll.send(link.upstream, waiting)
+
+    # -- the polls ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send whatever is due."""
+        own = self._broker.own_links
+        if not own.usable:
+            return
+        if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
+            due, self._to_prove = self._to_prove, {}
+            now = self._broker.now()
+            self._proof.send(link, [p for p in due if p.retry_at <= now])
+        if self._hot and not self._hot_poll.in_flight and (link := own.link("watch")) is not None:
+            self._send_hot(link)
+        for idle in self._idle:
+            idle.pump(own)
+
+    def _send_hot(self, link: UpstreamLink) -> None:
+        now = self._broker.now()
+        for partition in [p for p in self._hot if self._may_leave_hot(p, now)]:
+            del self._hot[partition]
+        ready = [p for p in self._hot if p.retry_at <= now]
+        if ready:
+            self._hot_poll.send(link, ready)
+
+    def _may_leave_hot(self, partition: Partition, now: float) -> bool:
+        if now - partition.wanted_at > WANTED_S and not partition.parked:
+            return True
+        if (
+            now - partition.news_at <= NEWS_S
+            or not partition.truth.has_lease(now)
+            or partition.truth.unchecked
+        ):
+            return False
+        for idle in self._idle:
+            if partition in idle.members:
+                return idle.covers(partition)
+        self._assign_idle(partition)
+        return False
+
+    def _assign_idle(self, partition: Partition) -> None:
+        for idle in self._idle:
+            if len(idle.members) < IDLE_MAX:
+                idle.members[partition] = None
+                return
+        idle = IdlePoll(self._broker, f"idle-{len(self._idle)}", self._long_s)
+        idle.members[partition] = None
+        self._idle.append(idle)
+
+    def polled(self, poll: Poll, _answered: bool) -> None:
+        """A poll has come back: ask again, with those that have news in the small one."""
+        now = self._broker.now()
+        for idle in self._idle:
+            for partition in idle.take_lively(now):
+                self._hot[partition] = None
+        for link, carried in list(self._link_polls.items()):
+            if carried is poll:
+                for partition in self._broker.parked_partitions(link):
+                    if not partition.covered:
+                        self._cover_on(link)
+                        break
+        self.pump()
+
+    def tick(self, now: float) -> None:
+        """Once in a while: partitions whose back-off is over are asked again, unwanted ones leave the idle polls, leases are counted."""
+        for idle in self._idle:
+            idle.drop_unwanted(now)
+        for partition in self._broker.partitions:
+            if (
+                partition.failures
+                and partition.retry_at <= now
+                and (partition.parked or partition in self._hot)
+            ):
+                self.ask(partition, None)
+        for key in list(self._broker.topics.wanted):
+            self.ask_metadata(key)
+        self._count_lapses(now)
+        self.pump()
+
+    def _count_lapses(self, now: float) -> None:
+        last, self._ticked_at = self._ticked_at, now
+        lapsed = sum(last <= p.truth.lease_until < now for p in self._hot)
+        self._broker.counters.lease_lapses += lapsed
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def ask_metadata(self, topic: str | bytes, link: ClientLink | None = None) -> None:
+        """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic."""
+        now = self._broker.now()
+        if self._metadata_asked.get(topic, float("-inf")) + METADATA_EVERY_S > now:
+            return
+        upstream = self._broker.own_links.link("proof") if self._broker.own_links.usable else None
+        if upstream is None and link is not None:
+            upstream = link.upstream
+        if upstream is None:
+            return
+        if len(self._metadata_asked) > 2 * self._broker.config.limits.watched_partitions + 1000:
+            self._metadata_asked.clear()
+        self._metadata_asked[topic] = now
+        frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
+        upstream.send(frame, 0, self._learn_metadata)
+
+    def _learn_metadata(self, answer: Frame | None) -> None:
+        if answer is None:
+            return
+        try:
+            metadata = control.scan_metadata_response(answer, METADATA_VERSION)
+        except BadFrame as error:
+            log.error("the broker's Metadata cannot be read: %s", error)
+            return
+        for described in metadata.topics:
+            if described.error_code == ErrorCode.NONE and described.name and described.topic_id:
+                self._learn_topic(described)
+            elif described.error_code == ErrorCode.UNKNOWN_TOPIC_ID and described.topic_id:
+                self._broker.forget_topic(described.topic_id)
+        self.pump()
+
+    def _learn_topic(self, described: control.TopicMetadata) -> None:
+        assert described.name is not None and described.topic_id is not None
+        replaced = self._broker.topics.learn(described.name, described.topic_id)
+        if replaced is not None:
+            self._broker.forget_topic(replaced.id)
+        topic = self._broker.topics.find(described.topic_id)
+        assert topic is not None
+        for said in described.partitions:
+            partition = self._broker.partitions.find(topic, said.partition)
+            if partition is not None and said.error_code == ErrorCode.NONE:
+                partition.truth.suggest(said.leader_epoch)
+                if partition.parked and not partition.truth.has_lease(self._broker.now()):
+                    self.ask(partition, None)
+
+
+class IdlePoll:
+    """Up to IDLE_MAX quiet partitions in one fetch session on a link of its own."""
+
+    __slots__ = ("_broker", "_long_s", "_named", "_poll", "_rest_until", "members", "name")
+
+    def __init__(self, broker: Broker, name: str, long_s: float) -> None:
+        self._broker = broker
+        self.name = name
+        self.members: dict[Partition, None] = {}
+        self._long_s = long_s
+        self._poll = Poll(broker, "watch", long_s, in_session=True)
+        self._named: set[Partition] = set()
+        self._rest_until = 0.0
+
+    def covers(self, partition: Partition) -> bool:
+        """Whether the poll in flight names it."""
+        return self._poll.in_flight and partition in self._named
+
+    def pump(self, own: OwnLinks) -> None:
+        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names everything."""
+        now = self._broker.now()
+        if self._poll.in_flight or not self.members or now < self._rest_until:
+            return
+        link = own.link(self.name)
+        if link is None:
+            return
+        self._rest_until = now + 2 * self._long_s if self._poll.session_refused else 0.0
+        members = [p for p in self.members if p.retry_at <= now]
+        if self._poll.send(link, members):
+            self._named = set(members)
+
+    def take_lively(self, now: float) -> list[Partition]:
+        """Members with news, an error or no lease: they go back to the small poll."""
+        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.truth.has_lease(now)]
+        for partition in lively:
+            del self.members[partition]
+        return lively
+
+    def drop_unwanted(self, now: float) -> None:
+        """Nobody has asked for a while."""
+        for partition in [p for p in self.members if now - p.wanted_at > WANTED_S and not p.parked]:
+            del self.members[partition]

@@ -1,0 +1,252 @@
+"""One framed socket: frames in, buffers out. [socket]
+
+Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends what it is given in
+order, in pieces small enough that a slow reader holds little. It knows no API and no peer beyond the bytes.
+Invariants:
+* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are counted then.
+* the transport holds at most one piece; everything else waits here, where memory of the arena can still be copied out.
+* after `close` or a lost connection every waiting `on_sent` runs once with False.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from protocol.errors import BadFrame
+from protocol.framing import Framer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.wire import Frame
+
+    Sendable = bytes | bytearray | memoryview
+
+PIECE_BYTES = 1 << 20
+BLIND_READ_BYTES = 1 << 16
+
+
+class Outgoing:
+    """One reply or request on its way out: its unsent buffers, and who wants to know when they have left."""
+
+    __slots__ = ("buffers", "in_transport", "on_sent", "size_bytes")
+
+    def __init__(self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None) -> None:
+        self.buffers: deque[Sendable] = deque(buffers)
+        self.size_bytes = sum(map(len, buffers))
+        self.on_sent = on_sent
+        self.in_transport = False
+
+    def copy_out(self) -> bool:
+        """Give up every view of foreign memory: True if nothing of this reply needs it any more."""
+        if self.in_transport:
+            return False
+        self.buffers = deque(bytes(b) for b in self.buffers)
+        return True
+
+    def next_piece(self) -> list[Sendable]:
+        """Take up to PIECE_BYTES off the front."""
+        piece: list[Sendable] = []
+        room = PIECE_BYTES
+        while self.buffers and room > 0:
+            head = self.buffers.popleft()
+            if len(head) > room:
+                view = memoryview(head)
+                self.buffers.appendleft(view[room:])
+                head = view[:room]
+            piece.append(head)
+            room -= len(head)
+        return piece
+
+
+class Wire(asyncio.BufferedProtocol):
+    """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None), on_bad(BadFrame), on_eof()."""
+
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        on_frame: Callable[[Frame], None],
+        on_closed: Callable[[Exception | None], None],
+        on_bad: Callable[[BadFrame], None],
+        on_eof: Callable[[], bool] | None = None,
+    ) -> None:
+        self._framer = Framer(max_frame_bytes)
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._on_bad = on_bad
+        self._on_eof = on_eof
+        self._transport: asyncio.Transport | None = None
+        self._outbox: deque[Outgoing] = deque()
+        self._outbox_bytes = 0
+        self._write_paused = False
+        self._read_holds: dict[int, object] = {}
+        self._closed = False
+        self._closing = False
+        self._blind: Callable[[bytes], None] | None = None
+        self._blind_buffer = bytearray(0)
+        self.on_drained: Callable[[], None] | None = None
+        self.on_made: Callable[[], None] | None = None
+        self.peer = ""
+        self.frames = 0
+
+    # -- asyncio's side -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open. Writes are 'paused' from the first byte the kernel did not take, resumed at none left."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
+        if self._closed:
+            self._transport.abort()
+            return
+        if self._read_holds:
+            self._transport.pause_reading()
+        if self.on_made:
+            self.on_made()
+        self._feed()
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Where the next bytes go."""
+        return self._blind_buffer if self._blind else self._framer.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` more have arrived: hand on the frames they complete."""
+        if self._blind:
+            self._blind(bytes(self._blind_buffer[:nbytes]))
+            return
+        try:
+            frames = self._framer.received(nbytes)
+        except BadFrame as error:
+            self._on_bad(error)
+            return
+        for frame in frames:
+            if self._closed or self._closing:
+                return
+            self.frames += 1
+            self._on_frame(frame)
+
+    def eof_received(self) -> bool:
+        """The peer has finished sending. True keeps our half open."""
+        return bool(self._on_eof and not self._closed and self._on_eof())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone: nothing waiting will be sent."""
+        self._closed = True
+        self._transport = None
+        waiting, self._outbox, self._outbox_bytes = self._outbox, deque(), 0
+        for outgoing in waiting:
+            if outgoing.on_sent:
+                outgoing.on_sent(False)
+        self._on_closed(exc)
+
+    def pause_writing(self) -> None:
+        """The kernel did not take all of the piece."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The piece has left."""
+        self._write_paused = False
+        if self._outbox and self._outbox[0].in_transport:
+            self._piece_left(self._outbox[0])
+        self._feed()
+
+    # -- our side -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Connected, and not closing."""
+        return self._transport is not None and not self._closed and not self._closing
+
+    @property
+    def pending_frame_bytes(self) -> int:
+        """Bytes of a frame that has begun and not ended."""
+        return 0 if self._blind else self._framer.pending_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes accepted by `send` that have not left."""
+        return self._outbox_bytes
+
+    def send(
+        self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None = None
+    ) -> Outgoing | None:
+        """Send `buffers` after all that was given before. None when the socket is closed (on_sent(False) has run)."""
+        if self._closed or self._closing:
+            if on_sent:
+                on_sent(False)
+            return None
+        outgoing = Outgoing(buffers, on_sent)
+        self._outbox.append(outgoing)
+        self._outbox_bytes += outgoing.size_bytes
+        self._feed()
+        return outgoing
+
+    def _feed(self) -> None:
+        while self._outbox and not self._write_paused and self._transport is not None:
+            head = self._outbox[0]
+            head.in_transport = True
+            piece = head.next_piece()
+            if len(piece) == 1:
+                self._transport.write(piece[0])
+            else:
+                self._transport.writelines(piece)
+            if not self._write_paused and self._outbox and self._outbox[0] is head:
+                self._piece_left(head)
+        if self._outbox or self._write_paused or self._transport is None:
+            return
+        if self._closing:
+            self._closed = True
+            self._transport.close()
+        elif self.on_drained:
+            self.on_drained()
+
+    def _piece_left(self, head: Outgoing) -> None:
+        head.in_transport = False
+        if head.buffers:
+            return
+        self._outbox.popleft()
+        self._outbox_bytes -= head.size_bytes
+        if head.on_sent:
+            head.on_sent(True)
+
+    def hold_reading(self, why: object) -> None:
+        """Take no more from the peer until every reason given here was released. Reasons are compared by identity."""
+        first = not self._read_holds
+        self._read_holds[id(why)] = why
+        if first and self._transport is not None:
+            self._transport.pause_reading()
+
+    def release_reading(self, why: object) -> None:
+        """`why` no longer stands against reading."""
+        if (
+            self._read_holds.pop(id(why), None) is not None
+            and not self._read_holds
+            and self._transport is not None
+        ):
+            self._transport.resume_reading()
+
+    @property
+    def reading_held(self) -> bool:
+        """Whether the peer is being held back."""
+        return bool(self._read_holds)
+
+    def go_blind(self, sink: Callable[[bytes], None]) -> None:
+        """From here on hand raw bytes to `sink`: the peer speaks something unframed (SaslHandshake v0)."""
+        self._blind_buffer = bytearray(BLIND_READ_BYTES)
+        self._blind = sink
+
+    def close_when_sent(self) -> None:
+        """Close once everything that was given to `send` has left; nothing more is read. A socket still connecting sends first."""
+        if self._closed or self._closing:
+            return
+        self._closing = True
+        self.hold_reading(self)
+        self._feed()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is lost."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
