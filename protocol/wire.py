@@ -118,12 +118,10 @@ def _classic_tags(_frame: Frame, at: int) -> int:
 
 
 def skip_tags(frame: Frame, at: int) -> int:
-    """The index after a tagged section whose content is of no interest."""
-    count, at = read_uvarint(frame, at)
-    if count:
-        for _ in range(_checked_count(frame, count, at)[0]):
-            _tag, _start, at = read_tag(frame, at)
-    return at
+    """The index after a tagged section whose content is of no interest; nearly all are empty."""
+    if frame[at] == 0:
+        return at + 1
+    return scan_tags(frame, at)[1]
 
 
 def read_tag(frame: Frame, at: int) -> tuple[int, int, int]:
@@ -138,6 +136,8 @@ def read_tag(frame: Frame, at: int) -> tuple[int, int, int]:
 
 def scan_tags(frame: Frame, at: int) -> tuple[list[tuple[int, int, int]], int]:
     """All fields of a tagged section as (tag, start, end), and the index after the section."""
+    if frame[at] == 0:
+        return [], at + 1
     count, at = read_uvarint(frame, at)
     _checked_count(frame, count, at)
     found = []
