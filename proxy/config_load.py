@@ -182,7 +182,7 @@ def _explain(refusal: ValidationError, sources: Mapping[KeyPath, str]) -> list[s
 
 def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "invalid_key"):
         return "unknown key" + _suggest(nearest_key(path))
     if path == ("listeners",) and kind in ("missing", "too_short"):
         return "name at least one listener, with `listen` and `upstream`; or give --listen and --upstream"

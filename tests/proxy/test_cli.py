@@ -1,0 +1,175 @@
+"""The command line: exit codes, what goes where, and how flags become settings."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from proxy import cli
+from proxy.config import Config
+from proxy.config_units import MIB, Address
+
+SMALL = """\
+listeners:
+  - {listen: '127.0.0.1:0', upstream: '127.0.0.1:9092'}
+cache: {size: 64MiB, directory: ''}
+"""
+
+
+class FakeApp(ModuleType):
+    """Stands for proxy.app: keeps the configuration it is given and ends as it is told."""
+
+    def __init__(self, ending: int | Exception) -> None:
+        super().__init__("proxy.app")
+        self.ending = ending
+        self.seen: list[Config] = []
+
+    async def serve(self, config: Config) -> int:
+        self.seen.append(config)
+        if isinstance(self.ending, Exception):
+            raise self.ending
+        return self.ending
+
+
+@pytest.fixture(autouse=True)
+def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.cli.os.environ", {})
+    monkeypatch.setattr("proxy.cli.log.configure", lambda *_: None)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, ending: int | Exception = 0) -> FakeApp:
+    app = FakeApp(ending)
+    monkeypatch.setitem(sys.modules, "proxy.app", app)
+    return app
+
+
+def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = install(monkeypatch)
+    flags = ["--upstream", "b:9092", "--listen", ":0", "--cache-size", "64MiB", "--admin", "127.0.0.1:0"]
+    assert cli.main(["serve", *flags, "--access-log", str(tmp_path)]) == cli.OK
+    (config,) = app.seen
+    assert config.listeners[0].upstream == Address("b", 9092)
+    assert config.listeners[0].listen == Address("", 0)
+    assert config.cache.size_bytes == 64 * MIB
+    assert config.admin.listen == Address("127.0.0.1", 0)
+    assert config.access_log.directory == str(tmp_path)
+
+
+def test_serve_with_a_file_lets_flags_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = install(monkeypatch)
+    path = tmp_path / "forebay.yaml"
+    path.write_text(SMALL)
+    assert cli.main(["serve", "--config", str(path), "--upstream", "other:1"]) == cli.OK
+    assert app.seen[0].listeners[0].upstream == Address("other", 1)
+    assert app.seen[0].cache.size_bytes == 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [(0, 0), (1, 1), (OSError(98, "Address already in use"), 1), (RuntimeError("unexpected"), 1)],
+)
+def test_serve_ends_with_the_code_of_the_app_or_1(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ending: int | Exception, code: int
+) -> None:
+    install(monkeypatch, ending)
+    assert cli.main(["serve", "--upstream", "b:1", "--listen", "127.0.0.1:0"]) == code
+    assert isinstance(ending, int) or str(ending) in caplog.text
+
+
+def test_serve_refuses_all_at_once_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = install(monkeypatch)
+    assert cli.main(["serve", "--upstream", "nowhere", "--cache-size", "some"]) == cli.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the configuration has 3 problems:" in captured.err
+    assert "'nowhere' is not an address" in captured.err
+    assert "(--cache-size)" in captured.err
+    assert "listeners[0].listen: is missing" in captured.err
+    assert app.seen == []
+
+
+def test_the_derived_size_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(monkeypatch)
+    caplog.set_level("INFO")
+    cli.main(["serve", "--upstream", "b:1", "--listen", "127.0.0.1:0"])
+    assert "cache.size is" in caplog.text
+
+
+def test_config_check_prints_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(SMALL)
+    assert cli.main(["config", "check", str(path)]) == cli.OK
+    out = capsys.readouterr().out
+    assert 'upstream: "127.0.0.1:9092"' in out
+    assert "# forebay.yaml:2" in out
+    assert "# default" in out
+
+
+def test_config_check_refuses_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(SMALL + "cahce: {}\n")
+    assert cli.main(["config", "check", str(path)]) == cli.USAGE
+    assert "cahce: unknown key; did you mean cache? (forebay.yaml:4)" in capsys.readouterr().err
+
+
+def test_audit_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = ModuleType(cli.AUDIT)
+    seen: list[list[str]] = []
+    monkeypatch.setattr(audit, "main", lambda arguments: seen.append(arguments) or 3, raising=False)
+    monkeypatch.setitem(sys.modules, cli.AUDIT, audit)
+    assert cli.main(["audit", "logs", "--out", "report", "--help"]) == 3
+    assert seen == [["logs", "--out", "report", "--help"]]
+
+
+@pytest.mark.parametrize("missing", ["pyspark.sql", "matplotlib"])
+def test_audit_without_its_extra_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    def fail(_: str) -> ModuleType:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("proxy.cli.importlib.import_module", fail)
+    assert cli.main(["audit", "logs"]) == cli.USAGE
+    assert "pip install 'forebay[audit]'" in capsys.readouterr().err
+
+
+def test_a_module_that_should_be_there_is_a_fault_and_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> ModuleType:
+        raise ModuleNotFoundError("No module named 'json'", name="json")
+
+    monkeypatch.setattr("proxy.cli.importlib.import_module", fail)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["audit", "logs"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["config"], ["serve", "--listen"], ["unknown"], ["config", "check"]]
+)
+def test_a_wrong_command_line_is_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == cli.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--help"], "forebay serve --upstream"),
+        (["--help"], "exit codes: 0 done, 1 failed while running, 2 wrong"),
+        (["serve", "--help"], "FOREBAY_CACHE_SIZE"),
+        (["config", "check", "--help"], "effective"),
+        (["--version"], "forebay "),
+    ],
+)
+def test_help_and_version_go_to_standard_output(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == cli.OK
+    assert said in " ".join(capsys.readouterr().out.split(" "))
