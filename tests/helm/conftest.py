@@ -1,4 +1,4 @@
-"""The wheel with Helm's engine is built for x86-64; elsewhere these tests are left out, and a warning says so."""
+"""The wheel with Helm's engine is built for x86-64; elsewhere these tests are left out with a warning."""
 
 import platform
 import warnings
