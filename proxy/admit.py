@@ -1,10 +1,13 @@
 """Bytes into the cache: from an acknowledged Produce, or from an answer of the broker's to somebody's Fetch.
 
-Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is expected). It must not
+Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is
+expected). It must not
 know links. Invariants (design, "Produce", "Admission", "Bracket"):
-* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and still proven now; it is
+* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded
+  and still proven now; it is
   served only below the HW of that same epoch, which is the proof that the epoch was right.
-* a fetched batch is stored only in the epoch of its answer, at the tail, at the answer's HW or LSO, or to fill a hole.
+* a fetched batch is stored only in the epoch of its answer, at the tail, at the answer's HW or LSO, or to
+  fill a hole.
 * a lagging reader's bytes and a follower's never enter.
 """
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from protocol.batch import Batch
     from protocol.fetch import FetchedPartition, FetchPartition
-    from protocol.wire import Frame
     from protocol.produce import ProducedPartition
+    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.partitions import Partition
 
@@ -44,7 +47,9 @@ class Forwarded(NamedTuple):
 
 
 def settle(partition: Partition, lapsed: bool) -> None:
-    """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and the tail is at the HW."""
+    """After an answer: where the watch had not looked for a while, what was written meanwhile is history,
+    and the tail is at the HW.
+    """
     high_watermark = partition.truth.high_watermark
     if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
         partition.tail = high_watermark
@@ -105,7 +110,9 @@ def admit_produced(
 def _stamp(
     partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
 ) -> tuple[bytearray, int]:
-    """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the broker has taken it."""
+    """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the
+    broker has taken it.
+    """
     sent = forwarded.batch
     if isinstance(frame, bytearray):
         stamped, start = frame, sent.start
@@ -127,7 +134,9 @@ def admit_fetched(
     batches: Sequence[Batch],
     source: str,
 ) -> None:
-    """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may enter."""
+    """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may
+    enter.
+    """
     truth = partition.truth
     for fetched in batches:
         if fetched.attributes:
@@ -155,7 +164,9 @@ def _note_attributes(partition: Partition, fetched: Batch) -> None:
 
 
 def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
-    """Hold a fetched batch against the one that was produced: against the sample, or against what is stored at the tail."""
+    """Hold a fetched batch against the one that was produced: against the sample, or against what is stored
+    at the tail.
+    """
     fidelity = partition.topic.fidelity
     body = memoryview(frame)[fetched.start + HEAD_OUTSIDE_CRC : fetched.end]
     equal = fidelity.saw_fetched(
@@ -188,7 +199,9 @@ def _first_to_enter(
     batches: Sequence[Batch],
     covers_from: int,
 ) -> int:
-    """Index of the first batch that enters, -1 for none. Those after it enter too: each then starts at the tail."""
+    """Index of the first batch that enters, -1 for none. Those after it enter too: each then starts at the
+    tail.
+    """
     end = batches[-1].last_offset + 1
     if partition.tail >= 0 and covers_from <= partition.tail < end:
         return next(i for i, b in enumerate(batches) if b.last_offset >= partition.tail)

@@ -1,8 +1,11 @@
 """`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
 
-Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what clients ask.
-Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT): not ready, accept nobody, parked
-fetches leave with what there is, what is in flight is answered, then everything closes within `shutdown.gracePeriod`.
+Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know
+what clients ask.
+Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT): not ready,
+accept nobody, parked
+fetches leave with what there is, what is in flight is answered, then everything closes within
+`shutdown.gracePeriod`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
-DRAIN_STEP_S = 0.02
 
 
 class Forebay:
@@ -93,9 +95,10 @@ class Forebay:
         self.draining = True
         for listener in self.listeners:
             listener.stop()
-        deadline = self.broker.now() + self.config.shutdown.grace_period_s
-        while any(one.links for one in self.listeners) and self.broker.now() < deadline:
-            await asyncio.sleep(DRAIN_STEP_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.shutdown.grace_period_s):
+                for listener in self.listeners:
+                    await listener.drained.wait()
         for listener in self.listeners:
             listener.abort()
         self.janitor.stop()

@@ -1,8 +1,10 @@
 """Who may be served what, until when: the broker decides, per connection and topic.
 
 Owns one connection's verdicts and their renewal. It must not know the cache. Invariants:
-* a topic is allowed only after the broker answered this connection's own Fetch of it without an authorization error;
-  UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers them before it authorizes).
+* a topic is allowed only after the broker answered this connection's own Fetch of it without an
+  authorization error;
+  UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers them
+  before it authorizes).
 * renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
 """
 
@@ -67,7 +69,9 @@ class Authorization:
             self._renew(now)
 
     def _renew(self, now: float) -> None:
-        """Ask for all topics in use. A client with a rack asks itself: only its own Fetch shows a preferred replica."""
+        """Ask for all topics in use. A client with a rack asks itself: only its own Fetch shows a preferred
+        replica.
+        """
         if self._renewing or self.has_rack or not self._used:
             return
         self._renewing = True

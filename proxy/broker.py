@@ -1,7 +1,9 @@
 """The one broker that this process stands before, and everything known of it.
 
-Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that wait. Handlers get it with
-their client link. It must not know sockets. Invariants: all listeners of a process lead to the same broker, so that what one client's
+Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that
+wait. Handlers get it with
+their client link. It must not know sockets. Invariants: all listeners of a process lead to the same broker,
+so that what one client's
 answer teaches holds for all; `now` is the loop's monotonic clock, in seconds.
 """
 
@@ -64,7 +66,7 @@ class Broker:
         """Whether memory may serve and store on this listener."""
         return self.config.cache.enabled and not listener.config.shares_identity
 
-    # -- fetches that wait --------------------------------------------------------------------------------------------
+    # -- fetches that wait ---------------------------------------------------------------------------------
 
     def park(self, link: ClientLink, fetch: ParkedFetch) -> bool:
         """Let a fetch wait. False at the bound."""
@@ -99,7 +101,7 @@ class Broker:
         waiting = self.parked.get(link, ())
         return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))
 
-    # -- what is void -------------------------------------------------------------------------------------------------
+    # -- what is void --------------------------------------------------------------------------------------
 
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
         """Drop what is stored of `partition` at or above `from_offset`."""
@@ -123,7 +125,7 @@ class Broker:
         if topic is not None:
             self.topics.forget(topic)
 
-    # -- the access log -----------------------------------------------------------------------------------------------
+    # -- the access log ------------------------------------------------------------------------------------
 
     def log_block(
         self, partition: Partition, first: int, following: int, size_bytes: int, source: str
@@ -189,7 +191,9 @@ class Broker:
             )
 
     def _age(self, partition: Partition | None, offset: int, looked: Looked, size_bytes: int) -> int | None:
-        """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it never was, or is forgotten."""
+        """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it
+        never was, or is forgotten.
+        """
         if partition is None or (looked.look is Look.TAIL and not size_bytes):
             return None
         return self.cache.age_bytes(partition.slot, offset)

@@ -1,9 +1,12 @@
 """One client connection: frames in, replies out in order, one link to the broker behind it. [socket]
 
-Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read. It must not know what a
+Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to
+read. It must not know what a
 handler does with a request. Invariants:
-* whatever ends, the client's side or the broker's, ends both, once, with one log line where somebody is to blame.
-* the broker is not read while this client does not drain, the client is not read while the broker does not drain, at its
+* whatever ends, the client's side or the broker's, ends both, once, with one log line where somebody is to
+  blame.
+* the broker is not read while this client does not drain, the client is not read while the broker does not
+  drain, at its
   own bound, or at the process's bound.
 * a client that has finished sending (EOF) still gets the answers to what it sent.
 """
@@ -24,8 +27,8 @@ from proxy.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.wire import Frame
     from protocol.header import RequestHeader
+    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
     from proxy.wire import Outgoing, Sendable
@@ -80,7 +83,7 @@ class ClientLink:
         self.parked: dict[object, None] = {}
         self.preferred_replicas = False
 
-    # -- from the sockets -------------------------------------------------------------------------------------------
+    # -- from the sockets ----------------------------------------------------------------------------------
 
     def _on_made(self) -> None:
         self._open = True
@@ -128,12 +131,14 @@ class ClientLink:
     def _on_upstream_lost(self, reason: str) -> None:
         self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
 
-    # -- replies ----------------------------------------------------------------------------------------------------
+    # -- replies -------------------------------------------------------------------------------------------
 
     def forward(
         self, head: RequestHeader, frame: Frame, on_answer: Callable[[Frame | None], None] | None
     ) -> None:
-        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
+        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will
+        come.
+        """
         self._counters.requests_out[head.api_key].count(len(frame))
         if on_answer is None:
             self.upstream.send(frame, head.correlation_id, None, lambda _sent: self.request_done(len(frame)))
@@ -203,7 +208,7 @@ class ClientLink:
     def _on_upstream_drained(self) -> None:
         self.wire.release_reading(self.upstream)
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:

@@ -1,9 +1,12 @@
 """Behaviour of Fetch: answered from memory, parked at the tail, or forwarded whole.
 
-Versions 4 to 18 are read; any other is relayed. A request all of whose partitions memory can speak for never reaches the broker;
-any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and its answer teaches. Followers, and
+Versions 4 to 18 are read; any other is relayed. A request all of whose partitions memory can speak for never
+reaches the broker;
+any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and its answer teaches.
+Followers, and
 sessions that the broker has granted somebody, pass untouched.
-Deliberate omission of this version: a request that mixes hits and misses is not split; it is forwarded, `mixed`.
+Deliberate omission of this version: a request that mixes hits and misses is not split; it is forwarded,
+`mixed`.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from proxy.relay import relay
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-    from protocol.wire import Frame
     from protocol.header import RequestHeader
+    from protocol.wire import Frame
     from proxy.client_link import ClientLink
 
 FULL_SESSION = (0, 0)
@@ -47,7 +50,9 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
-    """The request, or None where it cannot be read: then the broker judges it, and it is counted as one pass."""
+    """The request, or None where it cannot be read: then the broker judges it, and it is counted as one
+    pass.
+    """
     if api.APIS[api.FETCH].decodes(head.api_version):
         try:
             return fetch.scan_request(frame, head.api_version, head.body_start)
@@ -115,7 +120,9 @@ def forward_fetch(record: FetchRecord, frame: Frame, looks: list[Looked]) -> Non
 
 
 def _decline_session(request: FetchRequest, frame: Frame) -> Frame:
-    """Ask without a session: reads for a client go upstream with id 0, epoch -1, never (0, 0), which would make one (KIP-227)."""
+    """Ask without a session: reads for a client go upstream with id 0, epoch -1, never (0, 0), which would
+    make one (KIP-227).
+    """
     if (request.session_id, request.session_epoch) != FULL_SESSION:
         return frame
     frame = frame if isinstance(frame, bytearray) else bytearray(frame)

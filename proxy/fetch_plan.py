@@ -1,6 +1,14 @@
 """What memory can say to each partition of a Fetch. Decides, without effect.
 
-Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one look. It must not know
+read_committed is served where certainly no part of a transaction is: LSO = HW, no transactional or control
+batch seen from the
+fetch offset on, and nothing below the HW unseen. A transaction that the answer would have to list has its
+marker at or after the
+fetch offset (TransactionIndex.collectAbortedTxns); that marker lies below the HW, so it is stored, and was
+seen.
+
+Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one
+look. It must not know
 links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
 """
 
@@ -16,7 +24,9 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 ZSTD_FROM_VERSION = 10
-"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData)."""
+"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics
+(KafkaApis.maybeConvertFetchedData).
+"""
 
 
 class Look(Enum):
@@ -27,7 +37,9 @@ class Look(Enum):
     TAIL = "tail"
     """The offset is where the next record will be."""
     GAP = "gap"
-    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them."""
+    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings
+    them.
+    """
     ASK = "ask"
     """Nothing is known against it, but no lease covers it: one small Fetch of Forebay's own will tell."""
     MISS = "miss"
@@ -35,7 +47,9 @@ class Look(Enum):
 
 
 class Looked(NamedTuple):
-    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an ASK is not filled."""
+    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an
+    ASK is not filled.
+    """
 
     asked: FetchPartition
     partition: Partition | None
@@ -68,8 +82,12 @@ def plan_partition(
     if not truth.has_lease(now) or truth.unchecked:
         return Looked(asked, partition, Look.ASK, "epoch", -1)
     committed = isolation_level == READ_COMMITTED
-    if committed and not truth.serves_committed(offset, partition.tail):
+    if committed and (
+        truth.last_stable_offset < truth.high_watermark or offset <= truth.last_transactional_offset
+    ):
         return Looked(asked, partition, Look.MISS, "transaction", -1)
+    if committed and partition.tail < truth.high_watermark:
+        return Looked(asked, partition, Look.GAP, "hole", -1)
     limit = truth.readable_end(committed)
     if offset == limit:
         return Looked(asked, partition, Look.TAIL, "", limit)
@@ -83,12 +101,16 @@ def plan_partition(
 
 
 def _may_be_stored(cache: BlockCache, partition: Partition, offset: int) -> bool:
-    """Whether it is worth asking the broker anything before this offset is served: it is stored, or at or beyond the tail."""
+    """Whether it is worth asking the broker anything before this offset is served: it is stored, or at or
+    beyond the tail.
+    """
     return offset >= partition.tail or cache.contiguous_end(partition.slot, offset) > offset
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:
-    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older are stored) or cold."""
+    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older
+    are stored) or cold.
+    """
     edges = cache.edges(partition.slot, offset)
     if edges.hole_start >= 0:
         return "hole"

@@ -1,6 +1,8 @@
-"""One client's Fetch on its way through: its place among the replies, its times, and its line in the accounts.
+"""One client's Fetch on its way through: its place among the replies, its times, and its line in the
+accounts.
 
-Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are counted when the reply's last
+Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are
+counted when the reply's last
 byte has left, not before. It must not know how the answer was found.
 """
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
     from blockcache.arena import Hit
     from protocol.fetch import FetchRequest, FetchResponse
-    from protocol.wire import Frame
     from protocol.header import RequestHeader
+    from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.wire import Sendable
 
@@ -43,7 +45,9 @@ class FetchRecord:
     def served(
         self, looks: Sequence[Looked], sizes: Sequence[int], buffers: Sequence[Sendable], hits: Sequence[Hit]
     ) -> None:
-        """The answer comes from memory: `sizes` are the record bytes of each look; `hits` pin what `buffers` show."""
+        """The answer comes from memory: `sizes` are the record bytes of each look; `hits` pin what `buffers`
+        show.
+        """
         link = self.link
         broker = link.broker
 
@@ -95,7 +99,9 @@ class FetchRecord:
 
 
 def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:
-    """Result and reason of each partition of a forwarded request. What memory could have served went along: `mixed`."""
+    """Result and reason of each partition of a forwarded request. What memory could have served went along:
+    `mixed`.
+    """
     hard = any(looked.look in HARD for looked in looks)
     verdicts = []
     for looked in looks:

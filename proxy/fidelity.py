@@ -1,9 +1,13 @@
 """Whether a topic's broker stores what producers send. Pure.
 
-Owns, per topic, the timestamp type and the codecs of which one batch was seen both ways and was equal: only those are stored
-from Produce. Brokers may recompress (compression.type), rewrite timestamps or correct a maximum (LogValidator), so this is asked of
-the bytes, not of the configuration. Must not know the cache. Invariants: one sample a codec is held, of bounded size; a mismatch
-suspends its codec until a later batch is seen equal again; compaction does not reach batches this young (the cleaner leaves
+Owns, per topic, the timestamp type and the codecs of which one batch was seen both ways and was equal: only
+those are stored
+from Produce. Brokers may recompress (compression.type), rewrite timestamps or correct a maximum
+(LogValidator), so this is asked of
+the bytes, not of the configuration. Must not know the cache. Invariants: one sample a codec is held, of
+bounded size; a mismatch
+suspends its codec until a later batch is seen equal again; compaction does not reach batches this young (the
+cleaner leaves
 the active segment alone), so an unequal young batch is a mismatch.
 """
 
@@ -52,7 +56,9 @@ class Fidelity:
     def saw_fetched(
         self, partition: int, base_offset: int, log_append_time: bool, body: memoryview
     ) -> bool | None:
-        """A batch came from the broker. True: equal to the sample; False: a mismatch; None: nothing to compare with."""
+        """A batch came from the broker. True: equal to the sample; False: a mismatch; None: nothing to
+        compare with.
+        """
         if self.log_append_time != log_append_time:
             self.log_append_time = log_append_time
             self.equal_codecs.clear()

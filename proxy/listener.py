@@ -1,6 +1,7 @@
 """A client-facing socket and the one broker behind it. [socket]
 
-Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know what clients ask.
+Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know
+what clients ask.
 Invariants: a connection above the bound is closed at once and counted; after `stop` nothing is accepted.
 """
 
@@ -16,9 +17,8 @@ from proxy.upstream_link import Dial
 
 if TYPE_CHECKING:
     from proxy.broker import Broker
-    from proxy.config import Limits
+    from proxy.config import Limits, UpstreamTls
     from proxy.config import Listener as ListenerConfig
-    from proxy.config import UpstreamTls
     from proxy.config_units import Address
 
 log = logging.getLogger("forebay.listener")
@@ -39,6 +39,9 @@ class Listener:
         self.bound: Address | None = None
         self._server: asyncio.Server | None = None
         self._accepted = 0
+        self._stopping = False
+        self.drained = asyncio.Event()
+        """Set once `stop` was called and the last client is gone."""
 
     @property
     def is_bound(self) -> bool:
@@ -73,13 +76,20 @@ class Listener:
     def closed(self, link: ClientLink) -> None:
         """A client is gone."""
         self.links.pop(link, None)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if self._stopping and not self.links:
+            self.drained.set()
 
     def stop(self) -> None:
         """Accept nobody else; let every client finish."""
         if self._server is not None:
             self._server.close()
+        self._stopping = True
         for link in list(self.links):
             link.finish()
+        self._note_drained()
 
     def abort(self) -> None:
         """The grace period is over."""

@@ -1,7 +1,9 @@
 """What one Fetch answer of the broker's teaches, whoever asked: the watch, a proof, or a client.
 
-Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either. It must not know
-where the answer goes. Invariants: nothing is stored from an answer that does not belong to the proven leader epoch; waiters are
+Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for
+either. It must not know
+where the answer goes. Invariants: nothing is stored from an answer that does not belong to the proven leader
+epoch; waiters are
 woken once an answer, after all of it has been learned.
 """
 
@@ -47,7 +49,9 @@ def observe(
     sent_at: float,
     source: str,
 ) -> None:
-    """Learn from `response` (its bytes in `frame`) to a Fetch of `asked` sent at `sent_at` by `source` (watch, proof, client)."""
+    """Learn from `response` (its bytes in `frame`) to a Fetch of `asked` sent at `sent_at` by `source`
+    (watch, proof, client).
+    """
     by_key = {(a.topic, a.partition): a for a in asked}
     woken: dict[Waiter, Partition] = {}
     for answered in response.partitions:
@@ -147,14 +151,18 @@ def learn_error(
 
 
 def _diverged(broker: Broker, partition: Partition, end_offset: int) -> None:
-    """The log was truncated below what is stored: what lies at or above `end_offset` is void, and the check repeats."""
+    """The log was truncated below what is stored: what lies at or above `end_offset` is void, and the check
+    repeats.
+    """
     log.warning("%r was truncated: dropping its blocks from offset %d", partition, end_offset)
     broker.invalidate(partition, max(end_offset, 0), "diverged")
     partition.truth.unchecked = partition.has_stored(broker.cache)
 
 
 def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
-    """A newer leader epoch is proven: what was not below the old HW was never proven visible and goes; the rest is checked first."""
+    """A newer leader epoch is proven: what was not below the old HW was never proven visible and goes; the
+    rest is checked first.
+    """
     truth = partition.truth
     if learned is Learned.NEW_EPOCH:
         log.info("%r is in leader epoch %d", partition, truth.epoch)
@@ -163,7 +171,9 @@ def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> No
 
 
 def _checks(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
-    """Whether this successful Fetch stood at the end of the stored bytes and carried their epoch: then nothing has diverged."""
+    """Whether this successful Fetch stood at the end of the stored bytes and carried their epoch: then
+    nothing has diverged.
+    """
     return (
         asking.last_fetched_epoch >= 0
         and asking.fetch_offset == partition.tail

@@ -1,8 +1,11 @@
 """Forebay's own connections to the broker, for the watch: opened, authenticated, reopened. [socket]
 
-Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own at all. It must not know
-what is asked over them. Invariants: a link is handed out only when the broker has answered a Metadata request on it, which a
-listener that wants credentials does not; a link that is lost is opened again after a pause that doubles up to MAX_PAUSE_S.
+Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its
+own at all. It must not know
+what is asked over them. Invariants: a link is handed out only when the broker has answered a Metadata
+request on it, which a
+listener that wants credentials does not; a link that is lost is opened again after a pause that doubles up
+to MAX_PAUSE_S.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class OwnLinks:
         self._open("proof")
 
     def link(self, name: str) -> UpstreamLink | None:
-        """The link of that name if it is open; else it is being opened, and the watch is pumped when it is."""
+        """The link of that name if it is open; else it is being opened, and the watch is pumped when it is.
+        """
         link = self._links.get(name)
         if link is None or link.closed:
             self._open(name)
@@ -90,7 +94,9 @@ class OwnLinks:
         self._broker.watch.pump()
 
     async def _greet(self, link: UpstreamLink) -> None:
-        """ApiVersions, our own credentials if there are any, and one Metadata request to see that we may ask at all."""
+        """ApiVersions, our own credentials if there are any, and one Metadata request to see that we may ask
+        at all.
+        """
         hello = control.build_api_versions_request(
             API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
         )
@@ -108,7 +114,8 @@ class OwnLinks:
         reason = f"{error}" or type(error).__name__
         if reason != self.refusal:
             log.warning(
-                "the watch has no link of its own to %s (%s): partitions are watched on waiting clients' links; "
+                "the watch has no link of its own to %s (%s): partitions are watched on waiting clients'
+                links; "
                 "where the broker asks for credentials, set upstreamCredentials",
                 self._listener.upstream,
                 reason,

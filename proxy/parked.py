@@ -1,11 +1,16 @@
-"""A Fetch that memory speaks for: answered at once, or parked until there is enough, or given up and forwarded.
+"""A Fetch that memory speaks for: answered at once, or parked until there is enough, or given up and
+forwarded.
 
-Owns the waiting of one Fetch and the answer from memory. It must not know how news arrives: it is woken, and looks again.
+Owns the waiting of one Fetch and the answer from memory. It must not know how news arrives: it is woken, and
+looks again.
 Invariants (ReplicaManager.fetchMessages, DelayedFetch):
-* it is answered when the readable bytes of all its partitions reach min_bytes, or at max_wait with what there is.
+* it is answered when the readable bytes of all its partitions reach min_bytes, or at max_wait with what
+  there is.
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
-* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`; then it is a miss.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty at max_wait.
+* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
+  then it is a miss.
+* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves
+  empty at max_wait.
 """
 
 from __future__ import annotations
@@ -64,7 +69,7 @@ class ParkedFetch:
             self._end()
             self.record.abandoned()
 
-    # -- deciding ---------------------------------------------------------------------------------------------------
+    # -- deciding ------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return self.record.link.broker.now()
@@ -116,7 +121,7 @@ class ParkedFetch:
                 hit.release()
         return total >= request.min_bytes
 
-    # -- waiting ----------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------
 
     def _hold(self, looks: Sequence[Looked], asking: Sequence[Looked]) -> bool:
         """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
@@ -169,14 +174,16 @@ class ParkedFetch:
             self.record.link.broker.unpark(self.record.link, self)
         self.held = []
 
-    # -- leaving ----------------------------------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------------------
 
     def _forward(self, looks: list[Looked]) -> None:
         self._end()
         fetch.forward_fetch(self.record, self._frame, looks)
 
     def _finish(self, looks: list[Looked]) -> None:
-        """max_wait is over: what is readable leaves, the rest is named empty; a partition nothing is known of is the broker's."""
+        """max_wait is over: what is readable leaves, the rest is named empty; a partition nothing is known
+        of is the broker's.
+        """
         unknown = any(looked.look in (Look.MISS, Look.PASS) for looked in looks)
         unserved = any(
             looked.look is Look.ASK
@@ -220,7 +227,9 @@ def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
 
 
 def _read(record: FetchRecord, looks: Sequence[Looked]) -> tuple[list[FetchAnswer], list[Hit]]:
-    """Whole batches in partition order, within the request's and each partition's bytes; the first may be oversized, once (KIP-74)."""
+    """Whole batches in partition order, within the request's and each partition's bytes; the first may be
+    oversized, once (KIP-74).
+    """
     cache, request = record.link.broker.cache, record.request
     aborted: tuple[()] | None = () if request.isolation_level == READ_COMMITTED else None
     room = request.max_bytes

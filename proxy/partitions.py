@@ -1,7 +1,9 @@
 """Every partition this process knows, by topic id and by topic name.
 
-Owns the table and its bound. It must not know sockets. Invariants: one `Partition` per (topic id, index); a topic re-created under
-its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks are dropped.
+Owns the table and its bound. It must not know sockets. Invariants: one `Partition` per (topic id, index); a
+topic re-created under
+its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks are
+dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Partition:
         self.retry_at = float("-inf")
 
     def stored_end(self) -> int:
-        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch case F). -1 unknown."""
+        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW
+        (DelayedFetch case F). -1 unknown.
+        """
         high_watermark = self.truth.high_watermark
         if high_watermark < 0:
             return self.stand_at
@@ -86,7 +90,7 @@ class Partition:
 
 
 class Partitions:
-    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass as before)."""
+    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass)."""
 
     __slots__ = ("_by_key", "cache", "limit", "refused")
 

@@ -1,11 +1,16 @@
-"""One of the watch's Fetches over many partitions: what it asks, when it asks again, and its fetch session if it has one.
+"""One of the watch's Fetches over many partitions: what it asks, when it asks again, and its fetch session
+if it has one.
 
-Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). It must not know who waits for the news.
+Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). It must not know who
+waits for the news.
 Invariants:
-* at most one request in flight; a partition is `covered` exactly while a long poll that names it is unanswered.
-* each partition is asked at the end of what is stored, not beyond the HW, with its epoch, no rack id, as few bytes as Kafka allows
+* at most one request in flight; a partition is `covered` exactly while a long poll that names it is
+  unanswered.
+* each partition is asked at the end of what is stored, not beyond the HW, with its epoch, no rack id, as few
+  bytes as Kafka allows
   (one batch comes regardless), or up to a block where visible bytes are missing.
-* what a session's answer omits is confirmed as last shown (FetchSession.CachedPartition.maybeUpdateResponseData), unless the
+* what a session's answer omits is confirmed as last shown
+  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the
   answer was throttled empty or refused as a whole.
 """
 
@@ -29,11 +34,14 @@ if TYPE_CHECKING:
     from proxy.upstream_link import UpstreamLink
 
 VERSION = 13
-"""Topic ids, epochs and divergence; the first that names topics by id (KIP-516). Every broker from 3.1 on speaks it."""
+"""Topic ids, epochs and divergence; the first that names topics by id (KIP-516). Every broker from 3.1 on
+speaks it.
+"""
 CLIENT_ID = "forebay-watch"
 FEW_BYTES = 1
 REST_S = 0.1
-"""Pause after an answer that said nothing: the broker refused the request as a whole, or the link was lost."""
+"""Pause after an answer that said nothing: the broker refused the request as a whole, or the link was lost.
+"""
 NEW_SESSION = (0, 0)
 NO_SESSION = (0, -1)
 
@@ -60,7 +68,9 @@ def plan_asked(partition: Partition, last_epoch: int, block_bytes: int) -> Fetch
 
 
 class Poll:
-    """A line of Fetches on one link. `source` names it in counters; `in_session` keeps a session (id 0: the broker grants none)."""
+    """A line of Fetches on one link. `source` names it in counters; `in_session` keeps a session (id 0: the
+    broker grants none).
+    """
 
     __slots__ = (
         "_asked",

@@ -1,8 +1,11 @@
 """What is not understood, or need not be, is passed on as it came.
 
-Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions (capped), SaslHandshake and
-SaslAuthenticate (passed through; version 0 of the handshake is followed by unframed tokens, so the connection goes blind).
-It must not know Produce, Fetch or the cache. Invariants: bytes are not changed, but for the ApiVersions answer.
+Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions
+(capped), SaslHandshake and
+SaslAuthenticate (passed through; version 0 of the handshake is followed by unframed tokens, so the
+connection goes blind).
+It must not know Produce, Fetch or the cache. Invariants: bytes are not changed, but for the ApiVersions
+answer.
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from protocol import api, api_versions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
     from protocol.header import RequestHeader
+    from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.replies import Reply
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
 """What clients may be offered of the APIs whose bodies are read on the data path."""
 HANDSHAKE_ERROR_AT = 8
-"""Index of the error code in a SaslHandshake response frame: length, correlation id, error code (SaslHandshakeResponse.json)."""
+"""Index of the error code in a SaslHandshake response frame: length, correlation id, error code
+(SaslHandshakeResponse.json).
+"""
 
 
 def relay(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
@@ -42,13 +47,17 @@ def relay_api_versions(link: ClientLink, head: RequestHeader, frame: Frame) -> N
 
 
 def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """A client authenticates: passed through. From here on the link to the broker has an identity and is never reopened."""
+    """A client authenticates: passed through. From here on the link to the broker has an identity and is
+    never reopened.
+    """
     link.upstream.authenticated = True
     relay(link, head, frame)
 
 
 def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is a blind pipe."""
+    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection
+    is a blind pipe.
+    """
     link.upstream.authenticated = True
     if head.api_version > 0:
         relay(link, head, frame)

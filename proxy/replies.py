@@ -1,7 +1,9 @@
 """The replies of one connection leave in the order of its requests.
 
-Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends it.
-Invariants: a place is reserved when its request has been peeked; it is completed at most once; a completed reply leaves when
+Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends
+it.
+Invariants: a place is reserved when its request has been peeked; it is completed at most once; a completed
+reply leaves when
 all places before it have. A request that expects no reply (acks=0) reserves no place.
 """
 
@@ -31,7 +33,9 @@ class Reply:
         self.outgoing: Outgoing | None = None
 
     def complete(self, buffers: Sequence[Sendable], on_sent: Sent | None = None) -> None:
-        """Fill the place with one whole response frame; on_sent(True) once its last byte left, on_sent(False) if it never will."""
+        """Fill the place with one whole response frame; on_sent(True) once its last byte left,
+        on_sent(False) if it never will.
+        """
         if self.buffers is not None:
             raise AssertionError("a reply is completed once")
         self.buffers = buffers
@@ -39,7 +43,9 @@ class Reply:
         self._replies.release()
 
     def copy_out(self) -> bool:
-        """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this moment."""
+        """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this
+        moment.
+        """
         if self.outgoing is not None:
             return self.outgoing.copy_out()
         if self.buffers is not None:
@@ -82,7 +88,9 @@ class Replies:
             self._on_progress()
 
     def abandon(self) -> None:
-        """The connection is gone: completed replies learn that they were not sent, later completions go nowhere."""
+        """The connection is gone: completed replies learn that they were not sent, later completions go
+        nowhere.
+        """
         line, self._line = self._line, deque()
         for reply in line:
             if reply.buffers is not None and reply.on_sent:

@@ -15,8 +15,8 @@ from proxy.relay import relay, relay_api_versions, relay_sasl, relay_sasl_handsh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
     from protocol.header import RequestHeader
+    from protocol.wire import Frame
     from proxy.client_link import ClientLink
 
     Handler = Callable[[ClientLink, RequestHeader, Frame], None]

@@ -1,7 +1,9 @@
 """Forebay's own authentication toward the broker, for the watch: PLAIN, SCRAM and OAUTHBEARER as a client.
 
-Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's SaslHandshake v1 and
-SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its business: that is passed through.
+Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's
+SaslHandshake v1 and
+SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its business: that is
+passed through.
 Invariants: secrets are read from their files at each authentication and kept nowhere.
 """
 
@@ -32,7 +34,7 @@ class Refused(Exception):
 
 
 async def authenticate(link: UpstreamLink, credentials: UpstreamCredentials) -> None:
-    """Run one whole exchange on a fresh link. `Refused`, or ConnectionError where the broker closes instead."""
+    """Run one whole exchange on a fresh link. `Refused`, or ConnectionError where it closes instead."""
     mechanism = credentials.mechanism
     hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism)
     answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)

@@ -1,10 +1,13 @@
 """What the broker has said of one partition, and how long memory may rely on it. Pure: `now` is an argument.
 
-Owns leader epoch, high watermark (HW), last stable offset (LSO), log start and the lease. It must not know the cache, links or tasks.
+Owns leader epoch, high watermark (HW), last stable offset (LSO), log start and the lease. It must not know
+the cache, links or tasks.
 Invariants:
-* HW, LSO and log start belong to the epoch that the asking Fetch carried, and within it only grow: the greatest shown counts,
+* HW, LSO and log start belong to the epoch that the asking Fetch carried, and within it only grow: the
+  greatest shown counts,
   since answers of several links cross (design, "Lease").
-* an epoch is proven only by a successful Fetch that carried it (Metadata runs ahead of the log: BrokerMetadataPublisher).
+* an epoch is proven only by a successful Fetch that carried it (Metadata runs ahead of the log:
+  BrokerMetadataPublisher).
 * an answer to a Fetch without an epoch (-1) is about no epoch and teaches nothing that memory may rely on.
 """
 
@@ -30,7 +33,9 @@ class Learned(Enum):
 
 
 class Truth:
-    """One partition as the broker last described it. Offsets are -1 while unknown; times are seconds of a monotonic clock."""
+    """One partition as the broker last described it. Offsets are -1 while unknown; times are seconds of a
+    monotonic clock.
+    """
 
     __slots__ = (
         "end_before",
@@ -74,7 +79,9 @@ class Truth:
         log_start_offset: int,
         lease_until: float,
     ) -> Learned:
-        """A successful Fetch answer to a request that carried `carried_epoch`; the lease counts from the request's sending."""
+        """A successful Fetch answer to a request that carried `carried_epoch`; the lease counts from the
+        request's sending.
+        """
         if carried_epoch < 0 or carried_epoch < self.epoch:
             return Learned.NOTHING
         if carried_epoch > self.epoch:
@@ -118,14 +125,3 @@ class Truth:
     def saw_transactional(self, last_offset: int) -> None:
         """A transactional or control batch ends at `last_offset`."""
         self.last_transactional_offset = max(self.last_transactional_offset, last_offset)
-
-    def serves_committed(self, fetch_offset: int, stored_end: int) -> bool:
-        """Whether [fetch_offset, LSO) certainly has no part of a transaction: none seen from there on, and nothing unseen.
-
-        A transaction that an answer from `fetch_offset` would list has its marker at or after it (TransactionIndex.collectAbortedTxns);
-        below the LSO that marker lies in what is stored, and was seen, if what is stored reaches the HW.
-        """
-        return (
-            fetch_offset > self.last_transactional_offset
-            and stored_end >= self.high_watermark <= self.last_stable_offset
-        )

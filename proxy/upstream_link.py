@@ -1,10 +1,13 @@
 """One connection to the broker: requests out, each answer to whoever asked. [socket]
 
-Owns connecting, the line of unanswered requests and the reopen rule. It must not know what a request means beyond the facts
+Owns connecting, the line of unanswered requests and the reopen rule. It must not know what a request means
+beyond the facts
 that the rule needs. Invariants:
-* answers come in the order of the requests (a broker works on one request of a connection at a time); anything else ends it.
+* answers come in the order of the requests (a broker works on one request of a connection at a time);
+  anything else ends it.
 * every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
-* a link that closed is reopened silently only where nobody can miss anything (design, "A connection"): nothing unanswered, no
+* a link that closed is reopened silently only where nobody can miss anything (design, "A connection"):
+  nothing unanswered, no
   acks=0 Produce since the last answered request, no share session (KIP-932), nobody authenticated on it.
 """
 
@@ -37,7 +40,9 @@ log = logging.getLogger("forebay.upstream")
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """How to reach the broker. `ssl_context` None is plaintext; `server_hostname` is what its certificate must name."""
+    """How to reach the broker. `ssl_context` None is plaintext; `server_hostname` is what its certificate
+    must name.
+    """
 
     host: str
     port: int
@@ -158,7 +163,9 @@ class UpstreamLink:
             self._wire.release_reading(why)
 
     async def call(self, frame: Sendable, correlation_id: int) -> Frame:
-        """Send one of Forebay's own requests and wait for its answer. ConnectionError if the link is lost first."""
+        """Send one of Forebay's own requests and wait for its answer. ConnectionError if the link is lost
+        first.
+        """
         answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
         self.send(frame, correlation_id, lambda f: None if answer.done() else answer.set_result(f))
         got = await answer
@@ -173,7 +180,9 @@ class UpstreamLink:
             if self._wire is wire:
                 self._wire = None
                 self._counters.upstream_connect_errors += 1
-                reason = f"cannot reach the broker at {self._dial.host}:{self._dial.port}: {error or type(error).__name__}"
+                reason = f"cannot reach the broker at {self._dial.host}:{self._dial.port}: {
+                    error or type(error).__name__
+                }"
                 self._lose(reason)
 
     def _on_frame(self, frame: Frame) -> None:

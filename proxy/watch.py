@@ -1,9 +1,13 @@
-"""Forebay's own standing Fetch: leases, HW, LSO, log start and epochs of the partitions that somebody tails or was served lately.
+"""Forebay's own standing Fetch: leases, HW, LSO, log start and epochs of the partitions that somebody tails
+or was served lately.
 
-Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls of at most 500 each with a
-link and a session of its own, proofs (max_wait 0) at once for what no poll covers yet. It must not know bytes or replies.
+Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls
+of at most 500 each with a
+link and a session of its own, proofs (max_wait 0) at once for what no poll covers yet. It must not know
+bytes or replies.
 Invariants (design, "The watch"):
-* a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for is always covered.
+* a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
+  is always covered.
 * one proof in flight; a partition that answers with an error is retried apart, with back-off.
 * where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
 """
@@ -62,7 +66,7 @@ class Watch:
         """Partitions that a standing poll of Forebay's own follows."""
         return len(self._hot) + sum(len(idle.members) for idle in self._idle)
 
-    # -- what others ask of it ----------------------------------------------------------------------------------------
+    # -- what others ask of it -----------------------------------------------------------------------------
 
     def cover(self, partition: Partition, link: ClientLink) -> bool:
         """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
@@ -80,7 +84,9 @@ class Watch:
         return True
 
     def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
-        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset and an epoch."""
+        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an
+        offset and an epoch.
+        """
         truth = partition.truth
         if asked is not None:
             if partition.stand_at < 0:
@@ -122,7 +128,7 @@ class Watch:
         self._link_polls.pop(link, None)
         self._link_proofs.pop(link, None)
 
-    # -- whose link ---------------------------------------------------------------------------------------------------
+    # -- whose link ----------------------------------------------------------------------------------------
 
     def _own(self, partition: Partition) -> bool:
         return self._broker.own_links.usable and not partition.own_link_refused
@@ -134,14 +140,14 @@ class Watch:
         return poll.in_flight or poll.send(link.upstream, (partition,))
 
     def _cover_on(self, link: ClientLink) -> bool:
-        """The waiting client's own link carries a poll over what it waits for: session-less, one at a time."""
+        """The waiting client's own link carries a poll over what it waits for: session-less, one at once."""
         poll = self._link_polls.get(link)
         if poll is None:
             poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
         waiting = self._broker.parked_partitions(link)
         return poll.in_flight or poll.send(link.upstream, waiting)
 
-    # -- the polls ----------------------------------------------------------------------------------------------------
+    # -- the polls -----------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Send whatever is due."""
@@ -204,7 +210,9 @@ class Watch:
         self.pump()
 
     def tick(self, now: float) -> None:
-        """Once in a while: partitions whose back-off is over are asked again, unwanted ones leave the idle polls, leases are counted."""
+        """Once in a while: partitions whose back-off is over are asked again, unwanted ones leave the idle
+        polls, leases are counted.
+        """
         for idle in self._idle:
             idle.drop_unwanted(now)
         for partition in self._broker.partitions:
@@ -224,7 +232,7 @@ class Watch:
         lapsed = sum(last <= p.truth.lease_until < now for p in self._hot)
         self._broker.counters.lease_lapses += lapsed
 
-    # -- metadata -----------------------------------------------------------------------------------------------------
+    # -- metadata ------------------------------------------------------------------------------------------
 
     def ask_metadata(self, topic: str | bytes, link: ClientLink | None = None) -> None:
         """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic."""
@@ -291,7 +299,9 @@ class IdlePoll:
         return self._poll.in_flight and partition in self._named
 
     def pump(self, own: OwnLinks) -> None:
-        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names everything."""
+        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names
+        everything.
+        """
         now = self._broker.now()
         if self._poll.in_flight or not self.members or now < self._rest_until:
             return

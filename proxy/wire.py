@@ -1,10 +1,13 @@
 """One framed socket: frames in, buffers out. [socket]
 
-Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends what it is given in
+Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends
+what it is given in
 order, in pieces small enough that a slow reader holds little. It knows no API and no peer beyond the bytes.
 Invariants:
-* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are counted then.
-* the transport holds at most one piece; everything else waits here, where memory of the arena can still be copied out.
+* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are
+  counted then.
+* the transport holds at most one piece; everything else waits here, where memory of the arena can still be
+  copied out.
 * after `close` or a lost connection every waiting `on_sent` runs once with False.
 """
 
@@ -62,7 +65,9 @@ class Outgoing:
 
 
 class Wire(asyncio.BufferedProtocol):
-    """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None), on_bad(BadFrame), on_eof()."""
+    """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None),
+    on_bad(BadFrame), on_eof().
+    """
 
     def __init__(
         self,
@@ -91,10 +96,12 @@ class Wire(asyncio.BufferedProtocol):
         self.peer = ""
         self.frames = 0
 
-    # -- asyncio's side -------------------------------------------------------------------------------------------------
+    # -- asyncio's side ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open. Writes are 'paused' from the first byte the kernel did not take, resumed at none left."""
+        """The socket is open. Writes are 'paused' from the first byte the kernel did not take, resumed at
+        none left.
+        """
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=1, low=0)
         self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
@@ -152,7 +159,7 @@ class Wire(asyncio.BufferedProtocol):
             self._piece_left(self._outbox[0])
         self._feed()
 
-    # -- our side -------------------------------------------------------------------------------------------------------
+    # -- our side ------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -172,7 +179,9 @@ class Wire(asyncio.BufferedProtocol):
     def send(
         self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None = None
     ) -> Outgoing | None:
-        """Send `buffers` after all that was given before. None when the socket is closed (on_sent(False) has run)."""
+        """Send `buffers` after all that was given before. None when the socket is closed (on_sent(False) has
+        run).
+        """
         if self._closed or self._closing:
             if on_sent:
                 on_sent(False)
@@ -212,7 +221,9 @@ class Wire(asyncio.BufferedProtocol):
             head.on_sent(True)
 
     def hold_reading(self, why: object) -> None:
-        """Take no more from the peer until every reason given here was released. Reasons are compared by identity."""
+        """Take no more from the peer until every reason given here was released. Reasons are compared by
+        identity.
+        """
         first = not self._read_holds
         self._read_holds[id(why)] = why
         if first and self._transport is not None:
@@ -238,7 +249,9 @@ class Wire(asyncio.BufferedProtocol):
         self._blind = sink
 
     def close_when_sent(self) -> None:
-        """Close once everything that was given to `send` has left; nothing more is read. A socket still connecting sends first."""
+        """Close once everything that was given to `send` has left; nothing more is read. A socket still
+        connecting sends first.
+        """
         if self._closed or self._closing:
             return
         self._closing = True

@@ -1,0 +1,210 @@
+"""A real `forebay serve` in front of a real broker, for tests, demo and bench.
+
+Owns the process, its configuration file, its ports and what an operator would read from it: metrics, readiness, access log. It must
+not know Kafka beyond addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.broker.kafka import KafkaCluster
+from tests.broker.ports import PortLease, lease_port
+from tests.broker.settings import HOST, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.05
+
+
+class SidecarFailed(RuntimeError):
+    """Forebay did not start; the message holds its log."""
+
+
+class Sidecar:
+    """One Forebay. `listeners` are entries of its configuration; `settings` everything else."""
+
+    def __init__(
+        self,
+        listeners: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, Any] | None = None,
+        leases: Sequence[PortLease] = (),
+    ) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="forebay-"))
+        self.log_directory = self.directory / "access"
+        self.log_directory.mkdir()
+        self._leases = [*leases, lease_port()]
+        self.admin_port = self._leases[-1].port
+        self._settings = {
+            "listeners": [dict(entry) for entry in listeners],
+            "cache": {"size": "64MiB"},
+            "admin": {"listen": f"{HOST}:{self.admin_port}"},
+            "accessLog": {"directory": str(self.log_directory)},
+            "log": {"level": "info", "format": "text"},
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: the first listener."""
+        return str(self._settings["listeners"][0]["listen"])
+
+    @property
+    def log_path(self) -> Path:
+        """Forebay's own log."""
+        return self.directory / "forebay.log"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log_tail(self, size_bytes: int = 6000) -> str:
+        """The end of Forebay's own log."""
+        return self.log_path.read_text(errors="replace")[-size_bytes:] if self.log_path.exists() else ""
+
+    def start(self) -> Self:
+        """Start, and wait until it is ready."""
+        config = self.directory / "forebay.yaml"
+        config.write_text(json.dumps(self._settings, indent=1))  # JSON is YAML
+        command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise SidecarFailed(f"forebay is not ready:\n{self.log_tail()}")
+            time.sleep(POLL_S)
+        return self
+
+    def is_ready(self) -> bool:
+        """What /readyz says."""
+        try:
+            return bool(self.admin("/readyz"))
+        except OSError:
+            return False
+
+    def admin(self, path: str) -> str:
+        """GET from the admin server. urllib.error.URLError (an OSError) for anything but 200."""
+        with urllib.request.urlopen(f"http://{HOST}:{self.admin_port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def metrics(self) -> dict[tuple[str, ...], float]:
+        """The scrape: (sample name, label values in the order of their names...) -> value."""
+        samples = {}
+        for family in text_string_to_metric_families(self.admin("/metrics")):
+            for sample in family.samples:
+                labels = (value for _, value in sorted(sample.labels.items()))
+                samples[sample.name, *labels] = sample.value
+        return samples
+
+    def fetch_counts(self, kind: str = "bytes") -> dict[tuple[str, str], float]:
+        """(result, reason) -> record bytes or partitions of fetches, those above zero."""
+        name = f"forebay_fetch_{kind}_total"
+        counts = {}
+        for key, value in self.metrics().items():
+            if key[0] == name and value:
+                reason, result = key[1], key[2]
+                counts[result, reason] = value
+        return counts
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop it; the exit code. A second call does nothing."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def access_lines(self) -> list[dict[str, Any]]:
+        """Every line of the access log, in order; call it after `stop`."""
+        import gzip
+
+        lines = []
+        for path in sorted(self.log_directory.iterdir()):
+            opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
+            with opened as file:
+                lines += [json.loads(line) for line in file]
+        return lines
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            error.add_note(f"Forebay's log ends:\n{self.log_tail()}")
+        self.stop()
+        for lease in self._leases:
+            lease.release()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Pair:
+    """A broker with a Forebay beside it, in sidecar mode: what the broker advertises to clients is Forebay."""
+
+    def __init__(
+        self, cluster: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._lease = lease_port()
+        client = Listener("CLIENT", advertised=(HOST, self._lease.port))
+        self.broker = KafkaCluster(listeners=[client], **(cluster or {}))
+        self._given = settings
+        self.sidecar: Sidecar
+
+    @property
+    def direct(self) -> str:
+        """Bootstrap servers past Forebay."""
+        return self.broker.direct
+
+    @property
+    def through(self) -> str:
+        """Bootstrap servers through Forebay."""
+        return f"{HOST}:{self._lease.port}"
+
+    def __enter__(self) -> Self:
+        self.broker.__enter__()
+        host, port = self.broker.address("CLIENT")
+        entry = {"listen": self.through, "upstream": f"{host}:{port}"}
+        self.sidecar = Sidecar([entry], self._given, [self._lease])
+        try:
+            self.sidecar.start()
+        except BaseException:
+            self.sidecar.__exit__(None, None, None)
+            self.broker.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sidecar.__exit__(kind, error, trace)
+        self.broker.__exit__(kind, error, trace)
