@@ -1,24 +1,42 @@
-# `make` lists the targets; each recipe is one line. Everything that is built or fetched for this clone lands in .venv and .build.
-PYTHON ?= python3
+# `make` lists the targets; each recipe is one line. What is built lands in .venv, .build and blockcache/*.so; Kafka's
+# jars go to the user's cache directory, for all clones.
 BIN := .venv/bin
+PYTHON ?= $(shell .ci/need --python)
+WORKERS ?= 2
 .DEFAULT_GOAL := help
 
-.PHONY: help build check unit test clean
+.PHONY: help build demo test check unit e2e docs tools clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/.ready: pyproject.toml
-	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -e '.[audit]' --group dev && touch $@
+	@.ci/need python cc
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade 'pip>=25.1' && $(BIN)/pip install -q -e '.[audit]' --group dev && touch $@
 
 build: .venv/.ready ## the virtual environment, the C extension and .venv/bin/forebay
-	$(BIN)/python -m blockcache._build
+	@.ci/need cc && $(BIN)/python -m blockcache._build
 
-check: build ## format, lint, types, import contracts
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
+	@.ci/need java && $(BIN)/python -m tests.broker.jars
 
-test: check ## everything that CI runs
-	$(BIN)/pytest
+demo: build tools ## a broker, Forebay and clients on this machine, with live progress; under three minutes
+	$(BIN)/python -m bench.demo
+
+check: build ## format, lint, types, import contracts, generated documents
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog --check
+
+test: check tools ## everything that CI runs; WORKERS=2 run side by side
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+unit: build ## the tests that need no broker
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m 'not e2e'
+
+e2e: build tools ## the tests on real brokers
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m e2e
+
+docs: build ## write docs/configuration.md and docs/metrics.md from the code
+	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog
 
 clean: ## remove what was built in this clone
-	rm -rf .venv .build
+	rm -rf .venv .build blockcache/_pyfastcache* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.broker.java import find_java
+from tests.broker.java import JavaMissing, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,3 +154,11 @@ def ivy_jar() -> Path:
         for jar in sorted((directory / "pyspark" / "jars").glob("ivy-*.jar")):
             return jar
     raise FetchFailed("Apache Ivy not found: it comes with PySpark (pip install '.[audit]', or make build)")
+
+
+if __name__ == "__main__":
+    try:
+        for pinned in VERSIONS:
+            kafka_jars(pinned)
+    except (FetchFailed, JavaMissing) as error:
+        sys.exit(str(error))
