@@ -85,6 +85,29 @@ def test_every_voter_is_a_pod_of_its_set(tmp_path: Path) -> None:
     assert rendered.one("Service", "events-brokers")["spec"]["publishNotReadyAddresses"] is True
 
 
+def test_large_numbers_stay_whole() -> None:
+    """Helm holds numbers as floats: a retention would read 2.592e+08, a user id of OpenShift 1.00068e+09."""
+    owner = {"runAsUser": 1000680000, "runAsGroup": 1000680000}
+    values = {
+        "securityContext": owner,
+        "broker": {"securityContext": owner, "config": {"log.retention.ms": 259200000}},
+        "config": {"cache": {"size": 1 << 30}},
+    }
+    rendered = render(values)
+    properties = parse_properties(
+        rendered.one("ConfigMap", "trial-forebay-broker")["data"]["server.properties"]
+    )
+    pod = rendered.one("StatefulSet")["spec"]["template"]["spec"]
+    owners = [
+        container["securityContext"]["runAsUser"]
+        for container in (*pod["initContainers"], *pod["containers"])
+    ]
+    assert properties["log.retention.ms"] == "259200000"
+    assert [*owners, pod["securityContext"]["fsGroup"]] == [1000680000] * 3
+    assert all(type(owner) is int for owner in owners)
+    assert "cache of 1073741824 bytes" in rendered.notes
+
+
 def test_own_properties_are_kept_but_cannot_undo_the_listeners(tmp_path: Path) -> None:
     values = {
         "broker": {

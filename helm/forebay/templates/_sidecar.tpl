@@ -42,8 +42,8 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     {{- end }}
   securityContext:
     runAsNonRoot: true
-    runAsUser: {{ .Values.securityContext.runAsUser }}
-    runAsGroup: {{ .Values.securityContext.runAsGroup }}
+    runAsUser: {{ int64 .Values.securityContext.runAsUser }}
+    runAsGroup: {{ int64 .Values.securityContext.runAsGroup }}
     allowPrivilegeEscalation: false
     readOnlyRootFilesystem: true
     capabilities: {drop: [ALL]}

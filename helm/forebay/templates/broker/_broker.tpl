@@ -28,7 +28,10 @@ Invariants: the client listener is bound to the loopback and advertises Forebay'
 {{- join "," $voters }}
 {{- end }}
 
-{{/* All of server.properties that is the same on every node; broker.sh adds node.id and advertised.listeners. */}}
+{{/*
+All of server.properties that is the same on every node; broker.sh adds node.id and advertised.listeners. Numbers go through toJson
+and int64 here and elsewhere: Helm holds them as floats and would print 259200000 as 2.592e+08.
+*/}}
 {{- define "forebay.broker.properties" -}}
 {{- $listener := index .Values.config.listeners 0 }}
 {{- if not (has (include "forebay.host" $listener.upstream) (list "127.0.0.1" "localhost")) }}
@@ -46,7 +49,7 @@ Invariants: the client listener is bound to the loopback and advertises Forebay'
 {{- end }}
 {{- $replicas := int .Values.broker.replicas }}
 {{- range $key, $value := .Values.broker.config }}
-{{ $key }}={{ $value }}
+{{ $key }}={{ kindIs "string" $value | ternary $value (toJson $value) }}
 {{- end }}
 process.roles=broker,controller
 controller.quorum.voters={{ include "forebay.broker.voters" . }}
