@@ -1,8 +1,8 @@
 """What all tests share: the session's real broker, its logs beside a failure, and who runs beside whom.
 
-Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the grouping for
-xdist: the end-to-end tests of one file stay on one worker, so no more files than workers have brokers at
-once.
+Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the grouping for xdist:
+the end-to-end tests of one file stay on one worker, where their fixtures start once; so do all that need Spark.
+A worker thus has the session's broker and those of the file it is at.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif item.path.parent.name == "spark_audit":
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -119,7 +119,7 @@ def test_c_files_have_a_head() -> None:
 
 
 def has_subject(name: str) -> bool:
-    """Whether test_x.py or test_x_detail.py has an x: a file or folder of the mirrored package or beside it."""
+    """Whether test_x.py or test_x_detail.py has an x: a file or folder of the package or beside it."""
     test = Path(name)
     places = (test.parent, Path(*test.parent.parts[1:]))
     below = [
