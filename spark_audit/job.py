@@ -1,0 +1,188 @@
+"""The audit from paths to findings: the one place where Spark jobs are started.
+
+Owns the order of the work, what is cached, and the Parquet tables in `<out>/tables`. Must not know HTML.
+Invariants: the log is parsed once (lines are cached, then the facts); what is collected to the driver is
+bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain values only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_audit import tables
+from spark_audit.reading import FileCount, Inputs, count_files, count_problems, good_lines, read_lines
+from spark_audit.reconcile import Comparison, Counters, Totals, compare
+from spark_audit.sizing import Sizing, build_sizing
+
+TOP: Final = 15
+WINDOWS: Final = 240
+_WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
+
+Row = dict[str, Any]
+
+
+class NothingToRead(Exception):
+    """No good fetch line in the input; the message says what there was instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. `cache_size_bytes` and `window_ms` are None to be taken from the log."""
+
+    inputs: Inputs
+    out: Path
+    counters: Counters | None = None
+    cache_size_bytes: int | None = None
+    window_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the audit found: rows of the tables as plain dictionaries, in the order they are shown."""
+
+    files: list[FileCount]
+    problems: dict[str, int]
+    boots: list[Row]
+    window_ms: int
+    total: Row
+    totals: list[Row]
+    topics: list[Row]
+    clients: list[Row]
+    partitions: list[Row]
+    windows: list[Row]
+    lag_bands: list[Row]
+    latency: list[Row]
+    admissions: list[Row]
+    sizing: Sizing
+    cache_size_bytes: int | None
+    compared_boot: str | None
+    comparison: list[Comparison]
+    counters: Counters | None
+
+
+def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
+    """Read, compute, write the tables. NothingToRead: no fetch line could be read."""
+    say(f"reading {len(request.inputs.files) + len(request.inputs.urls)} inputs")
+    lines = read_lines(spark, request.inputs).persist()
+    files, problems = count_files(lines, request.inputs), count_problems(lines)
+    boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
+    if not any(boot["fetchLines"] for boot in boots):
+        raise NothingToRead(_describe_nothing(files, problems))
+    say(f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable")
+    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    window_ms = request.window_ms or plan_window_ms(
+        boots[0]["firstMs"], max(boot["lastMs"] for boot in boots)
+    )
+    cache_size_bytes = _current_size(request, boots)
+    facts = tables.build_facts(fetches, window_ms).persist()
+    written = _write_tables(facts, fetches, blocks, window_ms, request.out / "tables", say)
+    say("computing the sizing curve")
+    sizing = build_sizing(fetches, cache_size_bytes)
+    _write_curve(spark, sizing, request.out / "tables")
+    compared_boot, comparison = _compare(request.counters, boots, facts)
+    return Findings(
+        files=files,
+        problems=problems,
+        boots=boots,
+        window_ms=window_ms,
+        total=_rows(tables.hit_ratio(facts))[0],
+        totals=_rows(written["totals"].orderBy("result", F.desc("bytes"), "reason")),
+        topics=_top(written["by_topic"], "topic"),
+        clients=_top(written["by_client"], "clientId"),
+        partitions=_top(written["by_partition"], "topic", "partition"),
+        windows=_rows(written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")),
+        lag_bands=_rows(written["lag_bands"].orderBy("bandIndex")),
+        latency=_rows(written["latency"].orderBy("result")),
+        admissions=_rows(
+            written["admissions"].groupBy("source").agg(F.sum("bytes").alias("bytes")).orderBy("source")
+        ),
+        sizing=sizing,
+        cache_size_bytes=cache_size_bytes,
+        compared_boot=compared_boot,
+        comparison=comparison,
+        counters=request.counters,
+    )
+
+
+def plan_window_ms(first_ms: int, last_ms: int) -> int:
+    """The finest of the usual windows of which at most half of WINDOWS cover the log, else the coarsest."""
+    for seconds in _WINDOW_SECONDS:
+        if (last_ms - first_ms) // (seconds * 1000) < WINDOWS // 2:
+            return seconds * 1000
+    return _WINDOW_SECONDS[-1] * 1000
+
+
+def _write_tables(
+    facts: DataFrame,
+    fetches: DataFrame,
+    blocks: DataFrame,
+    window_ms: int,
+    directory: Path,
+    say: Callable[[str], None],
+) -> dict[str, DataFrame]:
+    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
+    planned = {
+        "totals": tables.totals(facts),
+        "by_topic": tables.hit_ratio(facts, "topic"),
+        "by_partition": tables.hit_ratio(facts, "topic", "partition"),
+        "by_client": tables.hit_ratio(facts, "clientId"),
+        "by_window": tables.hit_ratio(facts, "windowMs"),
+        "misses": tables.reasons(facts, "miss", "topic"),
+        "passes": tables.reasons(facts, "pass", "topic"),
+        "lag_bands": tables.lag_bands(fetches),
+        "latency": tables.latency(fetches),
+        "admissions": tables.admissions(blocks, window_ms),
+    }
+    written = {}
+    for name, table in planned.items():
+        say(f"table {name}")
+        path = (directory / name).resolve().as_uri()
+        table.coalesce(1).write.mode("overwrite").parquet(path)
+        written[name] = facts.sparkSession.read.schema(table.schema).parquet(path)
+    return written
+
+
+def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
+    rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
+    columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
+    path = (directory / "sizing_curve").resolve().as_uri()
+    spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
+
+
+def _compare(
+    counters: Counters | None, boots: list[Row], facts: DataFrame
+) -> tuple[str | None, list[Comparison]]:
+    """Counters are of the process that was scraped: the boot whose log ends last."""
+    if counters is None:
+        return None, []
+    boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
+    rows = _rows(tables.totals(facts.where(F.col("boot") == boot)))
+    log: Totals = {(row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows}
+    return boot, compare(log, counters.totals)
+
+
+def _current_size(request: Request, boots: list[Row]) -> int | None:
+    """As the user says, else as the latest boot's files say, else as the counters say."""
+    latest = max(boots, key=lambda row: row["lastMs"])
+    counted = request.counters.cache_size_bytes if request.counters else None
+    return request.cache_size_bytes or latest["cacheSizeBytes"] or counted or None
+
+
+def _top(table: DataFrame, *keys: str) -> list[Row]:
+    return _rows(table.orderBy(F.desc("bytes"), *keys).limit(TOP))
+
+
+def _rows(table: DataFrame) -> list[Row]:
+    return [row.asDict() for row in table.collect()]
+
+
+def _describe_nothing(files: list[FileCount], problems: dict[str, int]) -> str:
+    if not files:
+        return "no .jsonl or .jsonl.gz file could be read"
+    counted = ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
+    total = sum(file.lines for file in files)
+    return f"{len(files)} files with {total} lines hold no fetch line that can be read ({counted})"

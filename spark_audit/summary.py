@@ -1,0 +1,121 @@
+"""The findings as one JSON document: what a program asks of an audit.
+
+Owns the names in summary.json and the few numbers derived for it and the page. Must not know Spark or HTML.
+Invariants: sizes in bytes, times in ms since 1970, ratios between 0 and 1 or null; keys are camelCase.
+"""
+
+from typing import Any, NamedTuple
+
+from metrics.access_log_schema import SCHEMA_VERSION
+from spark_audit.job import Findings
+
+
+class Outlook(NamedTuple):
+    """The sizing curve beside what happened, at the cache's own size; None where the size is not known."""
+
+    predicted_ratio: float | None
+    observed_ratio: float | None
+    admitted_bytes_per_s: float | None
+
+    def residence_s(self, size_bytes: int | None) -> float | None:
+        """For how long a cache of this size holds what is admitted."""
+        if not self.admitted_bytes_per_s or size_bytes is None:
+            return None
+        return size_bytes / self.admitted_bytes_per_s
+
+
+def build_outlook(findings: Findings) -> Outlook:
+    """Observed: hits of hits and misses, the sizing curve's population, so that the two can be compared."""
+    total, sizing = findings.total, findings.sizing
+    reachable = total["hitBytes"] + total["missBytes"]
+    at_size = [point for point in sizing.points if point.size_bytes == findings.cache_size_bytes]
+    admitted_bytes, span_ms = 0, 0
+    for boot in findings.boots:
+        if boot["admittedBytesLast"] is not None:
+            admitted_bytes += boot["admittedBytesLast"] - boot["admittedBytesFirst"]
+            span_ms += boot["lastMs"] - boot["firstMs"]
+    return Outlook(
+        predicted_ratio=sizing.hit_ratio(at_size[0].hit_bytes) if at_size else None,
+        observed_ratio=total["hitBytes"] / reachable if reachable else None,
+        admitted_bytes_per_s=1000 * admitted_bytes / span_ms if span_ms else None,
+    )
+
+
+def build_summary(findings: Findings) -> dict[str, Any]:
+    """The content of summary.json."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "log": _log(findings),
+        "fetches": findings.total,
+        "results": findings.totals,
+        "topics": findings.topics,
+        "clients": findings.clients,
+        "lagBands": findings.lag_bands,
+        "latency": findings.latency,
+        "admissions": findings.admissions,
+        "sizing": _sizing(findings, build_outlook(findings)),
+        "reconciliation": _reconciliation(findings),
+    }
+
+
+def _log(findings: Findings) -> dict[str, Any]:
+    return {
+        "files": len(findings.files),
+        "lines": sum(file.lines for file in findings.files),
+        "unreadableLines": sum(findings.problems.values()),
+        "unreadableLinesByProblem": findings.problems,
+        "incompleteFiles": [file.path for file in findings.files if file.incomplete],
+        "droppedLines": sum(boot["droppedLines"] or 0 for boot in findings.boots),
+        "firstMs": min(boot["firstMs"] for boot in findings.boots),
+        "lastMs": max(boot["lastMs"] for boot in findings.boots),
+        "windowMs": findings.window_ms,
+        "boots": findings.boots,
+    }
+
+
+def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
+    sizing = findings.sizing
+    return {
+        "cacheSizeBytes": findings.cache_size_bytes,
+        "predictedHitRatioBytes": outlook.predicted_ratio,
+        "observedHitRatioBytes": outlook.observed_ratio,
+        "bytes": sizing.total_bytes,
+        "achievableBytes": sizing.known_bytes,
+        "achievableRatioBytes": sizing.hit_ratio(sizing.known_bytes),
+        "unknownAgeBytes": sizing.unknown_bytes,
+        "unknownAgePartitions": sizing.unknown_partitions,
+        "neededBytes": {f"{target:g}": size_bytes for target, size_bytes in sizing.needed_bytes.items()},
+        "admittedBytesPerSecond": outlook.admitted_bytes_per_s,
+        "points": [
+            {
+                "sizeBytes": point.size_bytes,
+                "hitBytes": point.hit_bytes,
+                "hitPartitions": point.hit_partitions,
+                "hitRatioBytes": sizing.hit_ratio(point.hit_bytes),
+            }
+            for point in sizing.points
+        ],
+    }
+
+
+def _reconciliation(findings: Findings) -> dict[str, Any] | None:
+    if findings.counters is None:
+        return None
+    return {
+        "boot": findings.compared_boot,
+        "agrees": all(row.agrees for row in findings.comparison),
+        "droppedLines": findings.counters.dropped_lines,
+        "upstreamFetchBytes": findings.counters.upstream_bytes,
+        "rows": [
+            {
+                "result": row.result,
+                "reason": row.reason,
+                "logPartitions": row.log_partitions,
+                "counterPartitions": row.counter_partitions,
+                "logBytes": row.log_bytes,
+                "counterBytes": row.counter_bytes,
+                "agrees": row.agrees,
+            }
+            for row in findings.comparison
+        ],
+    }

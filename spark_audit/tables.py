@@ -1,0 +1,132 @@
+"""The tables of the audit: pure functions from DataFrame to DataFrame.
+
+Owns what is summed by what. Must not know files, the session or the report; collects nothing.
+Invariants: every fetch line is counted in exactly one row of each table; bytes are record bytes handed to
+clients; a hit ratio's denominator is all of them: hits, misses and passes; ratios of nothing are null.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from metrics.access_log_schema import RESULTS
+
+UNKNOWN_TOPIC = "(unknown)"
+NO_CLIENT_ID = "(none)"
+LAG_BANDS: tuple[tuple[int, str], ...] = (
+    (1, "0"),
+    (10, "1-9"),
+    (100, "10-99"),
+    (1_000, "100-999"),
+    (10_000, "1k-10k"),
+    (100_000, "10k-100k"),
+    (1_000_000, "100k-1M"),
+    (1 << 62, "1M and more"),
+)
+"""(lag below which a fetch belongs to the band, the band's name), ascending."""
+UNKNOWN_LAG = "unknown"
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+_PERCENTILE_ACCURACY = 10_000
+
+
+def build_facts(fetches: DataFrame, window_ms: int) -> DataFrame:
+    """Fetch lines summed by everything that the other tables group by: small, worth caching."""
+    return (
+        fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+        .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
+        .withColumn("windowMs", _window_start(window_ms))
+        .groupBy("boot", "windowMs", "listener", "topic", "partition", "clientId", "result", "reason")
+        .agg(
+            F.count("*").alias("partitions"),
+            F.count(F.when(F.col("bytes") == 0, 1)).alias("emptyPartitions"),
+            F.sum("bytes").alias("bytes"),
+        )
+    )
+
+
+def hit_ratio(facts: DataFrame, *keys: str) -> DataFrame:
+    """Bytes and partitions-of-fetch by result, and the hit ratios, for each combination of `keys`."""
+    sums = [_sum_of("bytes"), _sum_of("partitions"), _sum_of("emptyPartitions")]
+    for result in RESULTS:
+        sums += [_sum_of("bytes", result), _sum_of("partitions", result)]
+    table = facts.groupBy(*keys).agg(*sums)
+    return table.withColumns(
+        {
+            "hitRatioBytes": _ratio("hitBytes", "bytes"),
+            "hitRatioPartitions": _ratio("hitPartitions", "partitions"),
+        }
+    )
+
+
+def totals(facts: DataFrame, *keys: str) -> DataFrame:
+    """By result and reason (and `keys`): what the counters count."""
+    return facts.groupBy(*keys, "result", "reason").agg(
+        _sum_of("partitions"), _sum_of("emptyPartitions"), _sum_of("bytes")
+    )
+
+
+def reasons(facts: DataFrame, result: str, *keys: str) -> DataFrame:
+    """Of one result, by `keys` and reason."""
+    return totals(facts.where(F.col("result") == result), *keys).drop("result")
+
+
+def lag_bands(fetches: DataFrame) -> DataFrame:
+    """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands."""
+    index = F.when(F.col("lag").isNull(), len(LAG_BANDS))
+    name = F.when(F.col("lag").isNull(), UNKNOWN_LAG)
+    for number, (below, label) in enumerate(LAG_BANDS):
+        index = index.when(F.col("lag") < below, number)
+        name = name.when(F.col("lag") < below, label)
+    banded = fetches.withColumns({"bandIndex": index, "band": name})
+    counted = banded.withColumns(
+        {"partitions": F.lit(1), "emptyPartitions": F.when(F.col("bytes") == 0, 1).otherwise(0)}
+    )
+    return hit_ratio(counted, "bandIndex", "band")
+
+
+def latency(fetches: DataFrame) -> DataFrame:
+    """Percentiles (rank within 1/10000) and maxima of totalMs and waitMs of fetches that carried bytes."""
+    columns = [F.count("*").alias("partitions")]
+    for field in ("totalMs", "waitMs"):
+        ranks = F.percentile_approx(field, list(_PERCENTILES.values()), _PERCENTILE_ACCURACY)
+        columns += [ranks[number].alias(f"{field}_{name}") for number, name in enumerate(_PERCENTILES)]
+        columns.append(F.max(field).alias(f"{field}_max"))
+    return fetches.where(F.col("bytes") > 0).groupBy("result").agg(*columns)
+
+
+def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:
+    """Bytes admitted by window and source."""
+    windowed = blocks.withColumn("windowMs", _window_start(window_ms))
+    return windowed.groupBy("windowMs", "source").agg(
+        F.count("*").alias("runs"), F.sum("bytes").alias("bytes")
+    )
+
+
+def boots(lines: DataFrame) -> DataFrame:
+    """Per boot: first and last line, admitted bytes then, the writer's own counts, the cache's size."""
+    return lines.groupBy("boot").agg(
+        F.min("ts").alias("firstMs"),
+        F.max("ts").alias("lastMs"),
+        F.min("admittedBytes").alias("admittedBytesFirst"),
+        F.max("admittedBytes").alias("admittedBytesLast"),
+        F.max("droppedLines").alias("droppedLines"),
+        F.max("cacheSizeBytes").alias("cacheSizeBytes"),
+        F.count(F.when(F.col("event") == "open", 1)).alias("filesOpened"),
+        F.count(F.when(F.col("event") == "close", 1)).alias("filesClosed"),
+        F.count(F.when(F.col("type") == "fetch", 1)).alias("fetchLines"),
+        F.count(F.when(F.col("type") == "block", 1)).alias("blockLines"),
+    )
+
+
+def _window_start(window_ms: int) -> Column:
+    return F.col("ts") - F.col("ts") % F.lit(window_ms)
+
+
+def _sum_of(measure: str, result: str | None = None) -> Column:
+    if result is None:
+        return F.sum(measure).alias(measure)
+    name = f"{result}{measure[0].upper()}{measure[1:]}"
+    return F.sum(F.when(F.col("result") == result, F.col(measure)).otherwise(0)).alias(name)
+
+
+def _ratio(part: str, whole: str) -> Column:
+    return F.when(F.col(whole) > 0, F.col(part) / F.col(whole))
