@@ -128,23 +128,30 @@ def open_file(path: Path, size_bytes: int) -> int:
     fd = lock_file(path)
     try:
         check_is_ours(path, fd)
-        os.ftruncate(fd, 0)
-        os.posix_fallocate(fd, 0, size_bytes)
-    except OSError as failure:
-        os.ftruncate(fd, 0)
-        os.close(fd)
-        if failure.errno != errno.ENOSPC:
-            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
-        available = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
-        raise ArenaError(
-            f"no room for an arena of {size_bytes} bytes at {path}: {available} bytes are free there. "
-            f"Make the cache smaller or the volume larger (a container's /dev/shm is 64 MiB unless set: "
-            f"docker run --shm-size, or an emptyDir of medium Memory with a sizeLimit)"
-        ) from failure
+        allocate(path, fd, size_bytes)
     except ArenaError:
         os.close(fd)
         raise
     return fd
+
+
+def allocate(path: Path, fd: int, size_bytes: int) -> None:
+    """Gives an empty file all its bytes at once, so that none is missing later (as a SIGBUS)."""
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, MAGIC, 0)
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as failure:
+        path.unlink(missing_ok=True)
+        if failure.errno != errno.ENOSPC:
+            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+        volume = os.statvfs(path.parent)
+        free_bytes = volume.f_bavail * volume.f_frsize
+        raise ArenaError(
+            f"no room for an arena of {size_bytes} bytes at {path}: the volume has {free_bytes} left. "
+            "Make the cache smaller or the volume larger (a container's /dev/shm has 64 MiB unless told "
+            "otherwise: docker run --shm-size; in Kubernetes an emptyDir of medium Memory and its sizeLimit)"
+        ) from failure
 
 
 def lock_file(path: Path) -> int:
@@ -171,5 +178,5 @@ def check_is_ours(path: Path, fd: int) -> None:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise ArenaError(f"arena file {path} is not a regular file")
-    if status.st_size and os.pread(fd, len(MAGIC), 0) not in (MAGIC, bytes(len(MAGIC))):
+    if status.st_size and os.pread(fd, len(MAGIC), 0) != MAGIC:
         raise ArenaError(f"{path} holds something else than an arena; name another path or remove the file")

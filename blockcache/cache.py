@@ -307,7 +307,7 @@ class BlockCache:
     def close(self) -> None:
         """Gives up the arena and its file. Views that are still held stay readable; the cache does not."""
         self._arena.close()
-        self._a = ffi.NULL
+        self._a = None
 
     # Inside
 
@@ -316,7 +316,7 @@ class BlockCache:
         self._offering = True
         try:
             for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):
-                if hit.on_reclaim is not None:
+                if hit.pins and hit.on_reclaim is not None:
                     hit.on_reclaim(hit)
         finally:
             self._offering = False

@@ -1,0 +1,64 @@
+"""Record batches v2 for the tests of the cache: a right header, bytes that tell one batch from another."""
+
+import random
+import struct
+
+from blockcache._pyfastcache import ffi, lib
+
+from blockcache.cache import BlockCache, Inserted
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size  # 61
+TOPIC = bytes(range(16))
+FOREVER = 1 << 62
+
+
+def build_batch(
+    base_offset: int,
+    count: int = 1,
+    *,
+    epoch: int = 0,
+    size: int = 200,
+    producer_id: int = -1,
+    sequence: int = -1,
+    seed: int = 0,
+) -> bytes:
+    """One batch of `size` bytes with offsets [base_offset, base_offset + count)."""
+    crc = random.Random(f"{base_offset} {seed}").getrandbits(32)
+    producer = (producer_id, 0, sequence, count)
+    head = HEADER.pack(base_offset, size - 12, epoch, 2, crc, 0, count - 1, 0, 0, *producer)
+    return head + random.Random(f"{base_offset} {epoch} {seed}").randbytes(size - HEADER_BYTES)
+
+
+def build_run(first_offset: int, batches: int, *, count: int = 1, size: int = 200, epoch: int = 0) -> bytes:
+    """Consecutive batches without gaps."""
+    return b"".join(
+        build_batch(first_offset + i * count, count, size=size, epoch=epoch) for i in range(batches)
+    )
+
+
+def insert(cache: BlockCache, slot: int, run: bytes, covers_from: int | None = None) -> Inserted:
+    """Inserts all of `run`; by default it covers from its own first offset."""
+    first: int = HEADER.unpack_from(run)[0]
+    return cache.insert(slot, run, 0, len(run), first if covers_from is None else covers_from)
+
+
+def read(
+    cache: BlockCache, slot: int, offset: int, limit_offset: int = FOREVER, max_bytes: int = FOREVER
+) -> bytes | None:
+    """What a lookup returns, as bytes; None where it is not stored."""
+    hit = cache.lookup(slot, offset, limit_offset, max_bytes)
+    if hit is None:
+        return None
+    found = b"".join(hit.views)
+    assert len(found) == hit.size_bytes
+    hit.release()
+    return found
+
+
+def find_batch(cache: BlockCache, slot: int, offset: int) -> tuple[int, int, int] | None:
+    """(covers_from, base offset, last offset) of the stored batch that answers `offset`."""
+    entry = ffi.new("fc_entry *")
+    if lib.fc_find_batch(cache._a, slot, offset, entry) < 0:
+        return None
+    return entry.covers_from, entry.base_offset, entry.base_offset + entry.last_delta

@@ -1,0 +1,358 @@
+/* Random operations on the cache, compared with a plain log per partition; built with sanitizers by test_native.py.
+ *
+ * usage: driver SEED STEPS ARENA_BYTES. The truth is what a broker's log would hold; whatever the cache returns must
+ * be those bytes, in that order. What the cache has let go of is its own business.
+ * fc_check() after every step in a tiny arena, less often in a larger one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pyfastcache.h"
+
+enum { PARTITIONS = 5, LOG_MAX = 4096, HELD_MAX = 12, RUN_MAX = 6 };
+
+typedef struct {
+    int64_t base, covers_from;
+    uint32_t count, length, seed;
+    int32_t epoch;
+} record_batch;
+
+typedef struct {
+    int64_t slot;
+    int64_t end;
+    int64_t start;
+    int32_t epoch;
+    uint32_t batches;
+    record_batch log[LOG_MAX];
+} partition_log;
+
+typedef struct {
+    fc_segment *segments;
+    uint64_t count, size;
+    uint8_t *expected;
+} held_hit;
+
+typedef struct {
+    fc_arena *arena;
+    uint64_t random;
+    partition_log partition[PARTITIONS];
+    held_hit held[HELD_MAX];
+    uint64_t hits, conflicts, reclaims, copied;
+} world;
+
+#define MUST(condition)                                                     \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);         \
+            exit(1);                                                        \
+        }                                                                   \
+    } while (0)
+
+static uint64_t next_random(world *w) {
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random;
+}
+
+static uint64_t below(world *w, uint64_t bound) { return next_random(w) % bound; }
+
+static void write_big(uint8_t *at, uint64_t value, int width) {
+    for (int i = width; i-- > 0; value >>= 8) {
+        at[i] = (uint8_t)value;
+    }
+}
+
+static void write_batch(uint8_t *at, const record_batch *b) {
+    uint64_t state = b->seed * 2654435761u + 1;
+    for (uint32_t i = 0; i < b->length; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        at[i] = (uint8_t)(state >> 56);
+    }
+    write_big(at, (uint64_t)b->base, 8);
+    write_big(at + 8, b->length - 12, 4);
+    write_big(at + 12, (uint32_t)b->epoch, 4);
+    at[16] = 2;
+    write_big(at + 23, b->count - 1, 4);
+}
+
+static uint8_t *build_run(const record_batch *b, uint32_t batches, uint64_t *size) {
+    *size = 0;
+    for (uint32_t i = 0; i < batches; i++) {
+        *size += b[i].length;
+    }
+    uint8_t *run = malloc(*size);
+    for (uint64_t i = 0, at = 0; i < batches; at += b[i].length, i++) {
+        write_batch(run + at, &b[i]);
+    }
+    return run;
+}
+
+static void release(world *w, held_hit *h) {
+    if (h->segments == NULL) {
+        return;
+    }
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < h->count; i++) {
+        const fc_segment *s = &h->segments[i];
+        MUST(memcmp(fc_at(w->arena, s->position), h->expected + at, s->length) == 0);
+        at += s->length;
+    }
+    MUST(at == h->size);
+    MUST(fc_release(w->arena, h->segments, h->count) == 0);
+    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, h->segments, h->count) == FC_STALE);
+    free(h->segments);
+    free(h->expected);
+    *h = (held_hit){NULL, 0, 0, NULL};
+}
+
+/* A pinned block is next: half of its owners let go, the others keep it in limbo. */
+static void answer_reclaim(world *w) {
+    w->reclaims++;
+    for (int i = 0; i < HELD_MAX; i++) {
+        held_hit *h = &w->held[i];
+        for (uint64_t s = 0; s < h->count; s++) {
+            if (h->segments[s].block == w->arena->reclaim_block && below(w, 2)) {
+                release(w, h);
+                break;
+            }
+        }
+    }
+}
+
+static int64_t insert(world *w, partition_log *p, const record_batch *b, uint32_t batches, fc_inserted *out) {
+    uint64_t size;
+    uint8_t *run = build_run(b, batches, &size);
+    *out = (fc_inserted){.covers_from = below(w, 2) ? b[0].covers_from : b[0].base};
+    int rc = fc_insert(w->arena, p->slot, run, size, out);
+    while (rc == FC_RECLAIM) {
+        answer_reclaim(w);
+        rc = fc_insert(w->arena, p->slot, run, size, out);
+    }
+    free(run);
+    return rc;
+}
+
+static void append(world *w, partition_log *p) {
+    if (p->batches == LOG_MAX) {
+        return;
+    }
+    record_batch *b = &p->log[p->batches++];
+    b->covers_from = p->end;
+    b->base = p->end + (below(w, 8) ? 0 : (int64_t)below(w, 20));
+    b->count = 1 + (uint32_t)below(w, 30);
+    int large = below(w, 20 * (w->arena->size_bytes / 65536)) == 0;
+    b->length = FC_BATCH_HEADER + (uint32_t)below(w, large ? w->arena->batch_max_bytes * 2 : 900);
+    b->epoch = p->epoch;
+    b->seed = (uint32_t)next_random(w);
+    p->end = b->base + b->count;
+}
+
+/* Any run of the newest hundred batches, twice as often the last ones. */
+static void step_insert(world *w, partition_log *p) {
+    for (uint64_t i = below(w, 4); i > 0; i--) {
+        append(w, p);
+    }
+    if (p->batches == 0) {
+        return;
+    }
+    uint64_t back = below(w, 2) ? below(w, 4) : below(w, 100);
+    uint32_t first = p->batches - 1 - (uint32_t)(back < p->batches ? back : p->batches - 1);
+    uint32_t batches = 1 + (uint32_t)below(w, RUN_MAX);
+    batches = batches < p->batches - first ? batches : p->batches - first;
+    fc_inserted out;
+    MUST(insert(w, p, &p->log[first], batches, &out) == 0);
+    const record_batch *last = &p->log[first + batches - 1];
+    MUST(out.conflict_offset == -1 && out.next_offset == last->base + last->count);
+    MUST(out.first_offset == p->log[first].base);
+}
+
+static void step_conflict(world *w, partition_log *p) {
+    if (p->batches == 0) {
+        return;
+    }
+    record_batch other = p->log[below(w, p->batches)];
+    fc_entry entry;
+    if (fc_find_batch(w->arena, p->slot, other.base, &entry) < 0 || entry.base_offset != other.base) {
+        return;
+    }
+    other.epoch += below(w, 2) ? 1 : 0;
+    other.count += other.epoch == entry.leader_epoch ? 1 : 0;
+    fc_inserted out;
+    MUST(insert(w, p, &other, 1, &out) == 0);
+    MUST(out.conflict_offset == other.base && out.stored_bytes == 0);
+    w->conflicts++;
+}
+
+static uint32_t find_in_log(const partition_log *p, int64_t offset) {
+    uint32_t i = 0;
+    while (i < p->batches && p->log[i].base + p->log[i].count <= offset) {
+        i++;
+    }
+    return i;
+}
+
+/* What the log would answer: whole batches from the one at `offset`, as far as the hit goes. */
+static uint8_t *expect_bytes(const partition_log *p, int64_t offset, const fc_hit *hit, int64_t limit) {
+    uint32_t first = find_in_log(p, offset), i = first;
+    uint64_t size = 0;
+    while (size < hit->size_bytes) {
+        MUST(i < p->batches && p->log[i].base + p->log[i].count <= limit);
+        size += p->log[i++].length;
+    }
+    MUST(size == hit->size_bytes);
+    MUST(hit->next_offset == (i == first ? offset : p->log[i - 1].base + p->log[i - 1].count));
+    return build_run(&p->log[first], i - first, &size);
+}
+
+static void check_bytes(const world *w, const fc_hit *hit, const uint8_t *expected) {
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < hit->segments; i++) {
+        const fc_segment *s = &hit->segment[i];
+        MUST(memcmp((const uint8_t *)w->arena + s->position, expected + at, s->length) == 0);
+        at += s->length;
+    }
+    MUST(at == hit->size_bytes);
+}
+
+static void step_lookup(world *w, partition_log *p) {
+    static fc_hit hit;
+    int64_t reach = below(w, 4) ? 300 : p->end + 1;
+    int64_t offset = p->end - (int64_t)below(w, (uint64_t)(p->end < reach ? p->end + 1 : reach));
+    int64_t limit = below(w, 3) ? INT64_MAX : offset + (int64_t)below(w, 200);
+    uint64_t max_bytes = below(w, 2) ? below(w, 20000) : UINT64_MAX;
+    int at_least_one = (int)below(w, 2);
+    int rc = fc_lookup(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);
+    if (rc < 0) {
+        MUST(rc == FC_NOT_STORED && fc_contiguous_end(w->arena, p->slot, offset) == offset);
+        return;
+    }
+    uint8_t *expected = expect_bytes(p, offset, &hit, limit);
+    check_bytes(w, &hit, expected);
+    MUST(hit.size_bytes <= max_bytes || at_least_one);
+    w->hits += hit.segments > 0;
+    w->copied += !hit.pinned;
+    held_hit *h = &w->held[below(w, HELD_MAX)];
+    release(w, h);
+    if (!hit.pinned || hit.segments == 0) {
+        free(expected);
+        return;
+    }
+    h->segments = malloc(hit.segments * sizeof(fc_segment));
+    memcpy(h->segments, hit.segment, hit.segments * sizeof(fc_segment));
+    h->count = hit.segments;
+    h->size = hit.size_bytes;
+    h->expected = expected;
+}
+
+static void step_truncate(world *w, partition_log *p) {
+    int64_t from = p->end - (int64_t)below(w, 60);
+    while (p->batches > 0 && p->log[p->batches - 1].base + p->log[p->batches - 1].count > from) {
+        p->batches--;
+    }
+    from = from < 0 ? 0 : from;
+    MUST(fc_truncate(w->arena, p->slot, from) == 0);
+    int64_t last = p->batches == 0 ? 0 : p->log[p->batches - 1].base + p->log[p->batches - 1].count;
+    p->end = last > p->start ? last : p->start;
+    p->end = from > p->end ? from : p->end;
+    p->epoch++;
+}
+
+static void step_advance(world *w, partition_log *p) {
+    p->start = p->start < p->end ? p->start + (int64_t)below(w, (uint64_t)(p->end - p->start)) / 2 : p->start;
+    MUST(fc_advance_start(w->arena, p->slot, p->start) == 0);
+    fc_entry entry;
+    MUST(p->start == 0 || fc_find_batch(w->arena, p->slot, p->start - 1, &entry) < 0 ||
+         fc_last(&entry) >= p->start);
+}
+
+static void step_drop(world *w, partition_log *p) {
+    uint8_t topic[16] = {(uint8_t)below(w, 256)};
+    int64_t before = p->slot;
+    MUST(fc_drop(w->arena, p->slot) == 0);
+    MUST(fc_drop(w->arena, before) == FC_STALE);
+    memset(p, 0, sizeof(*p));
+    p->slot = fc_open(w->arena, topic, 0);
+    MUST(p->slot >= 0 && p->slot != before);
+}
+
+static void step_evict(world *w) {
+    uint64_t target = below(w, w->arena->data_units * FC_UNIT);
+    int64_t rc = fc_evict_to(w->arena, target);
+    while (rc == FC_RECLAIM) {
+        answer_reclaim(w);
+        rc = fc_evict_to(w->arena, target);
+    }
+    uint64_t used = (w->arena->data_units - w->arena->free_units) * FC_UNIT;
+    MUST(rc >= 0 && (used <= target || w->arena->blocks == 0));
+}
+
+static void step(world *w) {
+    partition_log *p = &w->partition[below(w, PARTITIONS)];
+    uint64_t what = below(w, 1000);
+    if (p->batches == LOG_MAX || what < 2) {
+        step_drop(w, p);
+    } else if (what < 10) {
+        step_truncate(w, p);
+    } else if (what < 15) {
+        step_advance(w, p);
+    } else if (what < 20) {
+        step_evict(w);
+    } else if (what < 50) {
+        step_conflict(w, p);
+    } else if (what < 400) {
+        step_lookup(w, p);
+    } else {
+        step_insert(w, p);
+    }
+}
+
+static void run_steps(world *w, uint64_t steps) {
+    for (uint64_t i = 0; i < steps; i++) {
+        step(w);
+        int rc = i % (w->arena->size_bytes / 65536) == 0 ? fc_check(w->arena) : 0;
+        if (rc < 0) {
+            fprintf(stderr, "step %lu: fc_check says %d\n", (unsigned long)i, rc);
+            exit(1);
+        }
+        MUST(w->arena->pinned_bytes <= w->arena->pin_limit_bytes);
+    }
+}
+
+static void finish(world *w) {
+    for (int i = 0; i < HELD_MAX; i++) {
+        release(w, &w->held[i]);
+    }
+    for (int i = 0; i < PARTITIONS; i++) {
+        MUST(fc_drop(w->arena, w->partition[i].slot) == 0);
+    }
+    const fc_arena *a = w->arena;
+    MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
+    MUST(a->free_units == a->data_units);
+    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu\n",
+           (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
+           (unsigned long)a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
+           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches);
+}
+
+int main(int argc, char **argv) {
+    MUST(argc == 4);
+    uint64_t size = strtoull(argv[3], NULL, 10);
+    world *w = calloc(1, sizeof(world));
+    w->random = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+    w->arena = aligned_alloc(64, size);
+    memset(w->arena, 0, size);
+    fc_config config = {size, PARTITIONS, 8, 16 + size / 40960, 1024, size / 16, size / 4};
+    MUST(fc_format(w->arena, &config) == 0);
+    for (int i = 0; i < PARTITIONS; i++) {
+        uint8_t topic[16] = {(uint8_t)i};
+        w->partition[i].slot = fc_open(w->arena, topic, i);
+        MUST(w->partition[i].slot >= 0);
+    }
+    MUST(fc_open(w->arena, (const uint8_t *)"0123456789abcdef", 0) == FC_FULL);
+    run_steps(w, strtoull(argv[2], NULL, 10));
+    finish(w);
+    free(w->arena);
+    free(w);
+    return 0;
+}
