@@ -29,7 +29,6 @@ class Metric(NamedTuple):
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "purpose": ("client", "watch", "proof"),
     "direction": ("request", "response"),
-    "side": ("client", "server"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -116,6 +115,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by why", ("reason",)),
         Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed, by why", ("reason",)),
         Metric(
+            "forebay_cache_skipped_batches_total",
+            "counter",
+            "Batches that did not enter: too large for the arena, or all room was pinned",
+        ),
+        Metric(
             "forebay_cache_invalidations_total",
             "counter",
             "Ranges dropped because of the log, by why",
@@ -181,7 +185,15 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Their bound, at which sockets are not read",
             ("direction",),
         ),
-        Metric("forebay_reads_paused_seconds_total", "counter", "Time sockets were not read", ("side",)),
+        Metric(
+            "forebay_reads_paused_total",
+            "counter",
+            "Times a socket was not read at the bound",
+            ("direction",),
+        ),
+        Metric(
+            "forebay_reads_paused", "gauge", "Sockets that wait for bytes in flight to fall", ("direction",)
+        ),
         Metric("forebay_queue_depth", "gauge", "Entries waiting", ("queue",)),
         Metric("forebay_queue_limit", "gauge", "Bound of the queue", ("queue",)),
     ),

@@ -14,6 +14,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from metrics.access_log import BlockLine, FetchLine
+from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.counters import Counters
 from proxy.fetch_plan import Look
@@ -58,6 +59,7 @@ class Broker:
         self.requests = Bound(config.limits.request_memory_bytes)
         self.responses = Bound(config.limits.response_memory_bytes)
         self.topics = Topics()
+        self.age_clock = AgeClock()
         self.partitions = Partitions(cache, 2 * config.limits.watched_partitions)
         self.watch = Watch(self)
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)

@@ -239,9 +239,11 @@ class ClientLink:
             return
         self._open = False
         self._counters.active_connections -= 1
-        self._counters.disconnects[cause] += 1
         if blame:
+            self._counters.connection_errors += 1
             log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
+        else:
+            self._counters.disconnects[cause] += 1
         self.broker.drop_parked(self)
         self.authorization.close()
         self.upstream.close()

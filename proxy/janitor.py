@@ -56,6 +56,7 @@ class Janitor:
             except Exception:
                 log.exception("timed work failed; it is tried again at the next tick")
         self._broker.cache.eliminate()
+        self._broker.age_clock.mark(self._broker.cache.admitted_bytes, now)
         self.start()
 
     def _close_stuck(self, now: float) -> None:

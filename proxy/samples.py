@@ -65,7 +65,7 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_blocks", (), statistics.blocks)
     yield Sample("forebay_cache_admitted_bytes_total", (), statistics.admitted_bytes)
     for source, batches in list(broker.counters.admitted_batches.items()):
-        yield Sample("forebay_cache_admissions_total", (source,), batches)
+        yield Sample("forebay_cache_admitted_batches_total", (source,), batches)
     yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
     yield Sample("forebay_cache_evictions_total", ("index",), statistics.evicted_blocks_index)
     yield Sample("forebay_cache_evictions_total", ("water",), statistics.evicted_blocks_water)
@@ -74,6 +74,8 @@ def _cache(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
     oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
     yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
+    age_s = broker.age_clock.age_s(statistics.oldest_admitted_bytes, broker.now()) if statistics.blocks else 0
+    yield Sample("forebay_cache_oldest_age_seconds", (), age_s)
     yield Sample("forebay_cache_skipped_batches_total", (), statistics.skipped_batches)
 
 
@@ -91,6 +93,7 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     counters = forebay.broker.counters
     yield Sample("forebay_connections_total", (), counters.connections)
     yield Sample("forebay_active_connections", (), counters.active_connections)
+    yield Sample("forebay_connection_errors_total", (), counters.connection_errors)
     for cause, ended in list(counters.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)
     yield Sample("forebay_bad_frames_total", (), counters.bad_frames)

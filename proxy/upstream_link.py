@@ -180,10 +180,8 @@ class UpstreamLink:
             if self._wire is wire:
                 self._wire = None
                 self._counters.upstream_connect_errors += 1
-                reason = f"cannot reach the broker at {self._dial.host}:{self._dial.port}: {
-                    error or type(error).__name__
-                }"
-                self._lose(reason)
+                address = f"{self._dial.host}:{self._dial.port}"
+                self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
 
     def _on_frame(self, frame: Frame) -> None:
         if not self._expected:
