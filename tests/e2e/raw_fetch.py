@@ -1,0 +1,229 @@
+"""A blocking Kafka client that keeps what it reads as it came: raw record batches, headers included.
+
+Owns one connection, its requests (Fetch of any version that Forebay reads, Metadata, Produce of a given batch)
+and the walk of a partition from one offset to another. It must not know whether Forebay is in between: that is
+what the tests compare. Produce is kio's, so that what is sent does not rest on the code under test.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple, Self
+from uuid import UUID
+
+from protocol import batch, control, fetch
+from protocol.fetch_build import build_request
+from tests.protocol import oracle
+from tests.protocol.golden_capture import produce_body
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TIMEOUT_S = 20.0
+METADATA_VERSION = 12
+PRODUCE_VERSION = 9
+FETCH_VERSION = 13
+MAX_BYTES = 8 << 20
+POLL_S = 0.05
+
+
+class FetchFailed(RuntimeError):
+    """The answer carries an error; `code` is Kafka's."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"Fetch was answered with error {code}")
+        self.code = code
+
+
+class TopicWords(NamedTuple):
+    """A topic as Fetch names it: its name, its id (16 bytes), and the leader epochs of its partitions."""
+
+    name: str
+    id: bytes
+    epochs: dict[int, int]
+
+
+class RawClient:
+    """One connection to `address`, "host:port"."""
+
+    def __init__(self, address: str, client_id: str = "raw") -> None:
+        host, port = address.split(",")[0].split(":")
+        self.client_id = client_id
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._correlation_id = 0
+
+    def call(self, frame: bytes) -> bytes:
+        """The answer to a request, both whole frames. OSError where the connection ends."""
+        self._socket.sendall(frame)
+        prefix = self._take(4)
+        return prefix + self._take(int.from_bytes(prefix, "big"))
+
+    def _take(self, size_bytes: int) -> bytes:
+        taken = bytearray()
+        while len(taken) < size_bytes:
+            part = self._socket.recv(size_bytes - len(taken))
+            if not part:
+                raise ConnectionError("closed before the answer")
+            taken += part
+        return bytes(taken)
+
+    def _next_id(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    def topic(self, name: str, partitions: int = 1) -> TopicWords:
+        """Ask until the broker knows the topic and its leaders. TimeoutError."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            request = control.build_metadata_request(
+                METADATA_VERSION, self._next_id(), self.client_id, topics=[name]
+            )
+            (found,) = control.scan_metadata_response(self.call(request), METADATA_VERSION).topics
+            epochs = {p.partition: p.leader_epoch for p in found.partitions if p.leader_id >= 0}
+            if found.topic_id and len(epochs) >= partitions:
+                return TopicWords(name, found.topic_id, epochs)
+            time.sleep(POLL_S)
+        raise TimeoutError(f"no broker knows {name}")
+
+    def fetch(
+        self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+    ) -> list[tuple[fetch.FetchedPartition, bytes]]:
+        """One session-less Fetch: what is said of each partition and its record bytes, cut ones included."""
+        request = build_request(
+            version,
+            self._next_id(),
+            self.client_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=isolation_level,
+            session_id=0,
+            session_epoch=-1,
+            partitions=asked,
+        )
+        frame = self.call(request)
+        answer = fetch.scan_response(frame, version)
+        if answer.error_code:
+            raise FetchFailed(answer.error_code)
+        return [(p, frame[max(p.start, 0) : max(p.end, 0)]) for p in answer.partitions]
+
+    def build_produce(self, topic: str, records: bytes, acks: int = -1) -> bytes:
+        """A Produce request of one batch to partition 0."""
+        body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), records, acks=acks)
+        return oracle.request_frame(body, self._next_id(), self.client_id)
+
+    def produce(self, topic: str, records: bytes) -> int:
+        """Append one batch to partition 0; the offset that the broker gave it."""
+        answer = self.call(self.build_produce(topic, records))
+        said = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses[0].partition_responses[0]
+        assert int(said.error_code) == 0, said
+        return int(said.base_offset)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RawReader:
+    """Walks one partition from `offset` on. `raw` is what was read; `received_bytes` also counts cut batches."""
+
+    def __init__(
+        self,
+        client: RawClient,
+        topic: str,
+        *,
+        partition: int = 0,
+        version: int = FETCH_VERSION,
+        offset: int = 0,
+    ) -> None:
+        self.client = client
+        self.version = version
+        self.partition = partition
+        self.topic = client.topic(topic, partition + 1)
+        self.offset = offset
+        self.raw = bytearray()
+        self.received_bytes = 0
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def asked(self) -> fetch.FetchPartition:
+        """What the next Fetch says of the partition."""
+        key = self.topic.id if self.version >= fetch.TOPIC_IDS_FROM else self.topic.name
+        return fetch.FetchPartition(key, self.partition, -1, self.offset, -1, -1, MAX_BYTES)
+
+    def poll(self, max_wait_ms: int = 0) -> int:
+        """One Fetch; the bytes of whole batches it brought. FetchFailed."""
+        ((said, records),) = self.client.fetch(self.version, [self.asked()], max_wait_ms=max_wait_ms)
+        return self.take(said, records)
+
+    def take(self, said: fetch.FetchedPartition, records: bytes) -> int:
+        """Keep what one Fetch brought for this partition; the bytes of its whole batches. FetchFailed."""
+        if said.error_code:
+            raise FetchFailed(said.error_code)
+        self.high_watermark, self.log_start_offset = said.high_watermark, said.log_start_offset
+        self.received_bytes += len(records)
+        batches = batch.scan_batches(records, 0, len(records))
+        if not batches:
+            return 0
+        self.raw += records[: batches[-1].end]
+        self.offset = batches[-1].last_offset + 1
+        return batches[-1].end
+
+    def read_to(self, offset: int, max_wait_ms: int = 500) -> bytes:
+        """Fetch until everything below `offset` is read; all that was read. TimeoutError."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.offset < offset:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.topic.name} was read to {self.offset}, not to {offset}")
+            self.poll(max_wait_ms)
+        return bytes(self.raw)
+
+    def settle(self, polls: int = 8, max_wait_ms: int = 40) -> Self:
+        """Stand at the tail for a moment: the first fetches of a connection are the broker's to answer."""
+        self.read_past_errors()
+        for _ in range(polls):
+            self.poll(max_wait_ms)
+        return self
+
+    def read_past_errors(self) -> None:
+        """Fetch until no error is answered: Metadata may run ahead of the log. The last FetchFailed."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self.poll()
+            except FetchFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                return
+
+
+def read_all(
+    address: str, topic: str, *, partition: int = 0, version: int = FETCH_VERSION, start: int = 0
+) -> bytes:
+    """Every batch of a partition from `start` to its high watermark, on a connection of its own."""
+    with RawClient(address, "raw-whole") as client:
+        reader = RawReader(client, topic, partition=partition, version=version, offset=start)
+        reader.read_past_errors()
+        return reader.read_to(reader.high_watermark)
+
+
+def explain(one: bytes, other: bytes) -> str:
+    """Where two runs of batches first differ, for an assertion's message."""
+    if one == other:
+        return ""
+    pairs = zip(batch.scan_batches(one, 0, len(one)), batch.scan_batches(other, 0, len(other)), strict=False)
+    for left, right in pairs:
+        if one[left.start : left.end] != other[right.start : right.end]:
+            return f"{len(one)} and {len(other)} bytes differ in\n {left}\n {right}"
+    return f"one of {len(one)} and {len(other)} bytes is longer"
