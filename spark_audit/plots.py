@@ -7,13 +7,15 @@ text; times are UTC.
 
 import base64
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from spark_audit.job import Findings, Row
 from spark_audit.summary import Outlook
@@ -23,6 +25,7 @@ HIT, MISS, PASS = "#0f766e", "#d97706", "#94a3b8"
 INK, QUIET, GRID, ACCENT = "#1e293b", "#64748b", "#e2e8f0", "#be123c"
 RESULT_COLOURS: Final = {"hit": HIT, "miss": MISS, "pass": PASS}
 _BARS: Final = 10
+_BYTES: Final = FuncFormatter(lambda value, _: show_bytes(value))
 _STYLE: Final[Any] = {
     "svg.fonttype": "none",
     "timezone": "UTC",
@@ -76,7 +79,7 @@ def draw_over_time(findings: Findings) -> str:
             rate.bar(days, heights, bottom=bottom, width=width_s / 86_400, color=colour, label=result)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         rate.set(ylabel="handed to clients, per second")
-        rate.yaxis.set_major_formatter(_bytes_axis())
+        _bytes_axis(rate.yaxis, max(bottom, default=0))
         rate.xaxis_date()
         _legend(ratio, rate)
 
@@ -99,7 +102,7 @@ def draw_shares(rows: Sequence[Row], key: str) -> str:
             _note(
                 bars, row["bytes"], place, f"{show_ratio(row['hitRatioBytes'])} of {show_bytes(row['bytes'])}"
             )
-        _horizontal(bars, names)
+        _horizontal(bars, names, max(left, default=0))
         _legend(bars, bars)
 
     return draw(1.1 + 0.34 * len(shown), 1, paint)
@@ -117,8 +120,13 @@ def draw_reasons(rows: Sequence[Row], result: str) -> str | None:
             range(len(shown)), [row["bytes"] for row in shown], color=RESULT_COLOURS[result], height=0.6
         )
         for place, row in enumerate(shown):
-            _note(bars, row["bytes"], place, f"{show_bytes(row['bytes'])} in {show_count(row['partitions'])}")
-        _horizontal(bars, [row["reason"] for row in shown])
+            _note(
+                bars,
+                row["bytes"],
+                place,
+                f"{show_bytes(row['bytes'])} in {show_count(row['partitions'])} partitions",
+            )
+        _horizontal(bars, [row["reason"] for row in shown], max(row["bytes"] for row in shown))
 
     return draw(0.9 + 0.34 * len(shown), 1, paint)
 
@@ -150,17 +158,18 @@ def draw_sizing(findings: Findings, outlook: Outlook) -> str:
         if findings.cache_size_bytes:
             curve.axvline(findings.cache_size_bytes, color=ACCENT, linewidth=1.4)
             held = show_duration(outlook.residence_s(findings.cache_size_bytes))
-            label = f" this cache: {show_bytes(findings.cache_size_bytes)}, {held} of production"
-            curve.text(
-                findings.cache_size_bytes, 3, label, color=ACCENT, fontsize=9, **_inward(sizes, findings)
-            )
+            label = f"this cache: {show_bytes(findings.cache_size_bytes)}, {held} of production"
+            left = findings.cache_size_bytes <= (sizes[0] * sizes[-1]) ** 0.5
+            place: Any = {"xytext": (6 if left else -6, 4), "ha": "left" if left else "right"}
+            corner = (findings.cache_size_bytes, 0)
+            curve.annotate(label, corner, textcoords="offset points", color=ACCENT, fontsize=9, **place)
         curve.set_xscale("log", base=2)
         curve.set(
             ylim=(0, max(104.0, ceiling + 8)),
             xlabel="cache size",
             ylabel="hits of hits and misses, % of bytes",
         )
-        curve.xaxis.set_major_formatter(_bytes_axis())
+        curve.xaxis.set_major_formatter(_BYTES)
 
     return draw(4.2, 1, paint)
 
@@ -186,17 +195,11 @@ def draw_lag_bands(rows: Sequence[Row]) -> str:
     return draw(3.6, 1, paint)
 
 
-def _inward(sizes: Sequence[int], findings: Findings) -> dict[str, Any]:
-    """The label of the current size stands on the side that has room."""
-    middle = (sizes[0] * sizes[-1]) ** 0.5
-    return {"ha": "right" if (findings.cache_size_bytes or 0) > middle else "left"}
-
-
-def _horizontal(axes: Axes, names: Sequence[str]) -> None:
+def _horizontal(axes: Axes, names: Sequence[str], longest: float) -> None:
     axes.set_yticks(range(len(names)), names, color=INK)
-    axes.xaxis.set_major_formatter(_bytes_axis())
+    _bytes_axis(axes.xaxis, longest)
     axes.grid(visible=False, axis="y")
-    axes.margins(x=0.24)
+    axes.margins(x=0.3)
 
 
 def _note(axes: Axes, x: float, y: float, text: str) -> None:
@@ -208,8 +211,10 @@ def _legend(above: Axes, labelled: Axes) -> None:
     above.legend(handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, fontsize=9)
 
 
-def _bytes_axis() -> FuncFormatter:
-    return FuncFormatter(lambda value, _: show_bytes(value))
+def _bytes_axis(axis: Axis, top_bytes: float) -> None:
+    """About five ticks at a power of two and its multiples."""
+    axis.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(max(top_bytes, 8) / 5))))
+    axis.set_major_formatter(_BYTES)
 
 
 def _short(name: str, chars: int = 32) -> str:

@@ -123,7 +123,7 @@ def _misses(findings: Findings) -> str:
     text = (
         f"Misses: {show_bytes(total['missBytes'])} in {show_count(total['missPartitions'])} partitions;"
         f" passes, which are not for the cache: {show_bytes(total['passBytes'])} in"
-        f" {show_count(total['passPartitions'])}."
+        f" {show_count(total['passPartitions'])} partitions."
     )
     return _section("Misses and passes by reason", text, *images, _table(head, rows, (0, 1, 5)))
 
@@ -137,8 +137,8 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
     ]
     if outlook.predicted_ratio is not None:
         text.append(
-            f" At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)},"
-            f" {show_ratio(outlook.observed_ratio)} were observed; between them are misses for other reasons"
+            f" At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)}"
+            f", {show_ratio(outlook.observed_ratio)} were observed; between them are misses for other reasons"
             " than size, and blocks that are freed whole."
         )
     rows = [

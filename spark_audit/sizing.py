@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-SMALLEST_BYTES = 1 << 16
+SMALLEST_BYTES = 1 << 12
 STEPS_PER_DOUBLING = 4
 TARGETS = (0.9, 0.95, 0.99, 0.999)
 

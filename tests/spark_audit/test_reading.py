@@ -1,0 +1,56 @@
+"""Lines that cannot be read are counted by problem; whatever the directory holds, the audit goes on."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_audit.job import NothingToRead, Request, run
+from spark_audit.reading import Inputs, find_inputs
+from tests.spark_audit.conftest import BAD_LINES, Audited
+
+
+def test_bad_lines_are_counted_by_problem(audited: Audited) -> None:
+    problems = audited.findings.problems
+    torn = problems["corrupt"] - len(BAD_LINES["corrupt"])
+    assert torn in (0, 1)  # the cut .gz may end within a line
+    assert {name: count for name, count in problems.items() if name != "corrupt"} == {
+        name: len(lines) for name, lines in BAD_LINES.items() if name != "corrupt"
+    }
+    bad = next(file for file in audited.findings.files if file.path.endswith("access-bad.jsonl"))
+    assert bad.lines == bad.unreadable_lines == sum(map(len, BAD_LINES.values()))
+
+
+def test_a_compressed_file_that_was_cut_is_named_and_the_rest_is_read(audited: Audited) -> None:
+    assert [Path(file.path).name for file in audited.findings.files if file.incomplete] == [
+        "access-cut.jsonl.gz"
+    ]
+    assert audited.truncated_lines < 20_000
+
+
+def test_every_good_line_is_read_once(audited: Audited) -> None:
+    counted = {boot["boot"]: boot for boot in audited.findings.boots}
+    assert counted["b1"]["fetchLines"] + counted["bb2"]["fetchLines"] == len(audited.traffic.fetches)
+    assert counted["b1"]["blockLines"] + counted["bb2"]["blockLines"] == len(audited.traffic.blocks)
+    for boot in ("b1", "bb2"):
+        assert counted[boot]["filesOpened"] == counted[boot]["filesClosed"] > 0
+        assert counted[boot]["droppedLines"] == 0
+
+
+def test_of_a_file_and_its_compressed_form_only_the_latter_is_read(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "a.jsonl.gz", "b.jsonl", "c.jsonl.gz.tmp", "notes.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(b""))
+    found = find_inputs([str(tmp_path), str(tmp_path / "b*"), "s3a://bucket/logs"])
+    assert [path.name for path in found.files] == ["a.jsonl.gz", "b.jsonl"]
+    assert found.urls == ("s3a://bucket/logs",)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"nonsense\n"])
+def test_a_log_without_a_fetch_says_what_it_holds(
+    spark: SparkSession, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(NothingToRead, match="1 files with"):
+        run(spark, Request(Inputs((path,), ()), tmp_path / "out"), lambda text: None)

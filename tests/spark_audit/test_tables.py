@@ -1,0 +1,110 @@
+"""Every number of the audit against a plain recomputation from what was logged."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metrics.access_log import FetchLine
+from spark_audit.job import WINDOWS, plan_window_ms
+from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
+from tests.spark_audit.conftest import Audited
+
+
+def name_of(line: FetchLine) -> str:
+    ids = {"orders": "b3JkZXJz", "payments": "cGF5bWVudHM", "clicks": "Y2xpY2tz"}
+    return line.topic or next(
+        topic_id for topic, topic_id in ids.items() if line.topic_id.startswith(topic.encode())
+    )
+
+
+def recompute(lines: list[FetchLine], key: Callable[[FetchLine], object]) -> dict[object, dict[str, int]]:
+    sums: dict[object, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for line in lines:
+        row = sums[key(line)]
+        row["bytes"] += line.bytes
+        row["partitions"] += 1
+        row["emptyPartitions"] += line.bytes == 0
+        row[f"{line.result}Bytes"] += line.bytes
+        row[f"{line.result}Partitions"] += 1
+    return sums
+
+
+def assert_same(
+    rows: list[dict], expected: dict[object, dict[str, int]], key: Callable[[dict], object]
+) -> None:
+    assert {key(row) for row in rows} == set(expected)
+    for row in rows:
+        sums = expected[key(row)]
+        for measure in ("bytes", "partitions", "emptyPartitions", "hitBytes", "missBytes", "passBytes"):
+            assert row[measure] == sums[measure], (row, measure)
+        assert row["hitPartitions"] == sums["hitPartitions"]
+        wanted = sums["hitBytes"] / sums["bytes"] if sums["bytes"] else None
+        assert row["hitRatioBytes"] == (None if wanted is None else pytest.approx(wanted))
+        assert row["hitRatioPartitions"] == pytest.approx(sums["hitPartitions"] / sums["partitions"])
+
+
+def test_the_whole(audited: Audited) -> None:
+    assert_same([audited.findings.total], recompute(audited.traffic.fetches, lambda line: 0), lambda row: 0)
+
+
+def test_by_topic_with_the_id_where_no_name_is_known(audited: Audited) -> None:
+    expected = recompute(audited.traffic.fetches, lambda line: name_of(line)[:8])
+    assert_same(audited.findings.topics, expected, lambda row: row["topic"][:8])
+
+
+def test_by_client(audited: Audited) -> None:
+    expected = recompute(audited.traffic.fetches, lambda line: line.client_id or NO_CLIENT_ID)
+    assert_same(audited.findings.clients, expected, lambda row: row["clientId"])
+
+
+def test_by_partition_and_by_window_as_parquet(audited: Audited, spark: SparkSession) -> None:
+    def read(name: str) -> list[dict]:
+        path = (audited.out / "tables" / name).as_uri()
+        return [row.asDict() for row in spark.read.parquet(path).collect()]
+
+    expected = recompute(audited.traffic.fetches, lambda line: (name_of(line)[:8], line.partition))
+    assert_same(read("by_partition"), expected, lambda row: (row["topic"][:8], row["partition"]))
+    window_ms = audited.findings.window_ms
+    expected = recompute(audited.traffic.fetches, lambda line: line.ts // window_ms * window_ms)
+    assert_same(read("by_window"), expected, lambda row: row["windowMs"])
+    admitted = sum(line.bytes for line in audited.traffic.blocks)
+    assert sum(row["bytes"] for row in read("admissions")) == admitted
+
+
+def test_by_result_and_reason(audited: Audited) -> None:
+    expected = recompute(audited.traffic.fetches, lambda line: (line.result, line.reason))
+    rows = {(row["result"], row["reason"]): row for row in audited.findings.totals}
+    assert set(rows) == set(expected)
+    for pair, sums in expected.items():
+        assert (rows[pair]["bytes"], rows[pair]["partitions"]) == (sums["bytes"], sums["partitions"])
+
+
+def test_by_band_of_lag(audited: Audited) -> None:
+    def band(line: FetchLine) -> str:
+        if line.high_watermark < 0:
+            return UNKNOWN_LAG
+        lag = max(0, line.high_watermark - line.offset)
+        return next(name for below, name in LAG_BANDS if lag < below)
+
+    assert_same(audited.findings.lag_bands, recompute(audited.traffic.fetches, band), lambda row: row["band"])
+
+
+def test_latency(audited: Audited) -> None:
+    for row in audited.findings.latency:
+        lines = [line for line in audited.traffic.fetches if line.bytes and line.result == row["result"]]
+        times = sorted(round(line.total_ms, 3) for line in lines)
+        assert row["partitions"] == len(times)
+        assert row["totalMs_max"] == times[-1]
+        assert row["totalMs_p50"] == pytest.approx(statistics.median(times), abs=5)
+        assert row["waitMs_max"] == max(round(line.wait_ms, 3) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "window_ms"),
+    [(0, 1000), (WINDOWS // 2 * 1000 - 1, 1000), (WINDOWS // 2 * 1000, 2000), (10**12, 86_400_000)],
+)
+def test_windows_fit_the_span(span_ms: int, window_ms: int) -> None:
+    assert plan_window_ms(5, 5 + span_ms) == window_ms
