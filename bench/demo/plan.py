@@ -1,0 +1,47 @@
+"""What the demo does and when: sizes, rates, and the slices of time in which either way is measured.
+
+Owns the plan as plain values. Must not know clients, processes or clocks. Invariants: both ways get the same
+time, in an order (A B B A A B B A) in which a drift of the machine hits both alike; the first slice of each way and
+the one with the backlog's reader are not part of the comparison.
+"""
+
+from typing import NamedTuple
+
+KIB, MIB = 1 << 10, 1 << 20
+DIRECT, THROUGH = "without Forebay", "with Forebay"
+WARM_UP, REPLAY = "warm-up", "with Forebay, a backlog being read"
+ORDER = (DIRECT, THROUGH, THROUGH, DIRECT, DIRECT, THROUGH, THROUGH, DIRECT)
+WARM_UP_S, REPLAY_S = 2.0, 6.0
+
+
+class Sizes(NamedTuple):
+    """Loads and limits. `rate` is in records a second, over all partitions."""
+
+    rate: int = 200
+    record_bytes: int = 4 * KIB
+    partitions: int = 2
+    groups: int = 4
+    cache_bytes: int = 32 * MIB
+    backlog_bytes: int = 48 * MIB
+
+
+class Slice(NamedTuple):
+    """From `start_s` to `end_s` after the load's begin, records go one `way`, and are counted under `label`."""
+
+    label: str
+    way: str
+    start_s: float
+    end_s: float
+
+
+def plan_slices(measured_s: float) -> list[Slice]:
+    """Warm-up, `measured_s` seconds in which both ways take turns, and the backlog's reader."""
+    turn_s = measured_s / len(ORDER)
+    parts = [(WARM_UP, DIRECT, WARM_UP_S), (WARM_UP, THROUGH, WARM_UP_S)]
+    parts += [(way, way, turn_s) for way in ORDER]
+    parts += [(REPLAY, THROUGH, REPLAY_S)]
+    slices, start_s = [], 0.0
+    for label, way, length_s in parts:
+        slices.append(Slice(label, way, start_s, start_s + length_s))
+        start_s += length_s
+    return slices
