@@ -16,12 +16,14 @@ import dataclasses
 import importlib.metadata
 import logging
 import os
+import resource
 import secrets
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockcache.arena import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
@@ -115,7 +117,12 @@ async def serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    forebay = Forebay(config)
+    raise_file_limit()
+    try:
+        forebay = Forebay(config)
+    except ArenaError as error:
+        log.error("cannot start: %s", error)
+        return 1
     try:
         await forebay.start()
         log.info("ready", extra={"boot": forebay.boot})
@@ -130,7 +137,7 @@ async def serve(config: Config) -> int:
 def open_cache(config: Config) -> BlockCache:
     """The arena: a file that carries the first listener's port in its name, or anonymous memory."""
     size_bytes = config.cache.size_bytes if config.cache.enabled else SMALLEST_ARENA_BYTES
-    if not config.cache.directory:
+    if not config.cache.directory or not config.cache.enabled:
         return BlockCache(size_bytes)
     name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
     return BlockCache(size_bytes, Path(config.cache.directory) / name)
@@ -153,6 +160,14 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
         cache_size_bytes=config.cache.size_bytes,
         limits=limits,
     )
+
+
+def raise_file_limit() -> None:
+    """Two sockets a client: allow as many descriptors as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def find_version() -> str:

@@ -184,7 +184,9 @@ class ClientLink:
         reply.complete(buffers, sent)
 
     def request_done(self, size_bytes: int) -> None:
-        """A request's bytes are no longer held."""
+        """A request's bytes are no longer held. After `close` they were all given back at once."""
+        if not self._open:
+            return
         self._request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
 

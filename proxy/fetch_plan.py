@@ -17,6 +17,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from proxy.truth import NO_EPOCH
+
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchPartition
@@ -66,7 +68,11 @@ def plan_partition(
     version: int,
     now: float,
 ) -> Looked:
-    """Look at one partition that the client may read and Forebay follows."""
+    """Look at one partition that the client may read and Forebay follows.
+
+    Of the proven epoch nothing readable can diverge: its end is the log's (Partition.readRecords), so a
+    last_fetched_epoch that equals it (kafka-python sends one) is as good as none.
+    """
     truth = partition.truth
     offset = asked.fetch_offset
     if partition.old_format:
@@ -75,7 +81,7 @@ def plan_partition(
         return Looked(asked, partition, Look.PASS, "version", -1)
     if not truth.known:
         return Looked(asked, partition, Look.ASK, "unproven", -1)
-    if asked.current_leader_epoch not in (-1, truth.epoch) or asked.last_fetched_epoch >= 0:
+    if not {asked.current_leader_epoch, asked.last_fetched_epoch} <= {NO_EPOCH, truth.epoch}:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
     if offset < truth.log_start_offset or not _may_be_stored(cache, partition, offset):
         return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)

@@ -55,7 +55,7 @@ class OwnLinks:
         self._open("proof")
 
     def link(self, name: str) -> UpstreamLink | None:
-        """The link of that name if it is open; else it is being opened, and the watch is pumped when it is."""
+        """That link if it is open; else it is being opened, and the watch is pumped when it is."""
         link = self._links.get(name)
         if link is None or link.closed:
             self._open(name)
@@ -113,8 +113,8 @@ class OwnLinks:
         reason = f"{error}" or type(error).__name__
         if reason != self.refusal:
             log.warning(
-                "the watch has no link of its own to %s (%s): partitions are watched on links of clients that "
-                "wait; where the broker asks for credentials, set upstreamCredentials",
+                "the watch has no link of its own to %s (%s): partitions are watched on links of clients "
+                "that wait; where the broker asks for credentials, set upstreamCredentials",
                 self._listener.upstream,
                 reason,
             )

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 BLIND_READ_BYTES = 1 << 16
+LINGER_S = 10.0
+"""How long a peer that does not read may hold up a close."""
 
 
 class Outgoing:
@@ -255,6 +257,7 @@ class Wire(asyncio.BufferedProtocol):
         if self._closed or self._closing:
             return
         self._closing = True
+        asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         self.hold_reading(self)
         self._feed()
 
