@@ -1,11 +1,12 @@
 """A real `forebay serve` in front of a real broker, for tests, demo and bench.
 
-Owns the process, its configuration file, its ports and what an operator would read from it: metrics, readiness, access log. It must
-not know Kafka beyond addresses.
+Owns the process, its configuration file, its ports and what an operator would read from it: metrics, readiness, access
+log. It must not know Kafka beyond addresses.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import signal
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -141,13 +141,11 @@ class Sidecar:
 
     def access_lines(self) -> list[dict[str, Any]]:
         """Every line of the access log, in order; call it after `stop`."""
-        import gzip
-
-        lines = []
+        lines: list[dict[str, Any]] = []
         for path in sorted(self.log_directory.iterdir()):
-            opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-            with opened as file:
-                lines += [json.loads(line) for line in file]
+            data = path.read_bytes()
+            text = gzip.decompress(data) if path.suffix == ".gz" else data
+            lines += map(json.loads, text.splitlines())
         return lines
 
     def __enter__(self) -> Self:
