@@ -140,12 +140,10 @@ def test_hints_of_an_answer_are_read_among_unknown_tags():
     assert partition.start == partition.end > 0
 
 
-@pytest.mark.parametrize(
-    "tags", ["01 00 0b 00000003 00000000000007", "01 01 07 00000001 000005", "01 01 09 00000001 00000005"]
-)
+@pytest.mark.parametrize("tags", ["01 00 0b 00000003 00000000000007", "01 01 07 00000001 000005"])
 def test_a_hint_too_short_for_its_fields_is_refused(tags):
-    with pytest.raises(BadFrame):
-        fetch.scan_response(response_v16(bytes.fromhex(tags))[:-2], 16)
+    with pytest.raises(BadFrame, match=r"bytes where \d+ are needed"):
+        fetch.scan_response(response_v16(bytes.fromhex(tags)), 16)
 
 
 def test_a_negative_diverging_epoch_is_none():

@@ -102,6 +102,7 @@ def test_kio_reads_the_responses(version, data):
     if version >= 7:
         assert (int(body.error_code), body.session_id) == (71, session_id)
     assert answered_in(body) == [_as_answered(version, answer) for answer in given_answers]
+    assert all(buffers), "an empty buffer is written"
     sent = {id(buffer) for buffer in buffers}
     assert all(id(part) in sent for answer in given_answers for part in answer.records), "records are copied"
 
