@@ -137,7 +137,7 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
     ]
     if outlook.predicted_ratio is not None:
         text.append(
-            f" At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)}"
+            f" At {show_bytes(findings.cache_size_bytes)} the curve has {show_ratio(outlook.predicted_ratio)}"
             f", {show_ratio(outlook.observed_ratio)} were observed; between them are misses for other reasons"
             " than size, and blocks that are freed whole."
         )
