@@ -1,0 +1,79 @@
+"""A followed partition over a small real cache, and a broker without links: what the core's tests stand on.
+
+Owns the fixtures' values: topic id, epoch 5, a lease until second 1 of a clock that stands still. It must not
+know sockets. Invariants: batches have one record each and are real to the cache (`tests.blockcache.batches`).
+"""
+
+from types import SimpleNamespace
+
+from blockcache.cache import BlockCache
+from proxy.counters import Counters
+from proxy.partitions import Partitions
+from proxy.topics import Topics
+from tests.blockcache.batches import build_run, insert
+
+TOPIC_ID = bytes(range(16))
+EPOCH = 5
+LEASE_UNTIL_S = 1.0
+
+
+class QuietWatch:
+    """Remembers what the watch would have been told."""
+
+    def __init__(self):
+        self.polls = []
+        self.asked = []
+        self.metadata = []
+
+    def polled(self, poll, learned):
+        self.polls.append(learned)
+
+    def ask(self, partition, _waiter):
+        self.asked.append(partition)
+
+    def ask_metadata(self, key):
+        self.metadata.append(key)
+
+    def back_off_s(self, _partition):
+        return 1.0
+
+
+class QuietBroker:
+    """What handlers share, with a clock that the test moves and nobody to send to."""
+
+    def __init__(self, size_bytes=1 << 20, **sections):
+        self.cache = BlockCache(size_bytes, **sections)
+        self.counters = Counters()
+        self.topics = Topics()
+        self.partitions = Partitions(self.cache, 100)
+        self.watch = QuietWatch()
+        self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
+        self.clock_s = 0.0
+        self.invalidated = []
+        self.topics.learn("orders", TOPIC_ID)
+
+    def now(self):
+        return self.clock_s
+
+    def follow(self, index=0):
+        return self.partitions.follow(self.topics.find(TOPIC_ID), index)
+
+    def invalidate(self, partition, from_offset, reason):
+        self.invalidated.append((partition, from_offset, reason))
+
+    def log_block(self, *_values):
+        pass
+
+
+def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):
+    """The broker answers; without a divergence to check."""
+    stable = high_watermark if last_stable_offset is None else last_stable_offset
+    partition.truth.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
+    partition.truth.unchecked = False
+
+
+def store(broker, partition, first_offset, next_offset):
+    """Batches of [first, next) enter, and the tail stands behind them."""
+    run = build_run(first_offset, next_offset - first_offset, epoch=EPOCH)
+    insert(broker.cache, partition.slot, run)
+    partition.tail = max(partition.tail, next_offset)

@@ -1,0 +1,151 @@
+"""What memory says to a partition of a Fetch: every look and every reason, over a small real cache.
+
+The partition has log start 0 and stores 10 to 20; where a case says nothing else, 20 is the high watermark, the
+last stable offset and the tail, epoch 5 is proven, and the lease stands.
+"""
+
+import pytest
+
+from protocol.fetch import FetchPartition
+from proxy.fetch_plan import Look, plan_absent, plan_partition
+from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
+
+UNCOMMITTED, COMMITTED = 0, 1
+
+
+def build_stored(high_watermark=20, last_stable_offset=None, log_start_offset=0):
+    broker = QuietBroker()
+    partition = broker.follow()
+    store(broker, partition, 10, 20)
+    learn(partition, high_watermark, last_stable_offset, log_start_offset)
+    return broker, partition
+
+
+def look(broker, partition, offset, *, isolation=UNCOMMITTED, version=13, now=0.0, epoch=EPOCH, fetched=-1):
+    asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
+    looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+    assert looked.asked is asked
+    assert looked.partition is partition
+    return looked.look, looked.reason, looked.limit_offset
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "offset", "expected"),
+    [
+        (20, 10, (Look.READY, "", 20)),
+        (20, 19, (Look.READY, "", 20)),
+        (15, 14, (Look.READY, "", 15)),
+        (20, 20, (Look.TAIL, "", 20)),
+        (15, 15, (Look.TAIL, "", 15)),  # stored, not yet visible: the client waits at the HW
+        (25, 19, (Look.READY, "", 25)),
+        (25, 20, (Look.GAP, "hole", 25)),
+        (25, 24, (Look.GAP, "hole", 25)),
+        (25, 25, (Look.TAIL, "", 25)),
+        (20, 21, (Look.ASK, "unproven", 20)),
+        (15, 16, (Look.ASK, "unproven", 15)),
+        (20, 9, (Look.MISS, "cold", -1)),
+        (20, 0, (Look.MISS, "cold", -1)),
+    ],
+)
+def test_by_offset_and_high_watermark(high_watermark, offset, expected):
+    assert look(*build_stored(high_watermark), offset) == expected
+
+
+def test_an_offset_below_the_log_start_is_a_miss_although_it_is_stored():
+    broker, partition = build_stored(log_start_offset=12)
+    assert look(broker, partition, 11)[0] is Look.MISS
+    assert look(broker, partition, 12)[0] is Look.READY
+
+
+def test_without_a_proven_epoch_the_broker_is_asked():
+    broker = QuietBroker()
+    partition = broker.follow()
+    assert look(broker, partition, 0) == (Look.ASK, "unproven", -1)
+
+
+@pytest.mark.parametrize("offset", [15, 20])
+def test_without_a_lease_the_broker_is_asked(offset):
+    broker, partition = build_stored()
+    assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (Look.ASK, "epoch", -1)
+    assert look(broker, partition, offset, now=LEASE_UNTIL_S - 1e-6)[0] in (Look.READY, Look.TAIL)
+
+
+def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
+    broker, partition = build_stored()
+    assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (Look.MISS, "cold", -1)
+
+
+def test_an_epoch_not_checked_for_divergence_is_asked_about():
+    broker, partition = build_stored()
+    partition.truth.unchecked = True
+    assert look(broker, partition, 15) == (Look.ASK, "epoch", -1)
+
+
+@pytest.mark.parametrize(("epoch", "fetched"), [(EPOCH - 1, -1), (EPOCH + 1, -1), (EPOCH, 4), (-1, 0)])
+def test_only_the_broker_answers_about_other_epochs_and_divergence(epoch, fetched):
+    assert look(*build_stored(), 15, epoch=epoch, fetched=fetched) == (Look.MISS, "epoch", -1)
+
+
+def test_a_client_without_an_epoch_is_served():
+    assert look(*build_stored(), 15, epoch=-1) == (Look.READY, "", 20)
+
+
+def test_old_formats_pass():
+    broker, partition = build_stored()
+    partition.old_format = True
+    assert look(broker, partition, 15) == (Look.PASS, "old-format", -1)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(9, Look.PASS), (10, Look.READY)])
+def test_zstd_passes_below_version_10(version, expected):
+    broker, partition = build_stored()
+    partition.zstd = True
+    found = look(broker, partition, 15, version=version)
+    assert found[0] is expected
+    assert found[1] == ("version" if expected is Look.PASS else "")
+    partition.zstd = False
+    assert look(broker, partition, 15, version=9)[0] is Look.READY
+
+
+def test_a_gap_between_two_stored_runs_is_a_hole():
+    broker, partition = build_stored(40)
+    store(broker, partition, 30, 40)
+    assert look(broker, partition, 25) == (Look.MISS, "hole", -1)
+    assert look(broker, partition, 20) == (Look.MISS, "hole", -1)
+    assert look(broker, partition, 15) == (Look.READY, "", 40)
+
+
+def test_what_the_fifo_let_go_is_evicted():
+    broker = QuietBroker(64 * 1024)
+    partition = broker.follow()
+    for first in range(0, 1000, 10):
+        store(broker, partition, first, first + 10)
+    learn(partition, 1000)
+    assert broker.cache.statistics().evicted_bytes > 0
+    assert look(broker, partition, 0) == (Look.MISS, "evicted", -1)
+    assert look(broker, partition, 999) == (Look.READY, "", 1000)
+    assert plan_absent(broker.cache, partition, 0) == "evicted"
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "last_stable_offset", "transactional", "offset", "expected"),
+    [
+        (20, 20, -1, 15, (Look.READY, "", 20)),
+        (20, 20, -1, 20, (Look.TAIL, "", 20)),
+        (20, 19, -1, 10, (Look.MISS, "transaction", -1)),
+        (20, 20, 14, 14, (Look.MISS, "transaction", -1)),
+        (20, 20, 14, 15, (Look.READY, "", 20)),
+        (25, 25, -1, 15, (Look.GAP, "hole", -1)),  # a marker may be among what is not seen
+        (25, 25, -1, 25, (Look.GAP, "hole", -1)),
+    ],
+)
+def test_read_committed(high_watermark, last_stable_offset, transactional, offset, expected):
+    broker, partition = build_stored(high_watermark, last_stable_offset)
+    partition.truth.saw_transactional(transactional)
+    assert look(broker, partition, offset, isolation=COMMITTED) == expected
+
+
+def test_read_uncommitted_does_not_look_at_transactions():
+    broker, partition = build_stored(20, 12)
+    partition.truth.saw_transactional(19)
+    assert look(broker, partition, 15) == (Look.READY, "", 20)
