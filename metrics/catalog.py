@@ -158,6 +158,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_bad_frames_total", "counter", "Frames that ended their connection: length, header, pace"
         ),
         Metric(
+            "forebay_internal_errors_total",
+            "counter",
+            "Errors of Forebay's own that kept something from being learned or stored; each is logged",
+        ),
+        Metric(
             "forebay_blind_connections_total",
             "counter",
             "Connections passed through unread (SaslHandshake v0)",

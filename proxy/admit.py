@@ -141,7 +141,7 @@ def admit_fetched(
     for fetched in batches:
         if fetched.attributes:
             _note_attributes(partition, fetched)
-        _compare(broker, partition, fetched, frame)
+        _compare(broker, partition, fetched, frame, is_young=source != "client")
     covers_from = min(asking.fetch_offset, batches[0].base_offset)
     first = _first_to_enter(broker, partition, answered, batches, covers_from)
     if first < 0:
@@ -163,7 +163,7 @@ def _note_attributes(partition: Partition, fetched: Batch) -> None:
         partition.zstd = True
 
 
-def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
+def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame, is_young: bool) -> None:
     """Hold a fetched batch against the one that was produced: against the sample, or against what is stored
     at the tail.
     """
@@ -172,7 +172,7 @@ def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame)
     equal = fidelity.saw_fetched(
         partition.index, fetched.base_offset, batch.is_log_append_time(fetched.attributes), body
     )
-    if equal is None and fetched.base_offset >= partition.produced_from >= 0:
+    if is_young and equal is None and fetched.base_offset >= partition.produced_from >= 0:
         stored = _stored_crc(broker.cache, partition.slot, fetched)
         if stored is not None and stored != fetched.crc:
             fidelity.suspend(fetched.attributes & CODEC_MASK)

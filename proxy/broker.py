@@ -9,6 +9,7 @@ answer teaches holds for all; `now` is the loop's monotonic clock, in seconds.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from proxy.own_link import OwnLinks
     from proxy.parked import ParkedFetch
     from proxy.partitions import Partition
+
+log = logging.getLogger("forebay.broker")
 
 
 class Broker:
@@ -67,6 +70,14 @@ class Broker:
     def stores_on(self, listener: Listener) -> bool:
         """Whether memory may serve and store on this listener."""
         return self.config.cache.enabled and not listener.config.shares_identity
+
+    def attempt(self, action: Callable[[], object], doing: str) -> None:
+        """Run what must not keep an answer from its client: an error in it is ours, logged and counted."""
+        try:
+            action()
+        except Exception:
+            self.counters.internal_errors += 1
+            log.exception("%s failed; the client is answered all the same", doing)
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Counters:
     connection_errors: int = 0
     blind_connections: int = 0
     bad_frames: int = 0
+    internal_errors: int = 0
     upstream_connect_errors: int = 0
     upstream_reopened: int = 0
     disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

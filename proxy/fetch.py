@@ -11,6 +11,7 @@ Deliberate omission of this version: a request that mixes hits and misses is not
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import api, fetch
@@ -113,7 +114,8 @@ def forward_fetch(record: FetchRecord, frame: Frame, looks: list[Looked]) -> Non
             return
         response = _scan_answer(link, head, answer)
         if response is not None and is_consumer:
-            _learn(link, request, response, answer, sent_at)
+            learn = partial(_learn, link, request, response, answer, sent_at)
+            link.broker.attempt(learn, "learning from a Fetch answer")
         record.forwarded(looks, response, answer)
 
     link.forward(head, frame, on_answer)

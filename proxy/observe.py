@@ -10,6 +10,7 @@ woken once an answer, after all of it has been learned.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import batch
@@ -63,7 +64,7 @@ def observe(
         if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at, source):
             woken.update(dict.fromkeys(partition.parked, partition))
     for waiter, partition in woken.items():
-        waiter.wake(partition)
+        broker.attempt(partial(waiter.wake, partition), "waking a fetch")
 
 
 def _followed(broker: Broker, answered: FetchedPartition, source: str) -> Partition | None:
@@ -110,6 +111,7 @@ def _learn(
         _entered_epoch(broker, partition, learned)
     elif truth.unchecked and _checks(broker, partition, asking):
         truth.unchecked = False
+        lapsed = True  # what the new epoch wrote above the stored bytes is history by now
     if answered.log_start_offset > partition.log_start_offset:
         partition.log_start_offset = answered.log_start_offset
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
@@ -174,10 +176,11 @@ def _checks(broker: Broker, partition: Partition, asking: FetchPartition) -> boo
     """Whether this successful Fetch stood at the end of the stored bytes and carried their epoch: then
     nothing has diverged.
     """
+    edges = broker.cache.edges(partition.slot, 0)
     return (
         asking.last_fetched_epoch >= 0
-        and asking.fetch_offset == partition.tail
-        and asking.last_fetched_epoch == broker.cache.last_epoch(partition.slot)
+        and asking.fetch_offset == edges.tail_end
+        and asking.last_fetched_epoch == edges.last_epoch
     )
 
 

@@ -133,14 +133,22 @@ class ParkedFetch:
             self.record.parked_at = self._now()
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - self._now(), 0), self._expired)
-            self.held = [looked.partition for looked in looks if looked.partition is not None]
-            for partition in self.held:
-                partition.parked[self] = None
+        self._register([looked.partition for looked in looks if looked.partition is not None])
         for looked in asking:
             assert looked.partition is not None
             if not broker.watch.ask(looked.partition, link, looked.asked):
                 return False
         return all(broker.watch.cover(p, link) for p in self.held)
+
+    def _register(self, partitions: list[Partition]) -> None:
+        """Wait on exactly these: one that was forgotten and is followed again is another."""
+        if partitions == self.held:
+            return
+        for partition in self.held:
+            partition.parked.pop(self, None)
+        self.held = partitions
+        for partition in partitions:
+            partition.parked[self] = None
 
     def _hurry(self, soft: bool) -> None:
         """Something is on its way that is not waited for longer than `cache.holeWait`."""

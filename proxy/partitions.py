@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from blockcache.cache import PartitionsFull
 from proxy.producers import ProducerLedger
 from proxy.truth import Truth
 
@@ -118,7 +119,12 @@ class Partitions:
             if len(self._by_key) >= self.limit:
                 self.refused += 1
                 return None
-            partition = self._by_key[key] = Partition(topic, index, self.cache.open(topic.id, index))
+            try:
+                slot = self.cache.open(topic.id, index)
+            except PartitionsFull:
+                self.refused += 1
+                return None
+            partition = self._by_key[key] = Partition(topic, index, slot)
         return partition
 
     def forget(self, partition: Partition) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blockcache.admission import Edges
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
@@ -42,17 +43,22 @@ FEW_BYTES = 1
 REST_S = 0.1
 """Pause after an answer that said nothing: the broker refused the request as a whole, or the link was lost.
 """
+NOTHING_STORED = Edges(-1, -1, -1, -1, -1, -1)
 NEW_SESSION = (0, 0)
 NO_SESSION = (0, -1)
 
 Key = tuple[bytes, int]
 
 
-def plan_asked(partition: Partition, last_epoch: int, block_bytes: int) -> FetchPartition | None:
-    """What to ask of one partition; None while there is no offset to stand at or no epoch to carry."""
+def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPartition | None:
+    """What to ask of one partition; None while there is no offset to stand at or no epoch to carry.
+
+    A possible truncation is checked where the newest stored batch (`edges`) ends, with its epoch.
+    """
     truth = partition.truth
     epoch = max(truth.epoch, truth.suggested_epoch)
-    offset = partition.tail if truth.unchecked and partition.tail >= 0 else partition.stored_end()
+    checks = truth.unchecked and edges.last_epoch >= 0
+    offset = edges.tail_end if checks else partition.stored_end()
     if offset < 0 or epoch < 0 or partition.old_format:
         return None
     behind = 0 <= partition.tail < truth.high_watermark
@@ -61,7 +67,7 @@ def plan_asked(partition: Partition, last_epoch: int, block_bytes: int) -> Fetch
         partition.index,
         epoch,
         offset,
-        last_epoch if truth.unchecked else -1,
+        edges.last_epoch if checks else -1,
         -1,
         block_bytes if behind else FEW_BYTES,
     )
@@ -129,8 +135,8 @@ class Poll:
         cache = self._broker.cache
         asked: dict[Key, FetchPartition] = {}
         for partition in partitions:
-            last_epoch = cache.last_epoch(partition.slot) if partition.truth.unchecked else -1
-            plan = plan_asked(partition, last_epoch, cache.block_max_bytes)
+            edges = cache.edges(partition.slot, 0) if partition.truth.unchecked else NOTHING_STORED
+            plan = plan_asked(partition, edges, cache.block_max_bytes)
             if plan is not None:
                 asked[partition.topic.id, partition.index] = plan
         return asked

@@ -46,7 +46,7 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
             return
         link.broker.counters.produce_s.observe(link.broker.now() - started)
         if forwarded:
-            _admit(link, head, forwarded, frame, answer)
+            link.broker.attempt(lambda: _admit(link, head, forwarded, frame, answer), "storing from Produce")
         link.answer(head, reply, (answer,), len(frame), held_bytes=len(answer))
 
     link.forward(head, frame, on_answer)
