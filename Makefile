@@ -3,6 +3,7 @@
 BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
 WORKERS ?= 2
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
 .PHONY: help build demo test check unit e2e docs tools clean
@@ -27,13 +28,13 @@ check: build ## format, lint, types, import contracts, generated documents
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog --check
 
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(PYTEST)
 
 unit: build ## the tests that need no broker
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m 'not e2e'
+	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m e2e
+	$(PYTEST) -m e2e
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog

@@ -1,7 +1,7 @@
 """What all tests share: the session's real broker, its logs beside a failure, and who runs beside whom.
 
-Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the grouping for xdist:
-the end-to-end tests of one file stay on one worker, where their fixtures start once; so do all that need Spark.
+Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the order: end-to-end tests
+first, so that their files, each on one worker (--dist loadfile), are not what the last worker is left with.
 A worker thus has the session's broker and those of the file it is at.
 """
 
@@ -26,13 +26,8 @@ def broker() -> "Iterator[KafkaCluster]":
         yield running
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif item.path.parent.name == "spark_audit":
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
 
 
 @pytest.hookimpl(wrapper=True)
