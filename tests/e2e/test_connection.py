@@ -1,0 +1,313 @@
+"""A client connection as bytes on a socket: order, ends, bad frames, the drain, a broker that comes back.
+
+Owns raw sockets and what must come back on them; must not know how Forebay is built, beyond what it logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+import pytest
+
+from protocol import api, control, fetch
+from protocol.fetch_build import build_request
+from tests.broker.ports import lease_port
+from tests.broker.settings import HOST
+from tests.broker.topics import create_topic
+from tests.e2e.families import Record, confluent_consume, confluent_produce
+from tests.e2e.sidecar import Pair, Sidecar
+from tests.protocol import oracle
+from tests.protocol.golden_capture import produce_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+TIMEOUT_S = 20.0
+FETCH_VERSION = 11  # the last with topic names
+PRODUCE_VERSION = 9
+METADATA_VERSION = 9
+UNKNOWN_API = 12345
+HIT = ("hit", "")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair() as running:
+        yield running
+
+
+class Raw:
+    """A blocking socket that speaks in frames."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.split(":")
+        self.socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.sendall(b"".join(frames))
+
+    def take(self) -> bytes:
+        """The next frame. ConnectionError where the connection ends instead."""
+        frame = bytearray()
+        wanted = 4
+        while len(frame) < wanted:
+            part = self.socket.recv(wanted - len(frame))
+            if not part:
+                raise ConnectionError("closed")
+            frame += part
+            if len(frame) == 4:
+                wanted = 4 + struct.unpack(">i", frame)[0]
+        return bytes(frame)
+
+    def call(self, frame: bytes) -> bytes:
+        self.send(frame)
+        return self.take()
+
+    def ends(self) -> bool:
+        """Whether the peer closes without another byte."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+numbers = itertools.count(1)
+
+
+def build_metadata() -> bytes:
+    return control.build_metadata_request(METADATA_VERSION, next(numbers), "raw", topics=[])
+
+
+def build_fetch(topic: str, offset: int, max_wait_ms: int) -> bytes:
+    asked = fetch.FetchPartition(topic, 0, -1, offset, -1, -1, 1 << 20)
+    return build_request(
+        FETCH_VERSION,
+        next(numbers),
+        "raw",
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        partitions=[asked],
+    )
+
+
+def build_plain(api_key: int, version: int, body: bytes = b"") -> bytes:
+    """A request of a version without tagged fields."""
+    head = struct.pack(">hhih", api_key, version, next(numbers), 3) + b"raw"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def correlation(answer: bytes) -> int:
+    number: int = struct.unpack_from(">i", answer, 4)[0]
+    return number
+
+
+def asked_correlation(frame: bytes) -> int:
+    number: int = struct.unpack_from(">i", frame, 8)[0]
+    return number
+
+
+def fetched(frame: bytes) -> fetch.FetchedPartition:
+    response = fetch.scan_response(frame, FETCH_VERSION)
+    assert response.error_code == 0
+    (partition,) = response.partitions
+    return partition
+
+
+def read_batch(pair: Pair) -> bytes:
+    """A record batch of one record, as the broker stores it: good to be produced."""
+    topic = create_topic(pair.direct)
+    confluent_produce(pair.direct, topic, [Record(-1, b"key", b"value", ())], "all")
+    with Raw(pair.direct) as direct:
+        answer = direct.call(build_fetch(topic, 0, 1000))
+    partition = fetched(answer)
+    return answer[partition.start : partition.end]
+
+
+def build_produce(topic: str, batch: bytes, acks: int) -> bytes:
+    body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), batch, acks=acks)
+    return bytes(oracle.request_frame(body, next(numbers), "raw"))
+
+
+def warm_up(sidecar: Sidecar, connection: Raw, topic: str) -> None:
+    """From here on a fetch at the tail of the empty topic waits in Forebay: one was answered from memory."""
+    before = sidecar.fetch_counts("partitions").get(HIT, 0)
+    deadline = time.monotonic() + TIMEOUT_S
+    while sidecar.fetch_counts("partitions").get(HIT, 0) == before:
+        assert time.monotonic() < deadline
+        assert fetched(connection.call(build_fetch(topic, 0, 50))).error_code == 0
+
+
+def test_answers_come_in_the_order_of_the_requests(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    batch = read_batch(pair)
+    with Raw(pair.through) as connection:
+        warm_up(pair.sidecar, connection, topic)
+        sent = [
+            build_metadata(),
+            build_fetch(topic, 0, 400),  # waits: what follows must wait behind it
+            build_plain(api.API_VERSIONS, 0),
+            build_produce(topic, batch, -1),
+            *(build_metadata() for _ in range(40)),
+            build_fetch(topic, 0, 400),
+            build_plain(api.API_VERSIONS, 0),
+        ]
+        connection.send(*sent)
+        answers = [connection.take() for _ in sent]
+        assert [correlation(one) for one in answers] == [asked_correlation(one) for one in sent]
+        found = fetched(answers[-2])
+        assert answers[-2][found.start : found.end][12:] == batch[12:], "all but base offset and length"
+
+
+def api_ranges(frame: bytes) -> dict[int, tuple[int, int]]:
+    """Of an ApiVersions answer, version 0: error code, then (key, from, to)."""
+    error, count = struct.unpack_from(">hi", frame, 8)
+    assert error == 0
+    rows = struct.iter_unpack(">hhh", frame[14 : 14 + 6 * count])
+    return {key: (lowest, highest) for key, lowest, highest in rows}
+
+
+def test_api_versions_are_the_brokers_but_for_the_cap(pair: Pair) -> None:
+    host, port = pair.broker.address("CLIENT")
+    asking = build_plain(api.API_VERSIONS, 0)
+    with Raw(f"{host}:{port}") as direct, Raw(pair.through) as through:
+        said, told = direct.call(asking), through.call(asking)
+    expected = api_ranges(said)
+    lowest, highest = expected[api.FETCH]
+    expected[api.FETCH] = (max(lowest, api.CAPS[api.FETCH][0]), min(highest, api.CAPS[api.FETCH][1]))
+    lowest, highest = expected[api.PRODUCE]
+    expected[api.PRODUCE] = (lowest, min(highest, api.CAPS[api.PRODUCE][1]))  # KAFKA-18659: its minimum stays
+    assert api_ranges(told) == expected
+    assert len(expected) > 50
+
+
+def test_acks_0_then_close_still_delivers(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    batch = read_batch(pair)
+    with Raw(pair.through) as connection:
+        connection.send(build_produce(topic, batch, 0), build_produce(topic, batch, 0))
+    records = confluent_consume(pair.direct, topic, 2)
+    assert [(record.offset, record.value) for record in records] == [(0, b"value"), (1, b"value")]
+
+
+def test_half_closed_client_gets_its_answers(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    with Raw(pair.through) as connection:
+        warm_up(pair.sidecar, connection, topic)
+        sent = [build_metadata(), build_fetch(topic, 0, 10_000), build_metadata()]
+        connection.send(*sent)
+        connection.socket.shutdown(socket.SHUT_WR)
+        started = time.monotonic()
+        assert [correlation(connection.take()) for _ in sent] == [asked_correlation(one) for one in sent]
+        assert connection.ends()
+        assert time.monotonic() - started < 5, "a parked fetch of a client that is done leaves at once"
+
+
+BAD_FRAMES = {
+    "negative length": b"\xff\xff\xff\xff rest",
+    "one above 100 MiB": struct.pack(">i", (100 << 20) + 1) + b"\0" * 64,
+    "greatest length": b"\x7f\xff\xff\xff" + b"\0" * 64,
+    "HTTP": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+    "TLS hello on plain text": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x55" * 64,
+    "empty frame": b"\0\0\0\0",
+    "frame shorter than a header": b"\0\0\0\x04\0\x01\0\x0b",
+    "client id beyond the frame": struct.pack(">ihhih", 10, 3, 1, 1, 500),
+    "fetch whose body is cut": struct.pack(">ihhih", 14, 1, 11, 1, -1) + b"\0\0\0\0",
+    "fetch that names 2^31-1 topics": build_plain(
+        api.FETCH, FETCH_VERSION, struct.pack(">iiiibiii", -1, 1, 1, 1, 0, 0, -1, 0x7FFFFFFF)
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
+def test_bad_frame_ends_its_connection_alone(pair: Pair, frame: bytes) -> None:
+    lines = pair.sidecar.log_path.read_text().count(" WARNING ")
+    with Raw(pair.through) as good, Raw(pair.through) as bad:
+        asked = build_metadata()
+        good.send(asked[:7])  # half a request, so that both are at work
+        with contextlib.suppress(ConnectionError):
+            bad.send(frame)
+        assert bad.ends()
+        good.send(asked[7:])
+        assert correlation(good.take()) == asked_correlation(asked)
+        assert correlation(good.call(build_metadata())) > 0
+    assert pair.sidecar.log_path.read_text().count(" WARNING ") == lines + 1
+
+
+def test_unknown_api_key_reaches_the_broker(pair: Pair) -> None:
+    with Raw(pair.through) as good, Raw(pair.through) as odd:
+        good.call(build_metadata())
+        odd.send(build_plain(UNKNOWN_API, 0, b"whatever"))
+        assert odd.ends(), "a broker closes on a key that it does not know"
+        assert correlation(good.call(build_metadata())) > 0
+    assert str(UNKNOWN_API) in pair.broker.log_path().read_text()
+
+
+def test_drain_answers_the_parked_and_exits_at_once(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    host, port = pair.broker.address("CLIENT")
+    with lease_port() as lease:
+        entry = {"listen": f"{HOST}:{lease.port}", "upstream": f"{host}:{port}"}
+        with Sidecar([entry]) as second, Raw(second.bootstrap) as waiting, Raw(second.bootstrap) as idle:
+            warm_up(second, waiting, topic)
+            idle.call(build_metadata())
+            asked = build_fetch(topic, 0, 25_000)
+            waiting.send(asked)
+            time.sleep(0.3)  # it is parked by then; were it not, it would be answered as well
+            started = time.monotonic()
+            assert second.stop(signal.SIGTERM) == 0
+            assert time.monotonic() - started < 10
+            answer = waiting.take()
+            assert correlation(answer) == asked_correlation(asked)
+            found = fetched(answer)
+            assert (found.error_code, found.high_watermark, found.end - found.start) == (0, 0, 0)
+            assert waiting.ends()
+            assert idle.ends()
+            with pytest.raises(OSError):
+                Raw(second.bootstrap)
+
+
+def test_broker_that_comes_back(pair: Pair) -> None:
+    """The reopen rule: who can miss nothing keeps the connection, everybody else is closed."""
+    topic = create_topic(pair.direct)
+    batch = read_batch(pair)
+    with (
+        Raw(pair.through) as idle,
+        Raw(pair.through) as waiting,
+        Raw(pair.through) as unheard,
+    ):
+        for connection in (idle, waiting, unheard):
+            connection.call(build_metadata())
+        unheard.send(build_produce(topic, batch, 0))
+        confluent_consume(pair.direct, topic, 1)
+        waiting.send(build_fetch(topic, 1, 60_000))  # its first: the broker's to answer
+        time.sleep(0.3)
+        pair.broker.stop()
+        assert waiting.ends(), "a request was unanswered"
+        assert unheard.ends(), "closing is how a broker reports a failed acks=0 Produce"
+        pair.broker.start()
+        assert correlation(idle.call(build_metadata())) > 0
+        deadline = time.monotonic() + TIMEOUT_S
+        while not pair.sidecar.is_ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        records = confluent_consume(pair.through, topic, 1)
+        assert [record.value for record in records] == [b"value"]
