@@ -93,14 +93,19 @@ class OwnLinks:
         self._broker.watch.pump()
 
     async def _greet(self, link: UpstreamLink) -> None:
-        """ApiVersions, our own credentials if there are any, and one Metadata request to see that we may ask
-        at all.
-        """
+        """ApiVersions, which every listener answers, then `_sign_in`. Refused where the broker ends that."""
         hello = control.build_api_versions_request(
             API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
         )
         control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
         self.reachable = True
+        try:
+            await self._sign_in(link)
+        except ConnectionError as error:  # it answers, but not us: that makes no broker unreachable
+            raise sasl.Refused(f"{error}") from error
+
+    async def _sign_in(self, link: UpstreamLink) -> None:
+        """Our own credentials if there are any, and one Metadata request to see that we may ask at all."""
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:
             await sasl.authenticate(link, credentials)
