@@ -90,6 +90,11 @@ def test_a_client_without_an_epoch_is_served():
     assert look(*build_stored(), 15, epoch=-1) == (Look.READY, "", 20)
 
 
+@pytest.mark.parametrize("epoch", [-1, EPOCH])
+def test_a_last_fetched_epoch_that_is_the_proven_one_is_as_good_as_none(epoch):
+    assert look(*build_stored(), 15, epoch=epoch, fetched=EPOCH) == (Look.READY, "", 20)
+
+
 def test_old_formats_pass():
     broker, partition = build_stored()
     partition.old_format = True

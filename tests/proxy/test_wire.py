@@ -2,7 +2,9 @@
 
 import pytest
 
+from proxy import wire as wire_module
 from proxy.wire import PIECE_BYTES, Outgoing, Wire
+from tests.proxy.turning import until
 
 
 class PlayedTransport:
@@ -202,6 +204,18 @@ async def test_close_when_sent_lets_everything_leave_first():
     assert played.sent == [("late", False), ("a", True), ("b", True)]
     assert played.transport.calls == ["pause", "close"]
     assert played.transport.pieces == [b"1", b"2"]
+
+
+async def test_a_peer_that_does_not_read_holds_a_close_up_only_so_long(monkeypatch):
+    monkeypatch.setattr(wire_module, "LINGER_S", 0.0)
+    played = Listening()
+    played.transport.full = True
+    played.send("a", b"1")
+    played.wire.close_when_sent()
+    assert "abort" not in played.transport.calls
+    await until(lambda: "abort" in played.transport.calls)
+    played.wire.connection_lost(None)
+    assert played.sent == [("a", False)]
 
 
 async def test_close_when_sent_before_the_socket_is_open():

@@ -1,0 +1,113 @@
+"""What becomes of an acknowledged batch, and of the tail after an answer."""
+
+import pytest
+
+from protocol.batch import Batch
+from protocol.produce import ProducedPartition
+from proxy.admit import Forwarded, note_forwarded, plan_produced, settle
+from proxy.producers import NUM_BATCHES_TO_RETAIN, Sending
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+
+NONE, GZIP = 0, 1
+
+
+def build_sent(*, magic=2, codec=NONE, sequence=-1, producer_id=-1, count=10):
+    return Batch(0, 100, 0, count - 1, -1, magic, 0, codec, 0, producer_id, 0, sequence, count)
+
+
+def build_acknowledged(base_offset=100):
+    return ProducedPartition(TOPIC_ID, 0, 0, base_offset, -1, 0)
+
+
+def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100):
+    partition = QuietBroker().follow()
+    learn(partition, high_watermark)
+    partition.topic.fidelity.log_append_time = log_append_time
+    partition.topic.fidelity.equal_codecs.update(equal)
+    return partition
+
+
+FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100}
+
+
+@pytest.mark.parametrize(
+    ("topic", "sent", "forwarded", "base_offset", "expected"),
+    [
+        ({}, {}, {}, 100, "store"),
+        ({}, {}, {}, 500, "store"),  # acknowledgements of several connections arrive in any order
+        ({"log_append_time": True}, {}, {}, 100, "store"),
+        ({}, {"codec": GZIP}, {}, 100, "sample"),
+        ({"equal": ()}, {}, {}, 100, "sample"),
+        ({"equal": (), "log_append_time": None}, {}, {}, 100, "unlike"),
+        ({}, {"magic": 1}, {}, 100, "old-format"),
+        ({}, {"magic": 1}, {"epoch": -1}, 100, "old-format"),
+        ({}, {}, {"epoch": -1}, 100, "no-epoch"),
+        ({}, {}, {"epoch": EPOCH - 1}, 100, "no-epoch"),
+        ({}, {}, {"epoch": -1, "sending": Sending.RESENT}, 100, "no-epoch"),
+        ({}, {}, {"sending": Sending.WARM_UP}, 100, "warm-up"),
+        ({}, {}, {"sending": Sending.RESENT}, 100, "resent"),
+        ({}, {}, {"sending": Sending.RESENT}, 99, "resent"),
+        ({}, {}, {}, 99, "below-hw"),
+        ({"equal": ()}, {}, {}, 99, "below-hw"),
+        ({}, {}, {"high_watermark": -1}, 0, "store"),
+        ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
+    ],
+)
+def test_plan_produced(topic, sent, forwarded, base_offset, expected):
+    batch = build_sent(**sent)
+    planned = Forwarded(build_partition(**topic), batch, **(FRESH | forwarded))
+    assert plan_produced(planned, build_acknowledged(base_offset)) == expected
+
+
+def test_a_batch_below_the_log_start_is_history():
+    partition = build_partition()
+    learn(partition, 300, log_start_offset=200)
+    forwarded = Forwarded(partition, build_sent(), **FRESH)
+    assert plan_produced(forwarded, build_acknowledged(199)) == "below-hw"
+    assert plan_produced(forwarded, build_acknowledged(200)) == "store"
+
+
+def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
+    partition = build_partition()
+    forwarded = note_forwarded(partition, build_sent())
+    assert plan_produced(forwarded, build_acknowledged()) == "store"
+    learn(partition, 100, epoch=EPOCH + 1)
+    assert plan_produced(forwarded, build_acknowledged()) == "no-epoch"
+
+
+def test_what_is_known_when_it_is_forwarded_goes_with_it():
+    partition = build_partition(high_watermark=100)
+    forwarded = note_forwarded(partition, build_sent())
+    learn(partition, 150)
+    assert (forwarded.epoch, forwarded.high_watermark, forwarded.sending) == (EPOCH, 100, Sending.FRESH)
+    assert plan_produced(forwarded, build_acknowledged(120)) == "store"
+
+
+def test_a_producers_first_five_are_left_to_the_watch():
+    partition = build_partition()
+    plans = []
+    for i in range(NUM_BATCHES_TO_RETAIN + 1):
+        forwarded = note_forwarded(partition, build_sent(sequence=10 * i, producer_id=7))
+        plans.append(plan_produced(forwarded, build_acknowledged(100 + 10 * i)))
+    assert plans == ["warm-up"] * NUM_BATCHES_TO_RETAIN + ["store"]
+    again = note_forwarded(partition, build_sent(sequence=10, producer_id=7))
+    assert plan_produced(again, build_acknowledged(110)) == "resent"
+
+
+@pytest.mark.parametrize(
+    ("tail", "lapsed", "log_start", "expected"),
+    [
+        (-1, False, 0, 100),
+        (-1, True, 0, 100),
+        (80, False, 0, 80),
+        (80, True, 0, 100),
+        (120, True, 0, 120),  # stored beyond the HW
+        (80, False, 90, 90),
+    ],
+)
+def test_where_the_tail_settles(tail, lapsed, log_start, expected):
+    partition = QuietBroker().follow()
+    learn(partition, 100, log_start_offset=log_start)
+    partition.tail = tail
+    settle(partition, lapsed)
+    assert partition.tail == expected

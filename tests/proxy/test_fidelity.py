@@ -1,0 +1,106 @@
+"""Whether a broker stores what producers send: one sample a codec, held against what is fetched."""
+
+import pytest
+
+from proxy.fidelity import SAMPLE_LIMIT_BYTES, Fidelity
+
+NONE, GZIP = 0, 1
+CREATE, APPEND = False, True
+
+
+def fetched(fidelity, body=b"body", base_offset=100, partition=0, append=CREATE):
+    return fidelity.saw_fetched(partition, base_offset, append, memoryview(body))
+
+
+def build_sampled(body=b"body", codec=NONE):
+    """The timestamp type is known, and a sample is held."""
+    fidelity = Fidelity()
+    assert fetched(fidelity) is None
+    fidelity.keep_sample(0, 100, codec, body)
+    return fidelity
+
+
+def test_nothing_is_stored_nor_sampled_before_a_fetched_batch_shows_the_timestamp_type():
+    fidelity = Fidelity()
+    assert fidelity.log_append_time is None
+    assert not fidelity.stores(NONE)
+    assert not fidelity.wants_sample(NONE)
+    assert fetched(fidelity) is None
+    assert fidelity.log_append_time is False
+    assert fidelity.wants_sample(NONE)
+    assert not fidelity.stores(NONE)
+
+
+def test_an_equal_sample_starts_its_codec_and_no_other():
+    fidelity = build_sampled()
+    assert fetched(fidelity) is True
+    assert fidelity.stores(NONE)
+    assert not fidelity.wants_sample(NONE)
+    assert not fidelity.stores(GZIP)
+    assert fidelity.wants_sample(GZIP)
+    assert fidelity.mismatches == 0
+
+
+def test_an_unequal_sample_is_a_mismatch_until_one_is_equal_again():
+    fidelity = build_sampled()
+    assert fetched(fidelity, b"other") is False
+    assert fidelity.mismatches == 1
+    assert not fidelity.stores(NONE)
+    assert fidelity.wants_sample(NONE)
+    assert fetched(fidelity) is None  # the sample is used up
+    fidelity.keep_sample(0, 100, NONE, b"body")
+    assert fetched(fidelity) is True
+    assert fidelity.stores(NONE)
+
+
+@pytest.mark.parametrize(("base_offset", "partition"), [(99, 0), (101, 0), (100, 1)])
+def test_another_place_says_nothing_and_leaves_the_sample(base_offset, partition):
+    fidelity = build_sampled()
+    assert fetched(fidelity, b"other", base_offset, partition) is None
+    assert fidelity.mismatches == 0
+    assert fetched(fidelity) is True
+
+
+def test_samples_of_two_codecs_stand_side_by_side():
+    fidelity = build_sampled()
+    fidelity.keep_sample(0, 200, GZIP, b"zipped")
+    assert fetched(fidelity, b"zipped", 200) is True
+    assert fetched(fidelity) is True
+    assert fidelity.equal_codecs == {NONE, GZIP}
+
+
+def test_one_sample_a_codec_the_latest():
+    fidelity = build_sampled()
+    fidelity.keep_sample(0, 200, NONE, b"later")
+    assert fetched(fidelity) is None
+    assert fetched(fidelity, b"later", 200) is True
+
+
+def test_another_timestamp_type_forgets_everything():
+    fidelity = build_sampled()
+    assert fetched(fidelity) is True
+    fidelity.keep_sample(0, 200, GZIP, b"zipped")
+    assert fetched(fidelity, append=APPEND) is None
+    assert fidelity.log_append_time is True
+    assert not fidelity.stores(NONE)
+    assert fetched(fidelity, b"zipped", 200, append=APPEND) is None
+    fidelity.keep_sample(0, 300, NONE, b"body")
+    assert fetched(fidelity, b"body", 300, append=APPEND) is True
+    assert fidelity.stores(NONE)
+
+
+def test_a_suspended_codec_is_sampled_again_and_others_go_on():
+    fidelity = build_sampled()
+    fetched(fidelity)
+    fidelity.keep_sample(0, 200, GZIP, b"zipped")
+    fetched(fidelity, b"zipped", 200)
+    fidelity.suspend(NONE)
+    assert fidelity.wants_sample(NONE)
+    assert fidelity.stores(GZIP)
+    assert fidelity.mismatches == 1
+
+
+@pytest.mark.parametrize(("size", "kept"), [(SAMPLE_LIMIT_BYTES, True), (SAMPLE_LIMIT_BYTES + 1, None)])
+def test_a_sample_is_of_bounded_size(size, kept):
+    body = bytes(size)
+    assert fetched(build_sampled(body), body) is kept
