@@ -50,10 +50,10 @@ class CacheBroken(AssertionError):
 
 
 class Inserted(NamedTuple):
-    """What became of a run. `next_offset` is where it ended, or where the conflict begins; -1: no conflict.
+    """What became of a run: all of it, or what lies before a conflict (`conflict_offset`, else -1).
 
-    `stored_bytes` are new; `skipped_bytes` did not enter (too large, below the log start, or all room is
-    pinned); the others were there already.
+    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter (too
+    large, below the log start, or all room is pinned); the others were there already.
     """
 
     stored_bytes: int

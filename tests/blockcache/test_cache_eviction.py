@@ -1,0 +1,247 @@
+"""Room: the FIFO's order, the bounds of batch, index, ghost and pins, what becomes of pinned blocks."""
+
+from itertools import count
+
+import pytest
+
+from blockcache.arena import Hit
+from blockcache.cache import BlockCache, CacheError
+from tests.blockcache.batches import FOREVER, TOPIC, build_batch, build_run, insert, read
+
+KIB = 1024
+
+
+def fill(cache: BlockCache, slot: int, first_offset: int, until_blocks_evicted: int) -> int:
+    """Appends 1 KiB batches till so many blocks went for room; the next offset."""
+    for offset in count(first_offset):
+        if cache.statistics().evicted_blocks_room >= until_blocks_evicted:
+            return offset
+        insert(cache, slot, build_batch(offset, size=900))
+    raise AssertionError
+
+
+@pytest.fixture
+def cache() -> BlockCache:
+    """Blocks of one 900 byte batch each, so that a block is a batch."""
+    return BlockCache(64 * KIB, block_min_bytes=KIB, block_max_bytes=KIB, max_ghosts=8, max_partitions=4)
+
+
+@pytest.fixture
+def slot(cache: BlockCache) -> int:
+    return cache.open(TOPIC, 0)
+
+
+def test_the_oldest_goes_first_whatever_its_partition(cache: BlockCache, slot: int) -> None:
+    other = cache.open(TOPIC, 1)
+    insert(cache, slot, build_batch(0, size=900))
+    insert(cache, other, build_batch(0, size=900))
+    end = fill(cache, slot, 1, 1)
+    assert read(cache, slot, 0) is None and read(cache, other, 0) is not None
+    fill(cache, slot, end, 2)
+    assert read(cache, other, 0) is None
+    assert cache.tail(other) == (1, 1)
+    assert cache.edges(other, 0).evicted_end == 1
+    cache.check()
+
+
+def test_a_batch_of_the_greatest_size_is_stored_a_larger_one_skipped(cache: BlockCache, slot: int) -> None:
+    most = cache.batch_max_bytes
+    assert insert(cache, slot, build_batch(0, size=most)).stored_bytes == most
+    outcome = insert(cache, slot, build_batch(1, size=most + 1) + build_batch(2))
+    assert outcome.skipped_bytes == most + 1 and outcome.stored_bytes == 200 and outcome.next_offset == 3
+    assert read(cache, slot, 0) == build_batch(0, size=most)
+    assert cache.tail(slot) == (2, 3) and cache.statistics().skipped_batches == 1
+
+
+def test_a_batch_of_over_a_mebibyte() -> None:
+    cache = BlockCache(8 * KIB * KIB)
+    slot = cache.open(TOPIC, 0)
+    for offset in range(12):
+        batch = build_batch(offset, size=KIB * KIB + 12345)
+        assert insert(cache, slot, batch).stored_bytes == len(batch)
+        assert read(cache, slot, offset) == batch
+        cache.check()
+
+
+def test_a_full_index_evicts() -> None:
+    cache = BlockCache(1024 * KIB, index_nodes=16)
+    slot = cache.open(TOPIC, 0)
+    for offset in range(2000):
+        assert insert(cache, slot, build_batch(offset, size=61)).stored_bytes == 61
+    cache.check()
+    statistics = cache.statistics()
+    assert statistics.evicted_blocks_index > 0 and statistics.evicted_blocks_room == 0
+    assert statistics.index_bytes_used <= statistics.index_bytes == 16 * KIB
+
+
+def test_evict_to_and_eliminate(cache: BlockCache, slot: int) -> None:
+    fill(cache, slot, 0, 1)
+    assert cache.used_bytes > cache.high_water_bytes > cache.low_water_bytes > 0
+    assert cache.eliminate() > 0
+    assert cache.used_bytes <= cache.low_water_bytes
+    assert cache.eliminate() == 0
+    cache.evict_to(3 * KIB)
+    assert (cache.used_bytes, cache.statistics().entries) == (3 * KIB, 3)
+    cache.evict_to(0)
+    assert (cache.used_bytes, cache.statistics().blocks, cache.evict_to(0)) == (0, 0, 0)
+    assert cache.oldest_admitted == cache.admitted_bytes
+
+
+def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> None:
+    end = fill(cache, slot, 0, 3)
+    assert cache.age_bytes(slot, end - 1) == 0
+    assert cache.age_bytes(slot, end - 2) == 900
+    assert [cache.age_bytes(slot, offset) for offset in range(3)] == [(end - 1 - i) * 900 for i in range(3)]
+    assert cache.age_bytes(slot, end) is None
+    assert cache.oldest_admitted == 4 * 900
+
+
+def test_the_ghost_is_bounded(cache: BlockCache, slot: int) -> None:
+    fill(cache, slot, 0, 12)
+    assert cache.statistics().ghosts == 8
+    assert [cache.age_bytes(slot, offset) is None for offset in range(13)] == [True] * 4 + [False] * 9
+    cache.check()
+
+
+def test_ages_within_an_evicted_block() -> None:
+    cache = BlockCache(1024 * KIB)
+    slot = cache.open(TOPIC, 0)
+    insert(cache, slot, build_run(0, 10, size=100))
+    cache.evict_to(0)
+    ages = [cache.age_bytes(slot, offset) for offset in range(10)]
+    assert ages[0] == 900 and ages == sorted(ages, key=lambda age: -(age or 0)) and (ages[9] or 0) < 200
+
+
+def hold(cache: BlockCache, slot: int, offset: int) -> Hit:
+    hit = cache.lookup(slot, offset, FOREVER, 1)
+    assert hit is not None and hit.pins == 1
+    return hit
+
+
+def test_a_pinned_block_is_offered_and_freed_if_let_go(cache: BlockCache, slot: int) -> None:
+    insert(cache, slot, build_batch(0, size=900))
+    copies: list[bytes] = []
+
+    def copy_out(hit: Hit) -> None:
+        copies.append(bytes(hit.views[0]))
+        hit.release()
+
+    for _ in range(2):
+        hold(cache, slot, 0).on_reclaim = copy_out
+    fill(cache, slot, 1, 1)
+    assert copies == [build_batch(0, size=900)] * 2
+    assert (cache.statistics().limbo_entered, cache.statistics().pins) == (0, 0)
+    cache.check()
+
+
+def test_a_pinned_block_goes_to_limbo_else(cache: BlockCache, slot: int) -> None:
+    insert(cache, slot, build_batch(0, size=900))
+    hit, asked = hold(cache, slot, 0), list[Hit]()
+    hit.on_reclaim = asked.append
+    end = fill(cache, slot, 1, 1)
+    fill(cache, slot, end, 60)
+    statistics = cache.statistics()
+    assert asked == [hit] and (statistics.limbo_blocks, statistics.limbo_bytes) == (1, KIB)
+    assert read(cache, slot, 0) is None
+    assert bytes(hit.views[0]) == build_batch(0, size=900)
+    hit.release()
+    assert (cache.statistics().limbo_blocks, cache.statistics().limbo_bytes) == (0, 0)
+    cache.check()
+
+
+def test_without_a_callback_it_goes_to_limbo(cache: BlockCache, slot: int) -> None:
+    insert(cache, slot, build_batch(0, size=900))
+    hit = hold(cache, slot, 0)
+    cache.evict_to(0)
+    assert cache.statistics().limbo_blocks == 1 and cache.used_bytes == KIB
+    hit.release()
+    assert cache.used_bytes == 0
+
+
+def test_invalidated_blocks_wait_for_their_pins(cache: BlockCache, slot: int) -> None:
+    insert(cache, slot, build_batch(0, size=900))
+    hit = hold(cache, slot, 0)
+    cache.drop(slot)
+    assert cache.statistics().limbo_blocks == 1
+    insert(cache, cache.open(TOPIC, 1), build_run(0, 30, size=900))
+    assert bytes(hit.views[0]) == build_batch(0, size=900)
+    hit.release()
+    cache.check()
+
+
+def test_at_the_pin_limit_a_hit_is_a_copy() -> None:
+    cache = BlockCache(64 * KIB, block_min_bytes=KIB, block_max_bytes=KIB, pin_limit_bytes=2 * KIB)
+    slot = cache.open(TOPIC, 0)
+    insert(cache, slot, build_run(0, 4, size=900))
+    held = [hold(cache, slot, 0), hold(cache, slot, 1), hold(cache, slot, 1)]
+    assert cache.statistics().pinned_bytes == cache.statistics().pin_limit_bytes == 2 * KIB
+    copied = cache.lookup(slot, 2, FOREVER, FOREVER)
+    assert copied is not None and copied.pins == 0 and cache.statistics().copied_lookups == 1
+    assert b"".join(copied.views) == build_run(2, 2, size=900)
+    cache.evict_to(0)
+    assert b"".join(copied.views) == build_run(2, 2, size=900)
+    for hit in held:
+        hit.release()
+    cache.check()
+
+
+def test_all_pinned_an_insert_skips() -> None:
+    cache = BlockCache(64 * KIB, block_min_bytes=KIB, block_max_bytes=KIB, pin_limit_bytes=64 * KIB)
+    slot = cache.open(TOPIC, 0)
+    end = fill(cache, slot, 0, 1)
+    held = [hold(cache, slot, offset) for offset in range(1, end)]
+    outcome = insert(cache, slot, build_batch(end, size=900))
+    assert (outcome.stored_bytes, outcome.skipped_bytes) == (0, 900)
+    cache.check()
+    for hit in held:
+        hit.release()
+    assert insert(cache, slot, build_batch(end, size=900)).stored_bytes == 900
+
+
+def test_a_block_is_offered_again_once_its_pins_were_gone(cache: BlockCache, slot: int) -> None:
+    end = fill(cache, slot, 0, 1)
+    asked: list[int] = []
+
+    def let_go(hit: Hit) -> None:
+        asked.append(hit.next_offset)
+        hit.release()
+
+    newest = hold(cache, slot, end - 1)
+    newest.on_reclaim = let_go
+    second = hold(cache, slot, 1)
+    second.on_reclaim = let_go
+    cache.evict_to(KIB)
+    cache.evict_to(0)
+    assert asked == [2, end]
+
+
+def test_callbacks_may_look_but_not_insert(cache: BlockCache, slot: int) -> None:
+    insert(cache, slot, build_run(0, 2, size=900))
+    refused: list[str] = []
+
+    def meddle(hit: Hit) -> None:
+        assert read(cache, slot, 1) == build_batch(1, size=900)
+        for use in (lambda: insert(cache, slot, build_batch(9)), lambda: cache.evict_to(0)):
+            with pytest.raises(CacheError, match="not insert or evict"):
+                use()
+            refused.append("")
+
+    hit = hold(cache, slot, 0)
+    hit.on_reclaim = meddle
+    cache.evict_to(0)
+    assert len(refused) == 2
+    hit.release()
+    cache.check()
+
+
+def test_blocks_grow_with_the_rate_and_spare_room_is_given_back() -> None:
+    cache = BlockCache(4096 * KIB)
+    busy, idle = cache.open(TOPIC, 0), cache.open(TOPIC, 1)
+    insert(cache, idle, build_batch(0, size=500))
+    assert cache.used_bytes == 4 * KIB
+    for offset in range(2000):
+        insert(cache, busy, build_batch(offset, size=500))
+    statistics = cache.statistics()
+    assert statistics.blocks < 2000 * 500 // cache.block_max_bytes + 10
+    assert statistics.live_record_bytes > 0.93 * statistics.block_bytes_used
+    cache.check()
