@@ -151,7 +151,8 @@ def admit_fetched(
     if batches[-1].last_offset < truth.log_start_offset:
         return
     at_tail = covers_from <= partition.tail
-    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, source)
+    entered_by = "fetch" if source == "client" else "watch"
+    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, entered_by)
     if at_tail:  # also where the arena could not take a batch: the watch must not ask for it again and again
         partition.tail = max(partition.tail, batches[-1].last_offset + 1)
 
