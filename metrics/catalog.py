@@ -113,7 +113,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("source",),
         ),
         Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by why", ("reason",)),
-        Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed, by why", ("reason",)),
+        Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed"),
         Metric(
             "forebay_cache_skipped_batches_total",
             "counter",
