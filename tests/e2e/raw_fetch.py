@@ -1,13 +1,14 @@
 """A blocking Kafka client that keeps what it reads as it came: raw record batches, headers included.
 
-Owns one connection, its requests (Fetch of any version that Forebay reads, Metadata, Produce of a given batch)
-and the walk of a partition from one offset to another. It must not know whether Forebay is in between: that is
-what the tests compare. Produce is kio's, so that what is sent does not rest on the code under test.
+Owns one connection, its requests (Fetch of any version that Forebay reads, Metadata, Produce of a given
+batch) and the walk of a partition from one offset to another. It must not know whether Forebay is in between:
+that is what the tests compare. Produce is kio's, so that what is sent rests on no code under test.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import UUID
@@ -86,11 +87,11 @@ class RawClient:
             time.sleep(POLL_S)
         raise TimeoutError(f"no broker knows {name}")
 
-    def fetch(
+    def build_fetch(
         self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
-    ) -> list[tuple[fetch.FetchedPartition, bytes]]:
-        """One session-less Fetch: what is said of each partition and its record bytes, cut ones included."""
-        request = build_request(
+    ) -> bytes:
+        """A session-less Fetch request."""
+        return build_request(
             version,
             self._next_id(),
             self.client_id,
@@ -102,11 +103,21 @@ class RawClient:
             session_epoch=-1,
             partitions=asked,
         )
+
+    def fetch(
+        self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+    ) -> list[tuple[fetch.FetchedPartition, bytes]]:
+        """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed."""
+        request = self.build_fetch(version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level)
         frame = self.call(request)
         answer = fetch.scan_response(frame, version)
         if answer.error_code:
             raise FetchFailed(answer.error_code)
         return [(p, frame[max(p.start, 0) : max(p.end, 0)]) for p in answer.partitions]
+
+    def send_fetch(self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int) -> None:
+        """Ask and do not wait for the answer."""
+        self._socket.sendall(self.build_fetch(version, asked, max_wait_ms=max_wait_ms))
 
     def build_produce(self, topic: str, records: bytes, acks: int = -1) -> bytes:
         """A Produce request of one batch to partition 0."""
@@ -119,6 +130,11 @@ class RawClient:
         said = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses[0].partition_responses[0]
         assert int(said.error_code) == 0, said
         return int(said.base_offset)
+
+    def abort(self) -> None:
+        """Reset the connection, as a client does that dies."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def close(self) -> None:
         """Close the connection."""
@@ -134,7 +150,7 @@ class RawClient:
 
 
 class RawReader:
-    """Walks one partition from `offset` on. `raw` is what was read; `received_bytes` also counts cut batches."""
+    """Walks one partition from `offset` on. `raw`: what was read; `received_bytes` counts cut batches too."""
 
     def __init__(
         self,

@@ -1,0 +1,63 @@
+"""The process shows every metric of the catalog, and nothing that the catalog does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from metrics.access_log_schema import BLOCK_SOURCES
+from metrics.catalog import CATALOG
+from metrics.collector import SampleCollector
+from protocol.api import FETCH
+from proxy.app import Forebay
+from proxy.config_load import Setting, load
+from proxy.samples import collect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def flag(path: tuple[str | int, ...], value: str) -> Setting:
+    return Setting(path, value, "--" + "-".join(map(str, path)))
+
+
+def shown(log_directory: Path) -> dict[str, int]:
+    """Family -> how many samples a process shows that has counted one of everything."""
+
+    async def run() -> dict[str, int]:
+        settings = [
+            flag(("listeners", 0, "listen"), "127.0.0.1:0"),
+            flag(("listeners", 0, "upstream"), "127.0.0.1:1"),
+            flag(("cache", "size"), "16MiB"),
+            flag(("accessLog", "directory"), str(log_directory)),
+        ]
+        forebay = Forebay(load(None, {}, settings).config)
+        counters = forebay.broker.counters
+        counters.produce_batches["store"] += 1
+        counters.invalidations["epoch"] += 1
+        counters.disconnects["client"] += 1
+        for source in BLOCK_SOURCES:
+            counters.admitted_batches[source] += 1
+        for hops in (
+            counters.requests_in,
+            counters.requests_out,
+            counters.responses_in,
+            counters.responses_out,
+        ):
+            hops[FETCH].count(1)
+            hops[999].count(1)
+        try:
+            families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
+        finally:
+            await forebay.stop()
+        suffix = {"counter": "_total"}
+        return {family.name + suffix.get(family.type, ""): len(family.samples) for family in families}
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
+
+
+def test_the_scrape_and_the_catalog_name_the_same_metrics(tmp_path: Path) -> None:
+    assert shown(tmp_path).keys() == CATALOG.keys()
