@@ -1,9 +1,9 @@
-"""`python -m bench.demo [--seconds S] [--no-audit]`: the whole demo; the answers go to stdout, progress to stderr.
+"""`python -m bench.demo [--seconds S] [--no-audit]`: the demo; answers go to stdout, progress to stderr.
 
 Owns the order of things, the folders, signals and exit codes: 0 all well, 1 it could not run or a client lost
-records, 3 the tailing groups hit less than they must, 128 + n ended by signal n. Must not know how a step works.
-Invariants: everything temporary lies in one folder, removed at the end whatever ended it; nothing has a fixed
-name or port; the first signal begins the cleaning up, and further ones do not disturb it.
+records, 3 the tailing groups hit less than they must, 128 + n ended by signal n. Must not know how a step
+works. Invariants: everything temporary lies in one folder, removed at the end whatever ended it; nothing
+has a fixed name or port; the first signal begins the cleaning up, and further ones do not disturb it.
 """
 
 import argparse
@@ -31,18 +31,20 @@ from tests.e2e.sidecar import Pair, SidecarFailed
 
 RUNS = Path(__file__).parents[2] / ".build" / "demo"
 EXPECTED = (AuditFailed, LoadFailed, FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_EVERY_S = 5.0
 EXIT_WELL, EXIT_FAILED, EXIT_FEW_HITS = 0, 1, 3
 UPSTREAM_BYTES = "forebay_upstream_fetch_bytes_total"
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked for the end; its number. Of this kind, because asyncio swallows others."""
+    """A signal asked for the end; its number."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; the exit code."""
     options = build_parser().parse_args(argv)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, _interrupt)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a new broker has no coordinator at first
     progress = Progress()
@@ -67,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The two options."""
     parser = argparse.ArgumentParser(prog="python -m bench.demo", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--seconds", type=_seconds, default=32.0, help="how long latencies are compared (default: 32)"
+        "--seconds", type=_seconds, default=24.0, help="how long latencies are compared (default: 24)"
     )
     parser.add_argument("--no-audit", action="store_true", help="without the Spark audit")
     return parser
@@ -113,7 +115,9 @@ def measure(measured_s: float, progress: Progress, kept: Path) -> Result:
         addresses = {DIRECT: (pair.direct, "orders-direct"), THROUGH: (pair.through, "orders")}
         for bootstrap, topic in addresses.values():
             create_topic(bootstrap, topic, partitions=sizes.partitions)
-        asyncio.run(load.run(addresses))
+        ended_by = asyncio.run(_run_load(load, addresses))
+        if ended_by:
+            raise Interrupted(ended_by)
         progress.step("stopping")
         (kept / "metrics.txt").write_text(pair.sidecar.admin("/metrics"))
         samples = pair.sidecar.metrics()
@@ -125,8 +129,37 @@ def measure(measured_s: float, progress: Progress, kept: Path) -> Result:
     return build_result(lines, tails, upstream_bytes, load.latencies_ms)
 
 
+async def _run_load(load: Load, addresses: dict[str, tuple[str, str]]) -> int:
+    """The number of the signal that ended it, or 0. Only the load is cancelled: the clients' own tasks live on
+    until it has stopped them, which they need; a client that cannot stop is given up after a while.
+    """
+    loop, running = asyncio.get_running_loop(), asyncio.ensure_future(load.run(addresses))
+    ended_by: list[int] = []
+
+    def end(number: int) -> None:
+        if not ended_by:
+            ended_by.append(number)
+            insist()
+
+    def insist() -> None:
+        running.cancel()
+        loop.call_later(STOP_EVERY_S, insist)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN if ended_by else _interrupt)
+    return ended_by[0] if ended_by else 0
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     raise Interrupted(number)
 

@@ -1,9 +1,9 @@
-"""The demo's clients: a backlog, a producer on a schedule, tailing groups on both ways, a reader from the start.
+"""The demo's clients: a backlog, a producer on a schedule, tailing groups, a reader from the beginning.
 
-Owns the clients (aiokafka, as an application would use it) and their latencies, counted from the time at which
-a record was *due*, so that a stall counts for every record it delays. Must not know Forebay: the two ways differ
-in their bootstrap address and topic alone. Invariants: the groups stand at the end of their topic before the first
-record is due; every record that was sent is received by every group of its way, else LoadFailed.
+Owns the clients (aiokafka, as an application would use it) and their latencies, counted from when a
+record was *due*, so that a stall counts for every record it delays. Must not know Forebay: the two ways
+differ in their bootstrap address and topic alone. Invariants: the groups stand at the end of their topic
+before the first record is due; every record sent is received by every group of its way, else LoadFailed.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from struct import Struct
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from bench.demo.plan import DIRECT, MIB, REPLAY, THROUGH, Sizes, Slice
+from bench.demo.plan import MIB, REPLAY, THROUGH, Sizes, Slice
 from bench.demo.progress import Progress
 from bench.demo.result import percentile
 
@@ -186,7 +186,7 @@ class Load:
 async def _join_one(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
     await consumer.start()
     while not consumer.assignment():
-        await asyncio.sleep(0.05)
+        await consumer.getmany(timeout_ms=50)
     for partition in consumer.assignment():
         await consumer.seek_to_end(partition)
         await consumer.position(partition)

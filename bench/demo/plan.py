@@ -1,8 +1,8 @@
 """What the demo does and when: sizes, rates, and the slices of time in which either way is measured.
 
 Owns the plan as plain values. Must not know clients, processes or clocks. Invariants: both ways get the same
-time, in an order (A B B A A B B A) in which a drift of the machine hits both alike; the first slice of each way and
-the one with the backlog's reader are not part of the comparison.
+time, in an order (A B B A A B B A) in which a drift of the machine hits both alike; the first slice of each
+way and the one with the backlog's reader are not part of the comparison.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """From `start_s` to `end_s` after the load's begin, records go one `way`, and are counted under `label`."""
+    """From `start_s` to `end_s` after the load's begin, records go one `way`, counted under `label`."""
 
     label: str
     way: str

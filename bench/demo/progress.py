@@ -1,7 +1,7 @@
 """The demo's progress: one line that changes on a terminal, a line every few seconds elsewhere.
 
-Owns stderr. Must not know what is going on. Invariants: `step` always ends up as a line of its own; what `show`
-wrote on a terminal is wiped before anything else is written.
+Owns stderr. Must not know what is going on. Invariants: `step` is always a line of its own; what `show` wrote
+on a terminal is wiped before anything else is written.
 """
 
 import shutil

@@ -19,7 +19,7 @@ class Latency(NamedTuple):
     """From due to received, over all records of a label and all groups; milliseconds."""
 
     label: str
-    count: int
+    records: int
     p50_ms: float
     p99_ms: float
 
@@ -95,7 +95,7 @@ def describe(result: Result) -> str:
         "How long from a record's due time to its receipt?     p50        p99    records",
     ]
     lines += [
-        f"  {one.label:<46}{one.p50_ms:>7.1f} ms{one.p99_ms:>8.1f} ms{one.count:>10}"
+        f"  {one.label:<46}{one.p50_ms:>7.1f} ms{one.p99_ms:>8.1f} ms{one.records:>10}"
         for one in result.latencies
     ]
     lines += ["", f"{'What was no hit, and why?':<40}partitions      bytes"]

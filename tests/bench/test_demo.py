@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,11 @@ def test_both_ways_get_the_same_time() -> None:
     assert [part.label for part in slices[2:-1]] == list(ORDER)
     length_s = {way: sum(s.end_s - s.start_s for s in slices if s.label == way) for way in (DIRECT, THROUGH)}
     assert length_s == {DIRECT: 16.0, THROUGH: 16.0}
-    assert all(one.end_s == other.start_s for one, other in zip(slices, slices[1:], strict=False))
+    assert all(one.end_s == other.start_s for one, other in pairwise(slices))
 
 
 def test_ratio_is_of_bytes() -> None:
-    lines = [
+    lines: list[dict[str, object]] = [
         {"type": "fetch", "result": "hit", "reason": "", "bytes": 980, "clientId": "tail-1"},
         {"type": "fetch", "result": "miss", "reason": "cold", "bytes": 20, "clientId": "tail-1"},
         {"type": "fetch", "result": "miss", "reason": "evicted", "bytes": 5000, "clientId": "replay"},
