@@ -78,21 +78,31 @@ async def _scram(link: UpstreamLink, credentials: UpstreamCredentials, hash_name
     nonce = base64.b64encode(secrets.token_bytes(24))
     first_bare = b"n=" + name + b",r=" + nonce
     server_first = await _exchange(link, b"n,," + first_bare)
-    fields = _fields(server_first)
-    iterations = int(fields.get(b"i", b"0"))
-    if not fields.get(b"r", b"").startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:
-        raise Refused("the broker's SCRAM challenge is not an answer to ours")
-    salt = base64.b64decode(fields[b"s"])
+    whole_nonce, salt, iterations = _challenge(server_first, nonce)
     salted = hashlib.pbkdf2_hmac(hash_name, _secret(credentials.password_file), salt, iterations)
-    final_bare = b"c=biws,r=" + fields[b"r"]
+    final_bare = b"c=biws,r=" + whole_nonce
     signed = b",".join((first_bare, server_first, final_bare))
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     server_final = _fields(await _exchange(link, final_bare + b",p=" + base64.b64encode(proof)))
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
-    if not hmac.compare_digest(base64.b64decode(server_final.get(b"v", b"")), expected):
+    if not hmac.compare_digest(server_final.get(b"v", b""), base64.b64encode(expected)):
         raise Refused("the broker could not prove that it knows our password")
+
+
+def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
+    """The whole nonce, the salt and the iterations of the broker's first message; `Refused` where it is
+    garbled or none to ours.
+    """
+    fields = _fields(server_first)
+    try:
+        whole_nonce, salt, iterations = fields[b"r"], base64.b64decode(fields[b"s"]), int(fields[b"i"])
+    except (KeyError, ValueError) as error:
+        raise Refused(f"the broker's SCRAM challenge cannot be read: {error!r}") from error
+    if not whole_nonce.startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:
+        raise Refused("the broker's SCRAM challenge is not an answer to ours")
+    return whole_nonce, salt, iterations
 
 
 def _fields(message: bytes) -> dict[bytes, bytes]:
