@@ -59,7 +59,7 @@ def _audit(request: "Request", master: str | None) -> int:
 
     _say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
     try:
-        spark = open_session(master)
+        spark = open_session(master, request.inputs.size_bytes)
     except NotReady as error:
         return _fail(EXIT_NOT_READY, str(error))
     try:
