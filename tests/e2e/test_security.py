@@ -244,8 +244,14 @@ def test_memory_serves_nobody_whom_the_broker_refuses(secured: Secured, which: s
     change_acl(secured, ResourceType.TOPIC, topic, AclOperation.READ, grant=True)
     alice = open_consumer(sidecar.bootstrap, topic, sign_in("SCRAM-SHA-256", "alice"))
     assert len(read(alice, COUNT)) == COUNT
-    change_acl(secured, ResourceType.TOPIC, topic, AclOperation.READ, grant=False)
     producer = Producer({"bootstrap.servers": sidecar.bootstrap} | sign_in("PLAIN"))
+    before = sidecar.fetch_counts().get(HIT, 0)
+    for _ in range(COUNT):
+        producer.produce(topic, b"more", partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert read(alice, 1) == [b"more"]
+    assert sidecar.fetch_counts().get(HIT, 0) > before, "alice, the only reader now, is served from memory"
+    change_acl(secured, ResourceType.TOPIC, topic, AclOperation.READ, grant=False)
     ends = time.monotonic() + 3 * AUTHORIZE_EVERY_S
     refused = False
     while not refused:
