@@ -1,0 +1,178 @@
+"""Bytes into a real cache: a produced batch as the broker would return it, and a fetched one at the tail.
+
+Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand.
+"""
+
+from struct import Struct
+
+import pytest
+from crc32c import crc32c
+
+from protocol import batch
+from protocol.fetch import FetchedPartition, FetchPartition
+from protocol.produce import ProducedPartition
+from proxy.admit import admit_fetched, admit_produced, note_forwarded
+from tests.blockcache.batches import read
+from tests.protocol.batches import batch_v2
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+
+GZIP, ZSTD = 1, 4
+LOG_APPEND_TIME = 8
+APPENDED_MS = 1_800_000_000_000
+
+
+def as_stored(sent, base_offset, epoch=EPOCH, append_time_ms=None):
+    """What the log holds of a batch that was sent so (LogValidator.assignOffsets...)."""
+    out = bytearray(sent)
+    Struct(">q").pack_into(out, 0, base_offset)
+    Struct(">i").pack_into(out, 12, epoch)
+    if append_time_ms is not None:
+        out[22] |= LOG_APPEND_TIME
+        Struct(">q").pack_into(out, 35, append_time_ms)
+        Struct(">I").pack_into(out, 17, crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+def said_to_be(codec, sent):
+    """The same batch with a codec in its attributes: nothing here looks into the records."""
+    out = bytearray(sent)
+    out[22] |= codec
+    Struct(">I").pack_into(out, 17, crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+class Storing:
+    """A partition at HW and tail 100 whose topic is known to store what producers send."""
+
+    def __init__(self, log_append_time=False):
+        self.broker = QuietBroker()
+        self.partition = self.broker.follow()
+        learn(self.partition, 100)
+        self.partition.tail = 100
+        self.fidelity = self.partition.topic.fidelity
+        self.fidelity.log_append_time = log_append_time
+        self.fidelity.equal_codecs.add(0)
+
+    def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
+        frame = frame_type(b"head" + sent + b"after")
+        (scanned,) = batch.scan_batches(frame, 4, 4 + len(sent))
+        forwarded = note_forwarded(self.partition, scanned)
+        acknowledged = ProducedPartition(TOPIC_ID, 0, 0, base_offset, append_time_ms, 0)
+        return admit_produced(self.broker, forwarded, acknowledged, frame)
+
+    def fetch(self, offset, stored, high_watermark, source="watch"):
+        asking = FetchPartition(TOPIC_ID, 0, EPOCH, offset, -1, -1, 1 << 20)
+        answered = FetchedPartition(
+            TOPIC_ID, 0, 0, high_watermark, high_watermark, 0, -1, None, None, None, 0, len(stored)
+        )
+        batches = batch.scan_batches(stored, 0, len(stored))
+        admit_fetched(self.broker, self.partition, asking, answered, stored, batches, source)
+
+    def read(self, offset):
+        return read(self.broker.cache, self.partition.slot, offset)
+
+    @property
+    def plans(self):
+        return dict(self.broker.counters.produce_batches)
+
+
+@pytest.mark.parametrize("frame_type", [bytes, bytearray])
+def test_a_produced_batch_is_stored_as_the_broker_returns_it(frame_type):
+    storing = Storing()
+    sent = batch_v2(3)
+    assert storing.produce(sent, 100, frame_type)
+    assert storing.read(100) == as_stored(sent, 100)
+    assert storing.partition.tail == 103
+    assert storing.partition.produced_from == 100
+    assert storing.plans == {"store": 1}
+
+
+def test_log_append_time_is_stamped():
+    storing = Storing(log_append_time=True)
+    sent = batch_v2(3)
+    storing.produce(sent, 100, append_time_ms=APPENDED_MS)
+    assert storing.read(100) == as_stored(sent, 100, append_time_ms=APPENDED_MS)
+
+
+def test_acknowledgements_in_any_order_fill_their_holes():
+    storing = Storing()
+    sent = batch_v2(3)
+    storing.produce(sent, 103)
+    assert storing.partition.tail == 100
+    assert storing.read(100) is None
+    storing.produce(sent, 100)
+    assert storing.partition.tail == 106
+    assert storing.read(100) == as_stored(sent, 100) + as_stored(sent, 103)
+    assert storing.broker.invalidated == []
+
+
+def test_a_codec_not_seen_both_ways_is_sampled_and_stored_once_it_is():
+    storing = Storing()
+    sent = said_to_be(ZSTD, batch_v2(3))
+    assert not storing.produce(sent, 100)
+    assert storing.read(100) is None
+    storing.fetch(100, as_stored(sent, 100), 103)
+    assert storing.fidelity.stores(ZSTD)
+    assert storing.partition.zstd
+    assert storing.produce(sent, 103)
+    assert storing.read(100) == as_stored(sent, 100) + as_stored(sent, 103)
+    assert storing.plans == {"sample": 1, "store": 1}
+
+
+def test_a_broker_that_changes_what_it_stores_is_left_to_the_watch():
+    storing = Storing()
+    sent = said_to_be(ZSTD, batch_v2(3))
+    storing.produce(sent, 100)
+    recompressed = as_stored(said_to_be(GZIP, batch_v2(3)), 100)
+    storing.fetch(100, recompressed, 103)
+    assert not storing.fidelity.stores(ZSTD)
+    assert storing.broker.counters.invalidations["unlike"] == 1
+    assert storing.read(100) == recompressed
+
+
+def test_a_stored_batch_that_the_broker_returns_otherwise_is_void():
+    storing = Storing()
+    storing.produce(batch_v2(3), 100)
+    storing.fetch(100, as_stored(batch_v2(3, value=b"other"), 100), 103)
+    assert storing.broker.invalidated == [(storing.partition, 100, "mismatch")]
+    assert not storing.fidelity.stores(0)
+
+
+def test_a_cleaned_batch_in_a_clients_answer_is_no_mismatch():
+    storing = Storing()
+    storing.produce(batch_v2(3), 100)
+    storing.fetch(100, as_stored(batch_v2(3, value=b"other"), 100), 103, source="client")
+    assert storing.broker.invalidated == []
+    assert storing.fidelity.stores(0)
+
+
+def test_a_fetched_batch_at_the_tail_enters():
+    storing = Storing()
+    stored = as_stored(batch_v2(3), 100)
+    storing.fetch(100, stored, 103)
+    assert storing.read(100) == stored
+    assert storing.partition.tail == 103
+
+
+def test_a_lagging_readers_bytes_do_not_enter():
+    storing = Storing()
+    storing.fetch(50, as_stored(batch_v2(3), 50), 100, source="client")
+    assert storing.read(50) is None
+    assert storing.partition.tail == 100
+
+
+def test_of_an_answer_that_reaches_over_the_tail_only_the_new_part_enters():
+    storing = Storing()
+    old, new = as_stored(batch_v2(3), 97), as_stored(batch_v2(3), 100)
+    storing.fetch(97, old + new, 103, source="client")
+    assert storing.read(97) is None
+    assert storing.read(100) == new
+
+
+def test_transactional_batches_are_noted_from_either_side():
+    storing = Storing()
+    storing.produce(batch_v2(3, transactional=True, producer=(7, 0, 0)), 100)
+    assert storing.plans == {"warm-up": 1}
+    assert storing.partition.truth.last_transactional_offset == 102
+    storing.fetch(103, as_stored(batch_v2(3, transactional=True, producer=(7, 0, 3)), 103), 106)
+    assert storing.partition.truth.last_transactional_offset == 105
