@@ -198,21 +198,26 @@ def test_all_pinned_an_insert_skips() -> None:
     assert insert(cache, slot, build_batch(end, size=900)).stored_bytes == 900
 
 
-def test_a_block_is_offered_again_once_its_pins_were_gone(cache: BlockCache, slot: int) -> None:
+def test_a_block_that_was_spared_is_offered_again(cache: BlockCache, slot: int) -> None:
     end = fill(cache, slot, 0, 1)
-    asked: list[int] = []
+    aside = hold(cache, slot, 1)
+    end = fill(
+        cache, slot, end, 3
+    )  # it is in limbo now, the next was evicted in its place, the arena is full
+    oldest = hold(cache, slot, 3)
 
-    def let_go(hit: Hit) -> None:
-        asked.append(hit.next_offset)
+    def make_room_otherwise(hit: Hit) -> None:
+        aside.release()
         hit.release()
 
-    newest = hold(cache, slot, end - 1)
-    newest.on_reclaim = let_go
-    second = hold(cache, slot, 1)
-    second.on_reclaim = let_go
-    cache.evict_to(KIB)
+    oldest.on_reclaim = make_room_otherwise
+    insert(cache, slot, build_batch(end, size=900))
+    assert read(cache, slot, 3) is not None and cache.statistics().pins == 0
+    again, asked = hold(cache, slot, 3), list[Hit]()
+    again.on_reclaim = asked.append
     cache.evict_to(0)
-    assert asked == [2, end]
+    assert asked == [again]
+    again.release()
 
 
 def test_callbacks_may_look_but_not_insert(cache: BlockCache, slot: int) -> None:
