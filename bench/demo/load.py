@@ -15,7 +15,7 @@ from struct import Struct
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from bench.demo.plan import MIB, REPLAY, THROUGH, Sizes, Slice
+from bench.demo.plan import DIRECT, MIB, REPLAY, THROUGH, Sizes, Slice
 from bench.demo.progress import Progress
 from bench.demo.result import percentile
 
@@ -68,7 +68,7 @@ class Load:
         """`addresses`: a way's name -> bootstrap servers, topic. LoadFailed: records went missing."""
         self._ways = {name: Way(name, *where, self.sizes) for name, where in addresses.items()}
         bootstrap, topic = addresses[THROUGH]
-        await self._fill(bootstrap, topic)
+        await self._fill(addresses[DIRECT][0], topic)  # from a time before Forebay
         async with contextlib.AsyncExitStack() as stack:
             self._progress.step(f"{self.sizes.groups} tailing groups join, on either way")
             for way in self._ways.values():
