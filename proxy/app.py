@@ -35,6 +35,8 @@ from proxy.own_link import OwnLinks
 from proxy.samples import collect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from proxy.config import Config
 
 log = logging.getLogger("forebay")
@@ -54,7 +56,7 @@ class Forebay:
         loop = asyncio.get_running_loop()
         self.broker = Broker(config, self.cache, self.access_log, find_version(), loop.time)
         self.listeners = [Listener(self.broker, entry) for entry in config.listeners]
-        self.own_links = OwnLinks(self.broker, self.listeners[0])
+        self.own_links = OwnLinks(self.broker, choose_own(self.listeners))
         self.broker.own_links = self.own_links
         self.janitor = Janitor(self.broker, self.listeners)
         exposition = Exposition(lambda: collect(self))
@@ -160,6 +162,11 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
         cache_size_bytes=config.cache.size_bytes,
         limits=limits,
     )
+
+
+def choose_own(listeners: Sequence[Listener]) -> Listener:
+    """The way Forebay's own links take: the first listener with credentials for them, else the first."""
+    return next((one for one in listeners if one.config.upstream_credentials is not None), listeners[0])
 
 
 def raise_file_limit() -> None:
