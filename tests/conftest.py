@@ -1,20 +1,22 @@
 """What all tests share: the session's real broker, its logs beside a failure, and who runs beside whom.
 
 Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the order: end-to-end tests
-first, so that their files, each on one worker (--dist loadfile), are not what the last worker is left with.
-A worker thus has the session's broker and those of the file it is at.
+first, then Spark's, so that what takes long is not what the last worker is left with. A test file stays on one worker
+(--dist loadfile), all that need Spark on the same one; a worker thus has the session's broker and its file's own.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.broker.kafka import KafkaBroker, KafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+SPARK = "tests/spark_audit/"
 settings.register_profile("forebay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("forebay")
 
@@ -27,7 +29,19 @@ def broker() -> "Iterator[KafkaCluster]":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, SPARK not in item.nodeid))
+
+
+class SparkOnOneWorker(LoadFileScheduling):
+    """xdist's own scheduling by file, but Spark starts once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if SPARK in nodeid else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return SparkOnOneWorker(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -125,8 +125,8 @@ def has_subject(name: str) -> bool:
     below = [
         Path(one).relative_to(place) for place in places for one in listed() if place in Path(one).parents
     ]
-    subjects = {one.parts[0].split(".")[0] for one in below}
-    wanted = test.stem.removeprefix("test_")
+    subjects = {one.parts[0].split(".")[0].strip("_") for one in below}
+    wanted = test.stem.removeprefix("test_").strip("_")
     return any(wanted == subject or wanted.startswith(f"{subject}_") for subject in subjects)
 
 
