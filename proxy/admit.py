@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from proxy.partitions import Partition
 
 ZSTD = 4
-CRC = Struct(">I")
+CRC_AND_ATTRIBUTES = Struct(">IH")
 
 
 class Forwarded(NamedTuple):
@@ -102,9 +102,23 @@ def admit_produced(
             partition.index, acknowledged.base_offset, sent.attributes & CODEC_MASK, body
         )
         return False
+    last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
+    came_first = _stored_head(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
+    ours = CRC_AND_ATTRIBUTES.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)
+    if came_first is not None and came_first[0] != ours[0]:
+        _mismatch(broker, partition, sent.attributes)  # the watch was faster, and brought other bytes
+        return False
     partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
     _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
     return True
+
+
+def _mismatch(broker: Broker, partition: Partition, produced_attributes: int) -> None:
+    """The broker does not store what is produced in this codec: no more of it is stored, and what was is dropped."""
+    partition.topic.fidelity.suspend(produced_attributes & CODEC_MASK)
+    if partition.produced_from >= 0:
+        broker.invalidate(partition, partition.produced_from, "mismatch")
+    partition.produced_from = -1
 
 
 def _stamp(
@@ -174,23 +188,21 @@ def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame,
         partition.index, fetched.base_offset, batch.is_log_append_time(fetched.attributes), body
     )
     if is_young and equal is None and fetched.base_offset >= partition.produced_from >= 0:
-        stored = _stored_crc(broker.cache, partition.slot, fetched)
-        if stored is not None and stored != fetched.crc:
-            fidelity.suspend(fetched.attributes & CODEC_MASK)
-            broker.invalidate(partition, partition.produced_from, "mismatch")
-            partition.produced_from = -1
+        stored = _stored_head(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
+        if stored is not None and stored[0] != fetched.crc:
+            _mismatch(broker, partition, stored[1])
     if equal is False:
         broker.counters.invalidations["unlike"] += 1
 
 
-def _stored_crc(cache: BlockCache, slot: int, fetched: Batch) -> int | None:
-    """The CRC of the batch that is stored at this offset, if any."""
-    hit = cache.lookup(slot, fetched.base_offset, fetched.last_offset + 1, 0, True)
+def _stored_head(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> tuple[int, int] | None:
+    """CRC and attributes of the batch that is stored at these offsets, if any."""
+    hit = cache.lookup(slot, base_offset, last_offset + 1, 0, True)
     if hit is None or not hit.size_bytes:
         return None
-    (crc,) = CRC.unpack_from(hit.views[0], HEAD_OUTSIDE_CRC)
+    crc, attributes = CRC_AND_ATTRIBUTES.unpack_from(hit.views[0], HEAD_OUTSIDE_CRC)
     hit.release()
-    return int(crc)
+    return crc, attributes
 
 
 def _first_to_enter(

@@ -91,6 +91,7 @@ class Wire(asyncio.BufferedProtocol):
         self._read_holds: dict[int, object] = {}
         self._closed = False
         self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
         self._blind: Callable[[bytes], None] | None = None
         self._blind_buffer = bytearray(0)
         self.on_drained: Callable[[], None] | None = None
@@ -144,6 +145,8 @@ class Wire(asyncio.BufferedProtocol):
         """The socket is gone: nothing waiting will be sent."""
         self._closed = True
         self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
         waiting, self._outbox, self._outbox_bytes = self._outbox, deque(), 0
         for outgoing in waiting:
             if outgoing.on_sent:
@@ -257,7 +260,7 @@ class Wire(asyncio.BufferedProtocol):
         if self._closed or self._closing:
             return
         self._closing = True
-        asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+        self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         self.hold_reading(self)
         self._feed()
 

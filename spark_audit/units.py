@@ -1,4 +1,8 @@
-"""Numbers as people read them. Pure text; `None` is a dash."""
+"""Numbers as people read them.
+
+Owns the text of bytes, ratios and times on the page. Must not know where a number comes from.
+Invariants: pure; `None` is a dash.
+"""
 
 from datetime import UTC, datetime
 
