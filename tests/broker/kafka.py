@@ -185,7 +185,9 @@ class KafkaCluster:
             path = self.directory / f"server-{node.node_id}.properties"
             path.write_text(properties)
             scram = build_scram_arguments(self.listeners, self.users)
-            self.tool("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(path), *scram)
+            self.tool(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(path), *scram
+            )
 
     def _launch(self, node: Node) -> None:
         settings = str(self.directory / f"server-{node.node_id}.properties")

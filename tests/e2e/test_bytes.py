@@ -133,11 +133,6 @@ def test_topic_that_recompresses(pair: Pair) -> None:
     assert codecs_of(raw) == {"gzip"}
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="known: a batch acknowledged just after the change may be served as it was sent, until a fetched"
-    " batch shows the mismatch",
-)
 def test_topic_that_starts_to_recompress(pair: Pair) -> None:
     """The setting changes under a running producer: nothing that the broker does not have is ever served."""
     from confluent_kafka.admin import (
