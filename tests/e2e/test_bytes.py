@@ -27,6 +27,8 @@ pytestmark = pytest.mark.e2e
 ROUNDS, RECORDS = 25, 12
 MOST = 0.9
 """Share of the bytes that must have been hits, so that a test of the cache is one."""
+JAVA_LINES = 4000
+"""Some hundred batches: what comes before the codec is known, a hole, is a small share of them."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -170,7 +172,7 @@ def test_writers_on_both_sides(pair: Pair) -> None:
 
 def test_java_producer(pair: Pair) -> None:
     def write(topic: str) -> int:
-        lines = "".join(f"line {number} {'x' * 100}\n" for number in range(200))
+        lines = "".join(f"line {number} {'x' * 100}\n" for number in range(JAVA_LINES))
         flags = ("--compression-codec", "lz4", "--batch-size", "2000")
         pair.broker.tool(
             "org.apache.kafka.tools.ConsoleProducer",
@@ -181,7 +183,7 @@ def test_java_producer(pair: Pair) -> None:
             *flags,
             stdin=lines,
         )
-        return 200
+        return JAVA_LINES
 
     raw = tail(pair, write)
     assert all(b.producer_id >= 0 for b in batch.scan_batches(raw, 0, len(raw)))
