@@ -1,9 +1,9 @@
 """Builds the C extension in place, if older than its sources: `python -m blockcache._build`.
 
 Owns the compiler's flags and the extension's file name. Must not know the packager: `hatch_build.py` calls
-`build()`.
-Invariants: `native/pyfastcache.h` between its cdef marks is the only declaration; our own C is compiled with
-warnings as errors, cffi's generated wrapper without; a failed build leaves no half-written extension behind.
+`build()`. Invariants: `native/pyfastcache.h` between its cdef marks is the only declaration; our own C is
+compiled with warnings as errors, cffi's generated wrapper without; a failed build leaves no half-written
+extension behind.
 """
 
 from __future__ import annotations

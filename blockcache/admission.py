@@ -1,9 +1,8 @@
 """The admission rule, as one pure function: may a run of batches enter the cache, and why (not)?
 
 Owns: the rule of design "Admission": time order, never pollution. Must not know: bytes, the arena, where a
-run came from beyond what `Run` says.
-Invariants: exactly one reason for each run; a lagging reader's answer never enters. Each row of `RULES` is
-one case, the first that applies decides.
+run came from beyond what `Run` says. Invariants: exactly one reason for each run; a lagging reader's answer
+never enters. Each row of `RULES` is one case, the first that applies decides.
 """
 
 from __future__ import annotations

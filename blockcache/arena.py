@@ -1,9 +1,9 @@
 """The arena's memory: one mapping, anonymous or a file that no other process has, and the handles into it.
 
-Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins).
-Must not know: what is stored where; that is C's (native/pyfastcache.h).
-Invariants: a file is mapped by one process at a time (flock, held until close); views are slices of one
-memoryview over the mapping, which stays mapped while any of them lives.
+Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins). Must not
+know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is mapped by one process at
+a time (flock, held until close); views are slices of one memoryview over the mapping, which stays mapped
+while any of them lives.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Owns: the Python API over C (native/pyfastcache.h), the defaults of the arena's sections, and offering pinned
 blocks to the owners of the pins before they are evicted. Must not know: Kafka beyond batches' bounds, who may
-read what, clocks.
-Invariants: one thread; `insert` never fails for lack of room; what `lookup` returns is whole batches,
-contiguous, as inserted; a slot or pin of the past is recognised and refused.
+read what, clocks. Invariants: one thread; `insert` never fails for lack of room; what `lookup` returns is
+whole batches, contiguous, as inserted; a slot or pin of the past is recognised and refused.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class CacheBroken(AssertionError):
 class Inserted(NamedTuple):
     """What became of a run: all of it, or what lies before a conflict (`conflict_offset`, else -1).
 
-    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter (too
-    large, below the log start, or all room is pinned); the others were there already.
+    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter
+    (too large, below the log start, or all room is pinned); the others were there already.
     """
 
     stored_bytes: int

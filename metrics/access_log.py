@@ -1,12 +1,11 @@
 """The access log's writer: lines formatted where they arise, written and compressed by a thread of its own.
 
 Owns the line formats (the schema's fields, in their order), the bounded queue and the thread. Knows no socket
-and no clock but the one it is given.
-Formatting stays with the caller on purpose: it costs two to three microseconds, while a thread that formats
-would hold the interpreter's lock for whole switch intervals; writing and compressing release it.
-Invariants: `fetch` and `block` never block and never raise: at `queue_lines` queued lines, after `close`, or
-when the disk fails, lines are dropped and counted; written + dropped + queued = handed in; every file starts
-with a `log` line.
+and no clock but the one it is given. Formatting stays with the caller on purpose: it costs two to three
+microseconds, while a thread that formats would hold the interpreter's lock for whole switch intervals;
+writing and compressing release it. Invariants: `fetch` and `block` never block and never raise: at
+`queue_lines` queued lines, after `close`, or when the disk fails, lines are dropped and counted; written +
+dropped + queued = handed in; every file starts with a `log` line.
 """
 
 import base64

@@ -1,9 +1,9 @@
 """Every metric of Forebay, once: name, type, labels, meaning.
 
-Owns the names that dashboards, alerts and the audit rely on, and `docs/metrics.md`, which
-`python -m metrics.catalog` writes from them (`--check`: exit 1 if it is stale). Must not know where a value
-comes from. Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label
-is a client id, a topic or an offset; a label's values are listed here wherever they are a closed set.
+Owns the names that dashboards, alerts and the audit rely on, and `docs/metrics.md`, which `python -m
+metrics.catalog` writes from them (`--check`: exit 1 if it is stale). Must not know where a value comes from.
+Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label is a client id,
+a topic or an offset; a label's values are listed here wherever they are a closed set.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """From plain values to a scrape's text.
 
-Owns the translation of samples into Prometheus families. Knows the catalog, not where a value comes from:
-the scrape pulls `sources`, called once per scrape on the scraper's own thread.
-Invariants: every family of the catalog that has samples appears once, with the catalog's type and help; a
-sample that the catalog does not know is left out and counted, or raises if the collector is strict (tests).
+Owns the translation of samples into Prometheus families. Knows the catalog, not where a value comes from: the
+scrape pulls `sources`, called once per scrape on the scraper's own thread. Invariants: every family of the
+catalog that has samples appears once, with the catalog's type and help; a sample that the catalog does not
+know is left out and counted, or raises if the collector is strict (tests).
 """
 
 from collections.abc import Callable, Iterable

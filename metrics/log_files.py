@@ -1,12 +1,11 @@
 """A directory of rotated log files: which is written, which are compressed, which are deleted.
 
 Owns the files `access-<time>-<boot>-<sequence>.jsonl` of one process. Knows no line format, thread or queue:
-the owner hands in bytes that end with a newline and calls `compress_step` when it has time.
-Invariants: a name is never opened twice, so a restart overwrites nothing; the current file is held under
-flock, so that another process's is neither compressed nor deleted; a `.jsonl.gz` is complete (written beside,
-then renamed); after each rotation and compression at most `max_files` files and `max_total_bytes` bytes are
-left, what is in use apart; a failed write takes back what it wrote and ends the file.
-Errors: OSError from every method.
+the owner hands in bytes that end with a newline and calls `compress_step` when it has time. Invariants: a
+name is never opened twice, so a restart overwrites nothing; the current file is held under flock, so that
+another process's is neither compressed nor deleted; a `.jsonl.gz` is complete (written beside, then renamed);
+after each rotation and compression at most `max_files` files and `max_total_bytes` bytes are left, what is in
+use apart; a failed write takes back what it wrote and ends the file. Errors: OSError from every method.
 """
 
 import fcntl

@@ -1,11 +1,10 @@
 """The one table of Kafka's APIs.
 
 Owns: per API key its name, the versions whose body this package reads, the first flexible version, header
-versions.
-Must not know: queues, handlers, what is done with a request.
-Invariants: a key that is absent is relayed unread; flexible versions stay flexible (KIP-482), so the header
-of a version newer than this table is still understood. Source: the request schemas of Kafka 3.9 to 4.3;
-keys 4 to 7 belong to ZooKeeper's days and are left out.
+versions. Must not know: queues, handlers, what is done with a request. Invariants: a key that is absent is
+relayed unread; flexible versions stay flexible (KIP-482), so the header of a version newer than this table is
+still understood. Source: the request schemas of Kafka 3.9 to 4.3; keys 4 to 7 belong to ZooKeeper's days and
+are left out.
 """
 
 from typing import Final, NamedTuple

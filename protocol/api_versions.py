@@ -1,12 +1,11 @@
 """The cut of the broker's ApiVersions answer to what Forebay decodes.
 
 Owns: ApiVersionsResponse.json, versions 0 to 4, of which it changes version ranges and one feature, nothing
-else.
-Must not know: which client asked, what the caps are for.
-Invariants: what needs no cut is returned as it came, and so are errors (KIP-511: the answer to an unknown
-version is error 35 in version 0) and versions above 4; keys without a cap, Produce's minimum (KAFKA-18659)
-and all features stay the broker's, except that Produce below 12 takes transaction.version down to 1 with
-it: from 2 on clients add partitions to transactions by Produce 12 alone (KIP-890).
+else. Must not know: which client asked, what the caps are for. Invariants: what needs no cut is returned as
+it came, and so are errors (KIP-511: the answer to an unknown version is error 35 in version 0) and versions
+above 4; keys without a cap, Produce's minimum (KAFKA-18659) and all features stay the broker's, except that
+Produce below 12 takes transaction.version down to 1 with it: from 2 on clients add partitions to transactions
+by Produce 12 alone (KIP-890).
 """
 
 from collections.abc import Mapping

@@ -46,7 +46,8 @@ assert _HEADER.size == HEADER_BYTES
 
 class Batch(NamedTuple):
     """One batch at frame[start:end]. Below magic 2 only the bounds, the magic, the offset of the one (perhaps
-    compressed) message and the codec are known; the rest is -1. Offsets inclusive, timestamps in ms."""
+    compressed) message and the codec are known; the rest is -1. Offsets inclusive, timestamps in ms.
+    """
 
     start: int
     end: int

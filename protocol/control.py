@@ -1,9 +1,9 @@
 """The control messages that Forebay itself sends or reads: ApiVersions, Metadata, SASL, DescribeConfigs.
 
-Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path.
-Must not know: when these are sent and what follows from the answers.
-Invariants: whole frames in and out, with length and header; plain values come back, never kio's; whatever kio
-raises on an answer is a `BadFrame`; a version that kio lacks is the caller's mistake (UnknownEntity).
+Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path. Must
+not know: when these are sent and what follows from the answers. Invariants: whole frames in and out, with
+length and header; plain values come back, never kio's; whatever kio raises on an answer is a `BadFrame`; a
+version that kio lacks is the caller's mistake (UnknownEntity).
 """
 
 import io

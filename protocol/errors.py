@@ -1,9 +1,8 @@
 """Whose fault it is, and Kafka's error codes that Forebay compares or answers with.
 
 Owns: `BadFrame` (the sender's fault) and the few numbers of org.apache.kafka.common.protocol.Errors in use.
-Must not know: what is done about an error.
-Invariants: parsers of this package raise `BadFrame` for whatever bytes they are given; any other exception
-is a bug.
+Must not know: what is done about an error. Invariants: parsers of this package raise `BadFrame` for whatever
+bytes they are given; any other exception is a bug.
 """
 
 from enum import IntEnum

@@ -1,11 +1,10 @@
 """Fetch, versions 4 to 18, read: what a client asks, what the broker answered.
 
-Owns: the layouts of FetchRequest.json and FetchResponse.json, of which `fetch_build` is the other
-direction.
-Must not know: what a batch holds, sessions, which partitions are worth anything.
-Invariants: records are spans of the frame, never copied; topics are names up to version 12, ids from 13
-(KIP-516); a field that a version lacks has the schema's default; unknown tagged fields are skipped; bytes
-after the last field are ignored, as the broker does (AbstractRequest.parseRequest).
+Owns: the layouts of FetchRequest.json and FetchResponse.json, of which `fetch_build` is the other direction.
+Must not know: what a batch holds, sessions, which partitions are worth anything. Invariants: records are
+spans of the frame, never copied; topics are names up to version 12, ids from 13 (KIP-516); a field that a
+version lacks has the schema's default; unknown tagged fields are skipped; bytes after the last field are
+ignored, as the broker does (AbstractRequest.parseRequest).
 """
 
 from collections.abc import Callable
@@ -64,7 +63,8 @@ class FetchPartition(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
-    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given."""
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -81,7 +81,8 @@ class FetchRequest(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """One partition answered; records are frame[start:end], both -1 where null. `diverging`: (epoch, end
-    offset), `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset) or null."""
+    offset), `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset) or null.
+    """
 
     topic: Topic
     partition: int

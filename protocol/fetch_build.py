@@ -1,11 +1,10 @@
 """Fetch, versions 4 to 18, written: Forebay's own requests, its answers, a session changed in place.
 
-Owns: the other direction of `fetch`, with the same layouts.
-Must not know: what a batch holds, why something is asked or answered.
-Invariants: an answer is a list of buffers whose first carries the frame's length and which names the
-caller's record buffers unchanged, uncopied; what an answer leaves out of a version has the schema's
-default, so no tagged field is written; partitions keep their order, consecutive ones of a topic share its
-entry (FetchResponse.toMessage).
+Owns: the other direction of `fetch`, with the same layouts. Must not know: what a batch holds, why something
+is asked or answered. Invariants: an answer is a list of buffers whose first carries the frame's length and
+which names the caller's record buffers unchanged, uncopied; what an answer leaves out of a version has the
+schema's default, so no tagged field is written; partitions keep their order, consecutive ones of a topic
+share its entry (FetchResponse.toMessage).
 """
 
 from collections.abc import Sequence
@@ -37,7 +36,8 @@ T = TypeVar("T", bound=tuple[Any, ...])
 class FetchAnswer(NamedTuple):
     """One partition's answer. `aborted`: pairs of (producer id, first offset); the broker sends None (null)
     to read_uncommitted and a list, maybe empty, to read_committed (LocalLog.read). `records`: whole batches
-    in buffers of together `records_bytes`."""
+    in buffers of together `records_bytes`.
+    """
 
     topic: Topic
     partition: int
@@ -136,7 +136,8 @@ def build_response(
     partitions: Sequence[FetchAnswer],
 ) -> list[Frame]:
     """A Fetch response as buffers to be written in order; no preferred replica. Below version 7 neither the
-    error code nor the session id is sent."""
+    error code nor the session id is sent.
+    """
     encoding = fetch_encoding(version)
     piece = first = (
         bytearray(4) + INT32.pack(correlation_id) + encoding.no_tags + INT32.pack(throttle_time_ms)

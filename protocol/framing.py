@@ -1,13 +1,11 @@
 """Bytes in, whole frames out.
 
-Owns: one connection's receive buffers in one direction. What fits the scratch buffer is cut from it as
-bytes; a larger frame is received straight into a bytearray of its own, which nobody else touches
-afterwards.
-Must not know: sockets, what a frame says.
-Invariants: parsed <= received <= len(scratch); a frame's length is checked against the limit before memory
-is set aside; a large frame's buffer starts at `eager_bytes` and doubles as bytes arrive, so that a peer who
-announces much and sends little does not hold much. Kafka's rule for the limit: NetworkReceive.readFrom, the
-length without its prefix.
+Owns: one connection's receive buffers in one direction. What fits the scratch buffer is cut from it as bytes;
+a larger frame is received straight into a bytearray of its own, which nobody else touches afterwards. Must
+not know: sockets, what a frame says. Invariants: parsed <= received <= len(scratch); a frame's length is
+checked against the limit before memory is set aside; a large frame's buffer starts at `eager_bytes` and
+doubles as bytes arrive, so that a peer who announces much and sends little does not hold much. Kafka's rule
+for the limit: NetworkReceive.readFrom, the length without its prefix.
 """
 
 from protocol.errors import BadFrame

@@ -1,9 +1,9 @@
 """The first bytes of a request or response, before anybody looks at the body.
 
-Owns: request headers v1 and v2, response headers v0 and v1 (RequestHeader.json, ResponseHeader.json).
-Must not know: any body.
-Invariants: the client id is in the old encoding in every version; tags of a header are skipped; an API that
-the table does not know has no body start, because nobody can say whether its header has tags.
+Owns: request headers v1 and v2, response headers v0 and v1 (RequestHeader.json, ResponseHeader.json). Must
+not know: any body. Invariants: the client id is in the old encoding in every version; tags of a header are
+skipped; an API that the table does not know has no body start, because nobody can say whether its header has
+tags.
 """
 
 from struct import Struct

@@ -1,9 +1,9 @@
 """Produce, versions 3 to 13: who writes where, and what the broker answered.
 
-Owns: the layouts of ProduceRequest.json and ProduceResponse.json.
-Must not know: what a batch holds, what becomes of it.
-Invariants: records are spans of the frame, never copied; topics are names up to version 12, ids from 13
-(KIP-516); bytes after the last field are ignored, as the broker does (AbstractRequest.parseRequest).
+Owns: the layouts of ProduceRequest.json and ProduceResponse.json. Must not know: what a batch holds, what
+becomes of it. Invariants: records are spans of the frame, never copied; topics are names up to version 12,
+ids from 13 (KIP-516); bytes after the last field are ignored, as the broker does
+(AbstractRequest.parseRequest).
 """
 
 from struct import Struct

@@ -2,11 +2,9 @@
 
 Owns: readers `(frame, at) -> (value, next)` and builders of strings, counts, byte lengths and tagged
 sections, as two tables `CLASSIC` and `FLEXIBLE`, so that a message is scanned by one function in all its
-versions.
-Must not know: any message.
-Invariants: a length or count is checked against the bytes that are left before anything is sliced or
-allocated; what the readers raise on short input (struct.error, IndexError) is turned into `BadFrame` by
-`refuses_garbage`.
+versions. Must not know: any message. Invariants: a length or count is checked against the bytes that are left
+before anything is sliced or allocated; what the readers raise on short input (struct.error, IndexError) is
+turned into `BadFrame` by `refuses_garbage`.
 """
 
 from collections.abc import Callable

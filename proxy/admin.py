@@ -1,10 +1,10 @@
 """HTTP for operators: metrics, health, state. [socket]
 
 Owns one small HTTP/1.1 server that answers GET and HEAD from a table of routes. Knows nothing of Kafka, of
-the cache or of what the handlers say. It is no data path, so asyncio's streams do.
-Invariants: a request's head, its time, the time for taking an answer and the number of connections are
-bounded; a request with a body is refused and its connection closed, so that no byte of it is taken for
-another request; a handler that fails costs one answer 500, never the server.
+the cache or of what the handlers say. It is no data path, so asyncio's streams do. Invariants: a request's
+head, its time, the time for taking an answer and the number of connections are bounded; a request with a body
+is refused and its connection closed, so that no byte of it is taken for another request; a handler that fails
+costs one answer 500, never the server.
 """
 
 import asyncio

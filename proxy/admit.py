@@ -1,11 +1,10 @@
 """Bytes into the cache: from an acknowledged Produce, or from an answer of the broker's to somebody's Fetch.
 
 Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is
-expected). It must not
-know links. Invariants (design, "Produce", "Admission", "Bracket"):
-* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded
-  and still proven now; it is
-  served only below the HW of that same epoch, which is the proof that the epoch was right.
+expected). It must not know links. Invariants (design, "Produce", "Admission", "Bracket"):
+* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and
+  still proven now; it is served only below the HW of that same epoch, which is the proof that the epoch was
+  right.
 * a fetched batch is stored only in the epoch of its answer, at the tail, at the answer's HW or LSO, or to
   fill a hole.
 * a lagging reader's bytes and a follower's never enter.
@@ -47,8 +46,8 @@ class Forwarded(NamedTuple):
 
 
 def settle(partition: Partition, lapsed: bool) -> None:
-    """After an answer: where the watch had not looked for a while, what was written meanwhile is history,
-    and the tail is at the HW.
+    """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and
+    the tail is at the HW.
     """
     high_watermark = partition.truth.high_watermark
     if partition.tail < 0 or (lapsed and partition.tail < high_watermark):

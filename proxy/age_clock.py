@@ -1,8 +1,8 @@
 """When what is now the oldest in the arena was admitted. Pure.
 
-Owns a bounded list of (bytes admitted so far, time): the arena itself knows no clock. Must not know the arena.
-Invariants: at most `limit` marks; when full, every second one goes, so that old times get coarser, never wrong by
-more than the distance of two marks.
+Owns a bounded list of (bytes admitted so far, time): the arena itself knows no clock. Must not know the
+arena. Invariants: at most `limit` marks; when full, every second one goes, so that old times get coarser,
+never wrong by more than the distance of two marks.
 """
 
 from __future__ import annotations

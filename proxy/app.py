@@ -1,11 +1,9 @@
 """`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
 
-Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know
-what clients ask.
-Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT): not ready,
-accept nobody, parked
-fetches leave with what there is, what is in flight is answered, then everything closes within
-`shutdown.gracePeriod`.
+Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what
+clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT):
+not ready, accept nobody, parked fetches leave with what there is, what is in flight is answered, then
+everything closes within `shutdown.gracePeriod`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Who may be served what, until when: the broker decides, per connection and topic.
 
 Owns one connection's verdicts and their renewal. It must not know the cache. Invariants:
-* a topic is allowed only after the broker answered this connection's own Fetch of it without an
-  authorization error;
-  UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers them
-  before it authorizes).
+* a topic is allowed only after the broker answered this connection's own Fetch of it without an authorization
+  error; UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers
+  them before it authorizes).
 * renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
 """
 

@@ -1,10 +1,9 @@
 """How many bytes may be in flight, and who stops reading when they are.
 
 Owns the two process-wide counts (requests, responses) and the wires that were paused at the bound. It must
-not know what the
-bytes are. Invariants: what was added is taken away once; a wire paused here is resumed when the count is
-below the bound
-again; one frame larger than the whole bound passes at full charge, since reading stops only after it.
+not know what the bytes are. Invariants: what was added is taken away once; a wire paused here is resumed when
+the count is below the bound again; one frame larger than the whole bound passes at full charge, since reading
+stops only after it.
 """
 
 from __future__ import annotations

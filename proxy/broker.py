@@ -1,10 +1,9 @@
 """The one broker that this process stands before, and everything known of it.
 
 Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that
-wait. Handlers get it with
-their client link. It must not know sockets. Invariants: all listeners of a process lead to the same broker,
-so that what one client's
-answer teaches holds for all; `now` is the loop's monotonic clock, in seconds.
+wait. Handlers get it with their client link. It must not know sockets. Invariants: all listeners of a process
+lead to the same broker, so that what one client's answer teaches holds for all; `now` is the loop's monotonic
+clock, in seconds.
 """
 
 from __future__ import annotations

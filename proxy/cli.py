@@ -2,9 +2,8 @@
 
 Owns arguments, help, exit codes and the order configuration, log, loop. Knows no key beyond those that have a
 flag, and imports what a command needs only when it is given, so that `--help` is quick and `serve` needs no
-Spark.
-Invariants: 0 is success, 1 a failure while running, 2 a wrong command line or configuration; what is wrong
-goes to standard error, all of it at once; what was asked for goes to standard output.
+Spark. Invariants: 0 is success, 1 a failure while running, 2 a wrong command line or configuration; what is
+wrong goes to standard error, all of it at once; what was asked for goes to standard output.
 """
 
 import argparse

@@ -1,13 +1,11 @@
 """One client connection: frames in, replies out in order, one link to the broker behind it. [socket]
 
-Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to
-read. It must not know what a
-handler does with a request. Invariants:
+Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read.
+It must not know what a handler does with a request. Invariants:
 * whatever ends, the client's side or the broker's, ends both, once, with one log line where somebody is to
   blame.
 * the broker is not read while this client does not drain, the client is not read while the broker does not
-  drain, at its
-  own bound, or at the process's bound.
+  drain, at its own bound, or at the process's bound.
 * a client that has finished sending (EOF) still gets the answers to what it sent.
 """
 

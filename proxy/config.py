@@ -1,10 +1,10 @@
 """The configuration: every key, its type, default, bounds and meaning.
 
 Owns the shape of `forebay.yaml`; reads no file, environment or clock (that is config_load.py) and checks no
-machine (config_check.py). docs/configuration.md is generated from this file.
-Invariants: a Config is valid and frozen. YAML keys are camelCase without units; the attribute is the same
-name in snake_case, unit last: `confirm_every_s` is `confirmEvery` (a Duration, float seconds), `size_bytes`
-is `size` (a Size, int bytes). Secrets never stand here: the keys that end in File name files that hold them.
+machine (config_check.py). docs/configuration.md is generated from this file. Invariants: a Config is valid
+and frozen. YAML keys are camelCase without units; the attribute is the same name in snake_case, unit last:
+`confirm_every_s` is `confirmEvery` (a Duration, float seconds), `size_bytes` is `size` (a Size, int bytes).
+Secrets never stand here: the keys that end in File name files that hold them.
 """
 
 from typing import Annotated, Literal

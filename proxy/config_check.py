@@ -1,10 +1,9 @@
 """What is valid key by key and still must not start: rules over several keys and against this machine.
 
 Owns the start-up refusals and warnings, and the reading of files that hold secrets. Reads files and limits,
-changes nothing but for a temporary file in directories that must be writable.
-Invariants: every rule is a function from the configuration to findings in the table RULES; all rules run, so
-that all problems are reported at once; each says what to change; no finding repeats what stands in a secret's
-file.
+changes nothing but for a temporary file in directories that must be writable. Invariants: every rule is a
+function from the configuration to findings in the table RULES; all rules run, so that all problems are
+reported at once; each says what to change; no finding repeats what stands in a secret's file.
 """
 
 import ipaddress

@@ -1,8 +1,7 @@
 """docs/configuration.md, written from the models: `python -m proxy.config_docs` writes, `--check` compares.
 
 Owns the page's words and tables. Knows no key: all comes from config.py, so that the page cannot be wrong for
-long.
-Invariants: the page depends on nothing but the code (no clock, no machine); one row for each key.
+long. Invariants: the page depends on nothing but the code (no clock, no machine); one row for each key.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """From a YAML file, the environment and flags to one valid Config, or to all that is wrong with them at once.
 
 Owns precedence (flag over environment over file over default), where each value came from, and the wording of
-refusals. Knows no key by name but cache.size, whose default depends on the machine.
-Invariants: an unknown key is refused with the nearest known one; no refusal repeats the value of an unknown
-key (it may be a secret in the wrong place); a null or an empty section is an unset one.
+refusals. Knows no key by name but cache.size, whose default depends on the machine. Invariants: an unknown
+key is refused with the nearest known one; no refusal repeats the value of an unknown key (it may be a secret
+in the wrong place); a null or an empty section is an unset one.
 """
 
 from collections.abc import Iterable, Mapping

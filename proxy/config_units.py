@@ -1,8 +1,8 @@
 """Sizes, durations and addresses as people write them, and back.
 
-Owns the units of the configuration: `512MiB`, `1h30m`, `HOST:PORT`. Knows no key and no default.
-Invariants: parsing what was formatted gives the same value; a value without a unit is a byte count or is
-refused, never a guess; every refusal (ValueError) says what to write instead.
+Owns the units of the configuration: `512MiB`, `1h30m`, `HOST:PORT`. Knows no key and no default. Invariants:
+parsing what was formatted gives the same value; a value without a unit is a byte count or is refused, never a
+guess; every refusal (ValueError) says what to write instead.
 """
 
 import re

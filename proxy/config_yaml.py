@@ -1,8 +1,8 @@
 """A YAML file as plain values, and the line on which each stands.
 
-Owns reading and the bounds on what is read (bytes, depth, nodes). Knows no key.
-Invariants: a key that stands twice in one mapping is refused, not overwritten; no tag builds an object; an
-alias that contains itself or multiplies without end is refused by the bounds.
+Owns reading and the bounds on what is read (bytes, depth, nodes). Knows no key. Invariants: a key that stands
+twice in one mapping is refused, not overwritten; no tag builds an object; an alias that contains itself or
+multiplies without end is refused by the bounds.
 """
 
 from collections.abc import Iterator, Sequence

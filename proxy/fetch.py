@@ -1,12 +1,9 @@
 """Behaviour of Fetch: answered from memory, parked at the tail, or forwarded whole.
 
 Versions 4 to 18 are read; any other is relayed. A request all of whose partitions memory can speak for never
-reaches the broker;
-any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and its answer teaches.
-Followers, and
-sessions that the broker has granted somebody, pass untouched.
-Deliberate omission of this version: a request that mixes hits and misses is not split; it is forwarded,
-`mixed`.
+reaches the broker; any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and
+its answer teaches. Followers, and sessions that the broker has granted somebody, pass untouched. Deliberate
+omission of this version: a request that mixes hits and misses is not split; it is forwarded, `mixed`.
 """
 
 from __future__ import annotations
@@ -51,9 +48,7 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
-    """The request, or None where it cannot be read: then the broker judges it, and it is counted as one
-    pass.
-    """
+    """The request, or None where it cannot be read: then the broker judges it, and it is counted as one pass."""
     if api.APIS[api.FETCH].decodes(head.api_version):
         try:
             return fetch.scan_request(frame, head.api_version, head.body_start)

@@ -1,15 +1,12 @@
 """What memory can say to each partition of a Fetch. Decides, without effect.
 
 read_committed is served where certainly no part of a transaction is: LSO = HW, no transactional or control
-batch seen from the
-fetch offset on, and nothing below the HW unseen. A transaction that the answer would have to list has its
-marker at or after the
-fetch offset (TransactionIndex.collectAbortedTxns); that marker lies below the HW, so it is stored, and was
-seen.
+batch seen from the fetch offset on, and nothing below the HW unseen. A transaction that the answer would have
+to list has its marker at or after the fetch offset (TransactionIndex.collectAbortedTxns); that marker lies
+below the HW, so it is stored, and was seen.
 
 Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one
-look. It must not know
-links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
+look. It must not know links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 ZSTD_FROM_VERSION = 10
-"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics
-(KafkaApis.maybeConvertFetchedData).
+"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData).
 """
 
 
@@ -39,8 +35,7 @@ class Look(Enum):
     TAIL = "tail"
     """The offset is where the next record will be."""
     GAP = "gap"
-    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings
-    them.
+    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them.
     """
     ASK = "ask"
     """Nothing is known against it, but no lease covers it: one small Fetch of Forebay's own will tell."""
@@ -114,8 +109,8 @@ def _may_be_stored(cache: BlockCache, partition: Partition, offset: int) -> bool
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:
-    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older
-    are stored) or cold.
+    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older are
+    stored) or cold.
     """
     edges = cache.edges(partition.slot, offset)
     if edges.hole_start >= 0:

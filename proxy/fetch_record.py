@@ -2,8 +2,7 @@
 accounts.
 
 Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are
-counted when the reply's last
-byte has left, not before. It must not know how the answer was found.
+counted when the reply's last byte has left, not before. It must not know how the answer was found.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Whether a topic's broker stores what producers send. Pure.
 
 Owns, per topic, the timestamp type and the codecs of which one batch was seen both ways and was equal: only
-those are stored
-from Produce. Brokers may recompress (compression.type), rewrite timestamps or correct a maximum
-(LogValidator), so this is asked of
-the bytes, not of the configuration. Must not know the cache. Invariants: one sample a codec is held, of
-bounded size; a mismatch
-suspends its codec until a later batch is seen equal again; compaction does not reach batches this young (the
-cleaner leaves
-the active segment alone), so an unequal young batch is a mismatch.
+those are stored from Produce. Brokers may recompress (compression.type), rewrite timestamps or correct a
+maximum (LogValidator), so this is asked of the bytes, not of the configuration. Must not know the cache.
+Invariants: one sample a codec is held, of bounded size; a mismatch suspends its codec until a later batch is
+seen equal again; compaction does not reach batches this young (the cleaner leaves the active segment alone),
+so an unequal young batch is a mismatch.
 """
 
 from __future__ import annotations

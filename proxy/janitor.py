@@ -1,8 +1,7 @@
 """The one place for timed work: what has to happen once in a while, on one clock.
 
 Owns the tick. It must not know how things are done, only that they are due. Invariants: one timer; each part
-of a tick is short, and
-one that fails is logged and does not end the others.
+of a tick is short, and one that fails is logged and does not end the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A client-facing socket and the one broker behind it. [socket]
 
 Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know
-what clients ask.
-Invariants: a connection above the bound is closed at once and counted; after `stop` nothing is accepted.
+what clients ask. Invariants: a connection above the bound is closed at once and counted; after `stop` nothing
+is accepted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What one Fetch answer of the broker's teaches, whoever asked: the watch, a proof, or a client.
 
-Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for
-either. It must not know
-where the answer goes. Invariants: nothing is stored from an answer that does not belong to the proven leader
-epoch; waiters are
-woken once an answer, after all of it has been learned.
+Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
+It must not know where the answer goes. Invariants: nothing is stored from an answer that does not belong to
+the proven leader epoch; waiters are woken once an answer, after all of it has been learned.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Forebay's own connections to the broker, for the watch: opened, authenticated, reopened. [socket]
 
-Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its
-own at all. It must not know
-what is asked over them. Invariants: a link is handed out only when the broker has answered a Metadata
-request on it, which a
-listener that wants credentials does not; a link that is lost is opened again after a pause that doubles up
-to MAX_PAUSE_S.
+Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own
+at all. It must not know what is asked over them. Invariants: a link is handed out only when the broker has
+answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost is
+opened again after a pause that doubles up to MAX_PAUSE_S.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 forwarded.
 
 Owns the waiting of one Fetch and the answer from memory. It must not know how news arrives: it is woken, and
-looks again.
-Invariants (ReplicaManager.fetchMessages, DelayedFetch):
-* it is answered when the readable bytes of all its partitions reach min_bytes, or at max_wait with what
-  there is.
+looks again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
+* it is answered when the readable bytes of all its partitions reach min_bytes, or at max_wait with what there
+  is.
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
 * a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
   then it is a miss.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves
-  empty at max_wait.
+* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
+  at max_wait.
 """
 
 from __future__ import annotations
@@ -189,8 +188,8 @@ class ParkedFetch:
         fetch.forward_fetch(self.record, self._frame, looks)
 
     def _finish(self, looks: list[Looked]) -> None:
-        """max_wait is over: what is readable leaves, the rest is named empty; a partition nothing is known
-        of is the broker's.
+        """max_wait is over: what is readable leaves, the rest is named empty; a partition nothing is known of
+        is the broker's.
         """
         unknown = any(looked.look in (Look.MISS, Look.PASS) for looked in looks)
         unserved = any(

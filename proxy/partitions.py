@@ -1,9 +1,8 @@
 """Every partition this process knows, by topic id and by topic name.
 
 Owns the table and its bound. It must not know sockets. Invariants: one `Partition` per (topic id, index); a
-topic re-created under
-its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks are
-dropped.
+topic re-created under its name has another id, so other partitions; what nobody used for a while is forgotten
+and its blocks are dropped.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Partition:
         self.retry_at = float("-inf")
 
     def stored_end(self) -> int:
-        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW
-        (DelayedFetch case F). -1 unknown.
+        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch
+        case F). -1 unknown.
         """
         high_watermark = self.truth.high_watermark
         if high_watermark < 0:

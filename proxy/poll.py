@@ -1,17 +1,15 @@
-"""One of the watch's Fetches over many partitions: what it asks, when it asks again, and its fetch session
-if it has one.
+"""One of the watch's Fetches over many partitions: what it asks, when it asks again, and its fetch session if
+it has one.
 
 Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). It must not know who
-waits for the news.
-Invariants:
+waits for the news. Invariants:
 * at most one request in flight; a partition is `covered` exactly while a long poll that names it is
   unanswered.
 * each partition is asked at the end of what is stored, not beyond the HW, with its epoch, no rack id, as few
-  bytes as Kafka allows
-  (one batch comes regardless), or up to a block where visible bytes are missing.
+  bytes as Kafka allows (one batch comes regardless), or up to a block where visible bytes are missing.
 * what a session's answer omits is confirmed as last shown
-  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the
-  answer was throttled empty or refused as a whole.
+  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the answer was throttled empty or refused as
+  a whole.
 """
 
 from __future__ import annotations

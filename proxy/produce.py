@@ -1,9 +1,9 @@
 """Behaviour of Produce: forwarded as it came; what was acknowledged may enter the cache.
 
 Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is
-changed, split or retried.
-A frame that cannot be read is still the broker's to judge: it is relayed, and nothing of it is stored.
-Deliberate omission: acks=0 brings no offsets back, so nothing of it is stored from here; the watch brings it.
+changed, split or retried. A frame that cannot be read is still the broker's to judge: it is relayed, and
+nothing of it is stored. Deliberate omission: acks=0 brings no offsets back, so nothing of it is stored from
+here; the watch brings it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _note(link: ClientLink, request: ProduceRequest, frame: Frame) -> dict[Key, 
 
 
 def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
-    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is
-    anything else.
+    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is anything
+    else.
     """
     if produced.start < 0:
         return None

@@ -1,14 +1,11 @@
 """Which produced batches may be a broker's duplicates. Pure.
 
 Owns, per partition, what each producer id has sent through this process in the current leader epoch. It must
-not know answers.
-A broker answers a duplicate like a success, with the old offset (UnifiedLog.append), and recognises it by
-producer epoch and
-sequence among the last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN), also of batches that another
-process forwarded.
-Invariants: a batch is `FRESH` only if its sequence follows directly on what was forwarded before and at
-least five batches of
-its producer id and epoch were; the table is bounded, and who falls out of it starts again.
+not know answers. A broker answers a duplicate like a success, with the old offset (UnifiedLog.append), and
+recognises it by producer epoch and sequence among the last five batches
+(ProducerStateEntry.NUM_BATCHES_TO_RETAIN), also of batches that another process forwarded. Invariants: a
+batch is `FRESH` only if its sequence follows directly on what was forwarded before and at least five batches
+of its producer id and epoch were; the table is bounded, and who falls out of it starts again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What is not understood, or need not be, is passed on as it came.
 
 Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions
-(capped), SaslHandshake and
-SaslAuthenticate (passed through; version 0 of the handshake is followed by unframed tokens, so the
-connection goes blind).
-It must not know Produce, Fetch or the cache. Invariants: bytes are not changed, but for the ApiVersions
-answer.
+(capped), SaslHandshake and SaslAuthenticate (passed through; version 0 of the handshake is followed by
+unframed tokens, so the connection goes blind). It must not know Produce, Fetch or the cache. Invariants:
+bytes are not changed, but for the ApiVersions answer.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection
-    is a blind pipe.
+    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is
+    a blind pipe.
     """
     link.upstream.authenticated = True
     if head.api_version > 0:

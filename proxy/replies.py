@@ -1,10 +1,9 @@
 """The replies of one connection leave in the order of its requests.
 
 Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends
-it.
-Invariants: a place is reserved when its request has been peeked; it is completed at most once; a completed
-reply leaves when
-all places before it have. A request that expects no reply (acks=0) reserves no place.
+it. Invariants: a place is reserved when its request has been peeked; it is completed at most once; a
+completed reply leaves when all places before it have. A request that expects no reply (acks=0) reserves no
+place.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Reply:
         self.outgoing: Outgoing | None = None
 
     def complete(self, buffers: Sequence[Sendable], on_sent: Sent | None = None) -> None:
-        """Fill the place with one whole response frame; on_sent(True) once its last byte left,
-        on_sent(False) if it never will.
+        """Fill the place with one whole response frame; on_sent(True) once its last byte left, on_sent(False)
+        if it never will.
         """
         if self.buffers is not None:
             raise AssertionError("a reply is completed once")

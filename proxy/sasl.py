@@ -1,10 +1,9 @@
 """Forebay's own authentication toward the broker, for the watch: PLAIN, SCRAM and OAUTHBEARER as a client.
 
 Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's
-SaslHandshake v1 and
-SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its business: that is
-passed through.
-Invariants: secrets are read from their files at each authentication and kept nowhere.
+SaslHandshake v1 and SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its
+business: that is passed through. Invariants: secrets are read from their files at each authentication and
+kept nowhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Topic names and topic ids, as the broker's Metadata joins them (KIP-516). Pure.
 
 Owns the table and the list of what is not known yet. It must not know links: `proxy.watch` asks. Invariants:
-a name stands for at
-most one id; when it comes to stand for another (the topic was re-created), the old topic is handed back to
-be forgotten.
+a name stands for at most one id; when it comes to stand for another (the topic was re-created), the old topic
+is handed back to be forgotten.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What the broker has said of one partition, and how long memory may rely on it. Pure: `now` is an argument.
 
 Owns leader epoch, high watermark (HW), last stable offset (LSO), log start and the lease. It must not know
-the cache, links or tasks.
-Invariants:
+the cache, links or tasks. Invariants:
 * HW, LSO and log start belong to the epoch that the asking Fetch carried, and within it only grow: the
-  greatest shown counts,
-  since answers of several links cross (design, "Lease").
+  greatest shown counts, since answers of several links cross (design, "Lease").
 * an epoch is proven only by a successful Fetch that carried it (Metadata runs ahead of the log:
   BrokerMetadataPublisher).
 * an answer to a Fetch without an epoch (-1) is about no epoch and teaches nothing that memory may rely on.

@@ -1,14 +1,13 @@
 """One connection to the broker: requests out, each answer to whoever asked. [socket]
 
 Owns connecting, the line of unanswered requests and the reopen rule. It must not know what a request means
-beyond the facts
-that the rule needs. Invariants:
+beyond the facts that the rule needs. Invariants:
 * answers come in the order of the requests (a broker works on one request of a connection at a time);
   anything else ends it.
 * every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
 * a link that closed is reopened silently only where nobody can miss anything (design, "A connection"):
-  nothing unanswered, no
-  acks=0 Produce since the last answered request, no share session (KIP-932), nobody authenticated on it.
+  nothing unanswered, no acks=0 Produce since the last answered request, no share session (KIP-932), nobody
+  authenticated on it.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 or was served lately.
 
 Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls
-of at most 500 each with a
-link and a session of its own, proofs (max_wait 0) at once for what no poll covers yet. It must not know
-bytes or replies.
-Invariants (design, "The watch"):
+of at most 500 each with a link and a session of its own, proofs (max_wait 0) at once for what no poll covers
+yet. It must not know bytes or replies. Invariants (design, "The watch"):
 * a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
   is always covered.
 * one proof in flight; a partition that answers with an error is retried apart, with back-off.

@@ -1,11 +1,10 @@
 """One framed socket: frames in, buffers out. [socket]
 
-Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends
-what it is given in
-order, in pieces small enough that a slow reader holds little. It knows no API and no peer beyond the bytes.
-Invariants:
-* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are
-  counted then.
+Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends what
+it is given in order, in pieces small enough that a slow reader holds little. It knows no API and no peer
+beyond the bytes. Invariants:
+* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are counted
+  then.
 * the transport holds at most one piece; everything else waits here, where memory of the arena can still be
   copied out.
 * after `close` or a lost connection every waiting `on_sent` runs once with False.

@@ -1,10 +1,9 @@
 """`forebay audit LOGS --out DIR`: arguments in, tables, summary.json and index.html out.
 
-Owns the command line, its messages and exit codes: 0 done, 1 something is not installed, 2 wrong arguments,
-3 nothing to read. Must not know what is computed.
-Invariants: pyspark and matplotlib are imported only once arguments are good, so that their absence is a
-message; progress and errors go to stderr, the paths written to stdout; differences and unreadable lines are
-no failure.
+Owns the command line, its messages and exit codes: 0 done, 1 something is not installed, 2 wrong arguments, 3
+nothing to read. Must not know what is computed. Invariants: pyspark and matplotlib are imported only once
+arguments are good, so that their absence is a message; progress and errors go to stderr, the paths written to
+stdout; differences and unreadable lines are no failure.
 """
 
 import argparse

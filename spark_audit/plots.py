@@ -1,8 +1,8 @@
 """The plots of the page, each an SVG in a data URI.
 
-Owns colours, axes and the drawing. Must not know Spark, HTML or files: findings in, text out.
-Invariants: one colour means one result on every plot; no plot refers to anything outside itself; text stays
-text; times are UTC.
+Owns colours, axes and the drawing. Must not know Spark, HTML or files: findings in, text out. Invariants: one
+colour means one result on every plot; no plot refers to anything outside itself; text stays text; times are
+UTC.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """From paths to good lines and counted bad ones.
 
-Owns finding the log files and splitting their lines. Must not know what the lines are used for.
-Invariants: of `X.jsonl` and `X.jsonl.gz` only the compressed one is read (the other is about
-to be removed); no line and no torn or vanished file is an error: both are counted.
+Owns finding the log files and splitting their lines. Must not know what the lines are used for. Invariants:
+of `X.jsonl` and `X.jsonl.gz` only the compressed one is read (the other is about to be removed); no line and
+no torn or vanished file is an error: both are counted.
 """
 
 import re

@@ -1,9 +1,9 @@
 """The access log's schema as Spark sees it, and what makes a line unreadable.
 
 Owns the translation of `metrics.access_log_schema` (the one thing shared with the sidecar) into a StructType
-and the problems a line can have. Must not know files, tables or the report.
-Invariants: the struct has every field of every type of line once, all nullable, so that a line is judged and
-never an error; each line has exactly one type or exactly one problem.
+and the problems a line can have. Must not know files, tables or the report. Invariants: the struct has every
+field of every type of line once, all nullable, so that a line is judged and never an error; each line has
+exactly one type or exactly one problem.
 """
 
 from functools import reduce

@@ -1,8 +1,8 @@
 """A Spark session for the audit, and the Java it needs.
 
-Owns finding a Java that Spark runs on and the session's settings. Must not know what is computed.
-Invariants: whatever is missing is said with the package that brings it (NotReady), never as a stack trace; a
-Java that the user chose by JAVA_HOME is used if it fits, else one that fits is looked for.
+Owns finding a Java that Spark runs on and the session's settings. Must not know what is computed. Invariants:
+whatever is missing is said with the package that brings it (NotReady), never as a stack trace; a Java that
+the user chose by JAVA_HOME is used if it fits, else one that fits is looked for.
 """
 
 import os

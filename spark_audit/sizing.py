@@ -1,10 +1,10 @@
 """The sizing curve: what a cache of each size would have hit, from the ages in the log.
 
 Owns the model. A FIFO of size S hits exactly when the age in bytes of the fetch offset is below S, so the
-curve is exact, not simulated. Must not know files or the report.
-Invariants: the population is every byte of hits and misses (passes are not for the cache to serve); bytes of
-unknown age (never admitted, or older than the ghost) are misses at every size, and counted apart; the curve
-grows with S and ends at the achievable bytes, those of known age.
+curve is exact, not simulated. Must not know files or the report. Invariants: the population is every byte of
+hits and misses (passes are not for the cache to serve); bytes of unknown age (never admitted, or older than
+the ghost) are misses at every size, and counted apart; the curve grows with S and ends at the achievable
+bytes, those of known age.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The tables of the audit: pure functions from DataFrame to DataFrame.
 
-Owns what is summed by what. Must not know files, the session or the report; collects nothing.
-Invariants: every fetch line is counted in exactly one row of each table; bytes are record bytes handed to
-clients; a hit ratio's denominator is all of them: hits, misses and passes; ratios of nothing are null.
+Owns what is summed by what. Must not know files, the session or the report; collects nothing. Invariants:
+every fetch line is counted in exactly one row of each table; bytes are record bytes handed to clients; a hit
+ratio's denominator is all of them: hits, misses and passes; ratios of nothing are null.
 """
 
 from pyspark.sql import Column, DataFrame

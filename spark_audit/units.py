@@ -1,7 +1,7 @@
 """Numbers as people read them.
 
-Owns the text of bytes, ratios and times on the page. Must not know where a number comes from.
-Invariants: pure; `None` is a dash.
+Owns the text of bytes, ratios and times on the page. Must not know where a number comes from. Invariants:
+pure; `None` is a dash.
 """
 
 from datetime import UTC, datetime

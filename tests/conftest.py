@@ -1,8 +1,9 @@
 """What all tests share: the session's real broker, its logs beside a failure, and who runs beside whom.
 
-Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the order: end-to-end tests
-first, then Spark's, so that what takes long is not what the last worker is left with. A test file stays on one worker
-(--dist loadfile), all that need Spark on the same one; a worker thus has the session's broker and its file's own.
+Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the order: end-to-end
+tests first, then Spark's, so that what takes long is not what the last worker is left with. A test file stays
+on one worker (--dist loadfile), all that need Spark on the same one; a worker thus has the session's broker
+and its file's own.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,8 @@
 
 Owns the order of things, the folders, signals and exit codes: 0 all well, 1 it could not run or a client lost
 records, 3 the tailing groups hit less than they must, 128 + n ended by signal n. Must not know how a step
-works. Invariants: everything temporary lies in one folder, removed at the end whatever ended it; nothing
-has a fixed name or port; the first signal begins the cleaning up, and further ones do not disturb it.
+works. Invariants: everything temporary lies in one folder, removed at the end whatever ended it; nothing has
+a fixed name or port; the first signal begins the cleaning up, and further ones do not disturb it.
 """
 
 import argparse
@@ -130,8 +130,8 @@ def measure(measured_s: float, progress: Progress, kept: Path) -> Result:
 
 
 async def _run_load(load: Load, addresses: dict[str, tuple[str, str]]) -> int:
-    """The number of the signal that ended it, or 0. Only the load is cancelled: the clients' own tasks live on
-    until it has stopped them, which they need; a client that cannot stop is given up after a while.
+    """The number of the signal that ended it, or 0. Only the load is cancelled: the clients' own tasks live
+    on until it has stopped them, which they need; a client that cannot stop is given up after a while.
     """
     loop, running = asyncio.get_running_loop(), asyncio.ensure_future(load.run(addresses))
     ended_by: list[int] = []

@@ -1,9 +1,9 @@
 """The demo's clients: a backlog, a producer on a schedule, tailing groups, a reader from the beginning.
 
-Owns the clients (aiokafka, as an application would use it) and their latencies, counted from when a
-record was *due*, so that a stall counts for every record it delays. Must not know Forebay: the two ways
-differ in their bootstrap address and topic alone. Invariants: the groups stand at the end of their topic
-before the first record is due; every record sent is received by every group of its way, else LoadFailed.
+Owns the clients (aiokafka, as an application would use it) and their latencies, counted from when a record
+was *due*, so that a stall counts for every record it delays. Must not know Forebay: the two ways differ in
+their bootstrap address and topic alone. Invariants: the groups stand at the end of their topic before the
+first record is due; every record sent is received by every group of its way, else LoadFailed.
 """
 
 import asyncio

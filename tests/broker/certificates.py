@@ -1,7 +1,7 @@
 """Throw-away TLS certificates for the loopback.
 
-Owns one authority a call, with a server's and a client's certificate signed by it, as PEM files.
-Must not know who uses them. Valid for two days; never for anything but tests.
+Owns one authority a call, with a server's and a client's certificate signed by it, as PEM files. Must not
+know who uses them. Valid for two days; never for anything but tests.
 """
 
 import datetime

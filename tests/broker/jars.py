@@ -1,9 +1,9 @@
 """Kafka's jars: pinned by version and SHA-256, fetched once into the user's cache, verified before each use.
 
-Owns the cache directory (forebay/kafka under $XDG_CACHE_HOME or ~/.cache), shared by all clones.
-A version's directory appears by one rename, complete and verified, under a lock held by the fetching process.
-The fetching is Apache Ivy's, which PySpark carries and which knows Maven Central by itself.
-Must not know what the jars are used for.
+Owns the cache directory (forebay/kafka under $XDG_CACHE_HOME or ~/.cache), shared by all clones. A version's
+directory appears by one rename, complete and verified, under a lock held by the fetching process. The
+fetching is Apache Ivy's, which PySpark carries and which knows Maven Central by itself. Must not know what
+the jars are used for.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """Which Java runs the broker and its tools.
 
-Owns finding a Java that is new enough, and saying what to install where there is none.
-Must not know what is run with it.
+Owns finding a Java that is new enough, and saying what to install where there is none. Must not know what is
+run with it.
 """
 
 import functools

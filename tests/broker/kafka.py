@@ -1,8 +1,8 @@
 """Brokers that tests start, as context managers: `KafkaBroker()`, or `KafkaCluster(3)` for several.
 
 Owns a temporary folder, the start (again on other ports where one was taken), the wait until the broker
-answers, and the end. A broker listens on DIRECT (plain text, see settings.py) and on the listeners given;
-in sidecar mode a listener advertises Forebay's address, which must be leased (ports.lease_port) before the
+answers, and the end. A broker listens on DIRECT (plain text, see settings.py) and on the listeners given; in
+sidecar mode a listener advertises Forebay's address, which must be leased (ports.lease_port) before the
 start.
 """
 

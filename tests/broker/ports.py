@@ -2,8 +2,8 @@
 
 Owns the promise: a port is leased by an abstract unix socket of its name, which the kernel frees with its
 holder, so that runs side by side never choose the same. Ports lie below the ephemeral range, where no
-outgoing connection lands; a foreign server may still take one before it is used: whoever binds must be
-ready to take another.
+outgoing connection lands; a foreign server may still take one before it is used: whoever binds must be ready
+to take another.
 """
 
 import random

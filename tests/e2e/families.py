@@ -41,8 +41,8 @@ class Record(NamedTuple):
 
 
 class Family(NamedTuple):
-    """`produce(bootstrap, topic, records, acks)`, done when all are acknowledged, and
-    `consume(bootstrap, topic, count)`.
+    """`produce(bootstrap, topic, records, acks)`, done when all are acknowledged, and `consume(bootstrap,
+    topic, count)`.
     """
 
     produce: Callable[[str, str, Sequence[Record], str], None]

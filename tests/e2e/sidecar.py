@@ -1,7 +1,7 @@
 """A real `forebay serve` in front of a real broker, for tests, demo and bench.
 
-Owns the process, its configuration file, its ports and what an operator would read from it: metrics, readiness, access
-log. It must not know Kafka beyond addresses.
+Owns the process, its configuration file, its ports and what an operator would read from it: metrics,
+readiness, access log. It must not know Kafka beyond addresses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The log changes below a tailing consumer: what Forebay then serves is what the broker has, and it hits again.
+"""The log changes below a tailing consumer: what Forebay then serves is what the broker has, and it hits
+again.
 
 Each test tails through Forebay, has the log changed, writes and reads on, and compares byte for byte with a
 direct reader. Records are told apart by their values, so that bytes of a former log would show.

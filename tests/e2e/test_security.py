@@ -1,4 +1,5 @@
-"""TLS, SASL, re-authentication and ACLs through Forebay: the broker decides who may, Forebay never knows more.
+"""TLS, SASL, re-authentication and ACLs through Forebay: the broker decides who may, Forebay never knows
+more.
 
 Owns one broker with a listener for each way to sign in and a Forebay for each way to be configured. Must not
 know how Forebay signs in or asks, beyond its counters and its log.

@@ -1,9 +1,9 @@
 """Captures golden frames from a real broker: `python -m tests.protocol.golden_capture 4.3.1`.
 
 Owns: the scenarios behind golden/kafka-VERSION.json, which `test_golden` knows by name. Requests are kio's,
-of every version that broker and Forebay share, or real clients', recorded on their way.
-Must not know: how frames are scanned; the code under test only helps to find topic ids and versions.
-Invariants: what topics hold depends on nothing but the scenarios; each file names the broker it came from.
+of every version that broker and Forebay share, or real clients', recorded on their way. Must not know: how
+frames are scanned; the code under test only helps to find topic ids and versions. Invariants: what topics
+hold depends on nothing but the scenarios; each file names the broker it came from.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Real clients' Produce and Fetch frames, recorded by a relay between them and a broker.
 
-Owns: the relay and what each client does: write three records, read them from the beginning.
-Must not know: how frames are scanned.
-Invariants: of each client, the first exchange of each API and version is kept that has no error in sight.
+Owns: the relay and what each client does: write three records, read them from the beginning. Must not know:
+how frames are scanned. Invariants: of each client, the first exchange of each API and version is kept that
+has no error in sight.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """kio as the oracle: arbitrary messages of any API and version, and the frames that carry them.
 
-Owns: strategies made from kio's schemas, building and reading whole frames with kio alone.
-Must not know: the code under test; only test modules import both.
-Invariants: a generated message survives kio's own round trip, so that a difference is ours.
+Owns: strategies made from kio's schemas, building and reading whole frames with kio alone. Must not know: the
+code under test; only test modules import both. Invariants: a generated message survives kio's own round trip,
+so that a difference is ours.
 """
 
 import io

@@ -1,7 +1,7 @@
 """What memory says to a partition of a Fetch: every look and every reason, over a small real cache.
 
-The partition has log start 0 and stores 10 to 20; where a case says nothing else, 20 is the high watermark, the
-last stable offset and the tail, epoch 5 is proven, and the lease stands.
+The partition has log start 0 and stores 10 to 20; where a case says nothing else, 20 is the high watermark,
+the last stable offset and the tail, epoch 5 is proven, and the lease stands.
 """
 
 import pytest

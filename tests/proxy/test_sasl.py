@@ -1,7 +1,7 @@
 """Forebay's own authentication, against the server's half of each exchange computed here.
 
-Owns a broker that knows one user. It must not know `proxy.sasl`'s arithmetic: the server's side of SCRAM (RFC 5802)
-is computed from the stored and the server key alone.
+Owns a broker that knows one user. It must not know `proxy.sasl`'s arithmetic: the server's side of SCRAM (RFC
+5802) is computed from the stored and the server key alone.
 """
 
 import base64

@@ -1,7 +1,8 @@
 """One connection to the broker, against a loopback server: who gets which answer, and what a close means.
 
-Owns a server that reads frames and answers or closes as a test tells it. It must not know Kafka beyond the length
-and the correlation id. Invariants: nothing sleeps; what is waited for is looked at at every turn of the loop.
+Owns a server that reads frames and answers or closes as a test tells it. It must not know Kafka beyond the
+length and the correlation id. Invariants: nothing sleeps; what is waited for is looked at at every turn of
+the loop.
 """
 
 import asyncio
