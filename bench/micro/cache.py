@@ -1,0 +1,152 @@
+"""How fast and how dense the block cache is: `python -m bench.micro.cache`. Ratios come first.
+
+Owns the cases and the table. Must not know the arena's layout. Invariants: what is compared runs in turns in one
+process, so that a busy machine slows both; medians of the rounds, with their range; the goals are issue 5's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import crc32c
+
+from bench.micro import density
+from bench.micro.batches import restamp
+from blockcache import _build
+from blockcache.cache import BlockCache
+from tests.blockcache.batches import TOPIC, build_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KIB, MIB = 1024, 1024 * 1024
+HERE = Path(__file__).parent
+Row = tuple[str, str, str]
+
+
+def spread(values: list[float], unit: str) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.3g} {unit} ({min(values):.3g} to {max(values):.3g})"
+
+
+def time_each(function: Callable[[int], object], times: int) -> float:
+    """Microseconds a call."""
+    begun = time.perf_counter()
+    for i in range(times):
+        function(i)
+    return (time.perf_counter() - begun) / times * 1e6
+
+
+def measure_insert(rounds: int, size: int, arena_bytes: int = 256 * MIB) -> list[Row]:
+    """Inserts of one batch against a copy into memory of the arena's size, and that copy with a CRC."""
+    cache, plain = BlockCache(arena_bytes), memoryview(bytearray(arena_bytes))
+    slot, batch = cache.open(TOPIC, 0), bytearray(build_batch(0, size=size))
+    places, offsets, copied = arena_bytes // size, iter(range(10**9)), iter(range(10**9))
+
+    def insert(_: int) -> None:
+        offset = next(offsets)
+        restamp(batch, offset)
+        cache.eliminate()
+        cache.insert(slot, batch, 0, size, offset)
+
+    def copy(_: int) -> None:
+        offset = next(copied)
+        at = offset % places * size
+        restamp(batch, offset)
+        plain[at : at + size] = batch
+
+    def copy_and_sum(i: int) -> None:
+        copy(i)
+        crc32c.crc32c(batch)
+
+    times = 16 * MIB // size
+    for warm in (insert, copy):
+        time_each(warm, 2 * places)
+    taken = [[time_each(one, times) for one in (insert, copy, copy_and_sum)] for _ in range(rounds)]
+    ratios = [insert_us / summed for insert_us, _, summed in taken]
+    alone = [insert_us / copy_us for insert_us, copy_us, _ in taken]
+    name = f"{size // KIB} KiB insert"
+    return [
+        (f"{name} / (memcpy + CRC-32C)", spread(ratios, "times"), "at most 1.5" if size > KIB else ""),
+        (f"{name} / memcpy", spread(alone, "times"), ""),
+        (name, spread([one[0] for one in taken], "us"), ""),
+    ]
+
+
+def measure_c(rounds: int) -> list[Row]:
+    """Lookups and inserts in C, a million batches in the index."""
+    with tempfile.TemporaryDirectory() as scratch:
+        program = f"{scratch}/lookup"
+        sources = [str(HERE / "lookup.c"), *map(str, sorted(_build.NATIVE.glob("*.c")))]
+        flags = [*_build.STRICT, "-I", str(_build.NATIVE)]
+        _build.run_compiler([*_build.find_compiler(), *flags, *sources, "-o", program])
+        rows: list[Row] = []
+        for partitions in (1, 1000):
+            command = [program, "1000000", str(partitions), "300000"]
+            said = [
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                for _ in range(rounds)
+            ]
+            looked, inserted = ([int(words[i]) / 1000 for words in said] for i in (0, 1))
+            name = f"in C, 1,000,000 batches, {partitions} partitions"
+            rows.append((f"lookup {name}", spread(looked, "us"), "below 2"))
+            rows.append((f"insert of 100 bytes {name}", spread(inserted, "us"), ""))
+    return rows
+
+
+def measure_lookup(rounds: int) -> list[Row]:
+    """A lookup with its release in Python, and the objects that a hit makes, by how many batches it has."""
+    cache = BlockCache(64 * MIB)
+    slot, batch = cache.open(TOPIC, 0), bytearray(build_batch(0, size=KIB))
+    for offset in range(4000):
+        restamp(batch, offset)
+        cache.insert(slot, batch, 0, KIB, offset)
+    rows: list[Row] = []
+    objects: list[int] = []
+    for batches in (1, 1000):
+
+        def look(i: int, size: int = batches * KIB) -> None:
+            hit = cache.lookup(slot, 2500, 1 << 62, size)
+            assert hit is not None
+            hit.release()
+
+        taken = [time_each(look, 2000) for _ in range(rounds)]
+        rows.append((f"Python lookup and release, {batches} batches", spread(taken, "us"), ""))
+        before = sys.getallocatedblocks()
+        hit = cache.lookup(slot, 2500, 1 << 62, batches * KIB)
+        objects.append(sys.getallocatedblocks() - before)
+        assert hit is not None and hit.size_bytes == batches * KIB
+        hit.release()
+    grown = f"{(objects[1] - objects[0]) / 999:.3f}"
+    return [("Python objects for each batch more in a hit", grown, "0"), *rows]
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("speed", "density"))
+    options = parser.parse_args()
+    rows: list[Row] = []
+    if options.only != "density":
+        rows += measure_insert(options.rounds, 64 * KIB) + measure_insert(options.rounds, KIB)
+        rows += measure_c(min(3, options.rounds)) + measure_lookup(options.rounds)
+    if options.only != "speed":
+        rows += density.measure()
+    print(f"Python {platform.python_version()}, {platform.machine()}, medians of {options.rounds} (range)\n")
+    print("| what | measured | goal |\n| --- | --- | --- |")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""How much of the arena is live record bytes once it has turned over: ten thousand slow partitions, and other loads.
+
+Owns the loads. Must not know the arena's layout. Invariants: seeded; what counts as 100 % is the whole arena, tables
+and index included; it is looked at after each eliminator's step for a whole turn, and the least is reported too.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.micro.batches import restamp
+from blockcache.cache import BlockCache
+from tests.blockcache.batches import TOPIC, build_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 1024 * 1024
+LARGEST = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`partitions` that receive batches of `size(random)` bytes; one whole round is a second's batches."""
+
+    name: str
+    goal: str
+    partitions: int
+    size: Callable[[random.Random], int]
+    pick: Callable[[random.Random, int], Iterator[int]]
+
+
+def in_turn(_: random.Random, partitions: int) -> Iterator[int]:
+    """Each partition once a round."""
+    return iter(range(partitions))
+
+
+def skewed(source: random.Random, partitions: int) -> Iterator[int]:
+    """As many picks as partitions, a few of which get most (Pareto)."""
+    return (min(int(source.paretovariate(0.6)) - 1, partitions - 1) for _ in range(partitions))
+
+
+LOADS = (
+    Load(
+        "10,000 partitions, a batch of 1 KiB each in turn", "at least 80 %", 10_000, lambda _: 1024, in_turn
+    ),
+    Load(
+        "10,000 partitions in turn, 200 to 1,848 bytes", "", 10_000, lambda r: r.randrange(200, 1849), in_turn
+    ),
+    Load("2,000 partitions, skewed, 1 KiB", "", 2_000, lambda _: 1024, skewed),
+    Load(
+        "200 partitions, skewed, 100 bytes to 64 KiB",
+        "",
+        200,
+        lambda r: int(64 * 2 ** (10 * r.random())),
+        skewed,
+    ),
+    Load("20 partitions in turn, 64 KiB", "", 20, lambda _: 65536, in_turn),
+    Load("10,000 partitions, 200 bytes", "", 10_000, lambda _: 200, in_turn),
+)
+
+
+def fill(cache: BlockCache, load: Load, turns: float) -> list[float]:
+    """Runs a load until so many arenas of bytes were admitted; the live share, looked at over the last turn."""
+    source = random.Random(1)
+    slots = [cache.open(TOPIC, i) for i in range(load.partitions)]
+    ends = [0] * load.partitions
+    batch = bytearray(build_batch(0, size=LARGEST))
+    arena_bytes = cache.statistics().arena_bytes
+    shares: list[float] = []
+    while cache.admitted_bytes < turns * arena_bytes:
+        for i in load.pick(source, load.partitions):
+            size = load.size(source)
+            restamp(batch, ends[i], size)
+            cache.eliminate()
+            cache.insert(slots[i], batch, 0, size, ends[i])
+            ends[i] += 1
+        if cache.admitted_bytes > (turns - 1) * arena_bytes:
+            shares.append(cache.statistics().live_record_bytes / arena_bytes)
+    return shares
+
+
+def measure(arena_bytes: int = 256 * MIB) -> list[tuple[str, str, str]]:
+    """A row for each load: median and least of the live share, and where the rest is."""
+    rows = []
+    for load in LOADS:
+        cache = BlockCache(arena_bytes)
+        shares = fill(cache, load, 3)
+        now = cache.statistics()
+        parts = {
+            "tables": arena_bytes - now.block_bytes - now.index_bytes,
+            "index": now.index_bytes,
+            "free": now.block_bytes_free,
+            "in blocks": now.block_bytes_used - now.live_record_bytes,
+        }
+        told = ", ".join(f"{name} {size / arena_bytes:.1%}" for name, size in parts.items())
+        live = f"{statistics.median(shares):.1%} live (least {min(shares):.1%}; {told})"
+        rows.append((load.name, live, load.goal))
+        cache.close()
+    return rows
