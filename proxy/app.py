@@ -151,6 +151,7 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
     limits = LogLimits(
         queue_lines=wanted.queue_lines,
         rotate_bytes=wanted.rotate_size_bytes,
+        max_files=wanted.keep_files,
         max_total_bytes=wanted.keep_size_bytes,
     )
     return AccessLog(

@@ -257,6 +257,12 @@ class AccessLog(Section):
         le=64 * 1024 * GIB,
         description="All files together; the oldest are deleted beyond it.",
     )
+    keep_files: Count = Field(
+        default=1_000,
+        ge=2,
+        le=1_000_000,
+        description="Number of files; the oldest are deleted beyond it. Counts the one being written.",
+    )
     queue_lines: Count = Field(
         default=100_000,
         ge=1_000,
