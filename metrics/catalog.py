@@ -27,7 +27,7 @@ class Metric(NamedTuple):
 
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
-    "purpose": ("client", "watch", "proof"),
+    "purpose": ("client", "watch", "proof", "authorization"),
     "direction": ("request", "response"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
@@ -60,7 +60,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_upstream_fetch_bytes_total",
             "counter",
-            "Record bytes that the broker sent: for clients, for the watch, for proofs",
+            "Record bytes that the broker sent: for clients, for the watch, proofs and authorization",
             ("purpose",),
         ),
         Metric(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol import fetch
-from protocol.errors import ErrorCode
+from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ PROVES = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
+PURPOSE = "authorization"
+"""Names a renewal's bytes in the counters: the tail may have moved on, and then one batch comes regardless."""
 RENEW_AT = 0.75
 """Share of the period after which a topic in use is asked again, so that no fetch has to wait for it."""
 
@@ -99,8 +101,14 @@ class Authorization:
         self._renewing = False
         if answer is None:
             return
-        response: FetchResponse = fetch.scan_response(answer, version)
+        counters = self._link.broker.counters
+        try:
+            response: FetchResponse = fetch.scan_response(answer, version)
+        except BadFrame:
+            counters.bad_frames += 1
+            return
         for answered in response.partitions:
+            counters.upstream_fetch_bytes[PURPOSE] += answered.end - answered.start
             self.learn(answered.topic, answered.error_code, asked_at)
 
     def close(self) -> None:

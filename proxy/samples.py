@@ -40,7 +40,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     for verdict in RESULT_REASONS:
         yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
         yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
-    for purpose in ("client", "watch", "proof"):
+    for purpose in ("client", "watch", "proof", "authorization"):
         size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
     yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)

@@ -1,0 +1,92 @@
+"""One connection's rights: learned from its own Fetch answers, renewed at the tail, every byte accounted for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import fetch, header
+from protocol.errors import ErrorCode
+from protocol.fetch_build import FetchAnswer, build_response
+from proxy.authorization import Authorization
+from tests.proxy.followed import TOPIC_ID, QuietBroker
+
+VERSION = 13
+PERIOD_S = 60.0
+
+
+class Upstream:
+    """Keeps what is sent, for the test to answer."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, frame, _correlation_id, on_answer):
+        self.sent.append((frame, on_answer))
+
+
+@pytest.fixture
+def link():
+    broker = QuietBroker()
+    broker.config.cache.authorize_every_s = PERIOD_S
+    return SimpleNamespace(broker=broker, client_id="reader", upstream=Upstream())
+
+
+@pytest.fixture
+def rights(link):
+    rights = Authorization(link)
+    rights.version = VERSION
+    rights.learn(TOPIC_ID, ErrorCode.NONE, 0.0)
+    return rights
+
+
+def build_answer(error_code=ErrorCode.NONE, records=b""):
+    said = FetchAnswer(TOPIC_ID, 0, error_code, 5, 5, 0, None, (records,) if records else (), len(records))
+    frames = build_response(VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
+    return b"".join(bytes(frame) for frame in frames)
+
+
+def test_a_right_lasts_for_its_period_from_the_sending(rights):
+    assert rights.allows(TOPIC_ID, PERIOD_S - 0.001)
+    assert not rights.allows(TOPIC_ID, PERIOD_S)
+    rights.learn(TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, 10.0)
+    assert not rights.allows(TOPIC_ID, PERIOD_S), "it proves nothing"
+    rights.learn(TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1.0)
+    assert not rights.allows(TOPIC_ID, 2.0)
+
+
+def test_use_late_in_the_period_renews_at_the_tail_once(link, rights):
+    partition = link.broker.follow()
+    partition.truth.high_watermark = 5
+    rights.used(TOPIC_ID, partition, 0.74 * PERIOD_S)
+    assert not link.upstream.sent
+    for _ in range(2):
+        rights.used(TOPIC_ID, partition, 0.76 * PERIOD_S)
+    ((frame, on_answer),) = link.upstream.sent
+    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start)
+    assert [(a.topic, a.fetch_offset, a.max_bytes) for a in asked.partitions] == [(TOPIC_ID, 5, 1)]
+    on_answer(build_answer())
+    assert rights.allows(TOPIC_ID, 1.7 * PERIOD_S)
+    assert link.broker.counters.authorization_renewals == 1
+
+
+def test_records_that_a_renewal_brings_are_counted(link, rights):
+    rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
+    link.upstream.sent[0][1](build_answer(records=b"r" * 77))
+    assert link.broker.counters.upstream_fetch_bytes == {"authorization": 77}
+
+
+@pytest.mark.parametrize("answer", [None, b"\0\0\0\4\0\0\0\0", b""], ids=["lost", "cut", "empty"])
+def test_a_renewal_without_a_readable_answer_leaves_the_right_to_lapse(link, rights, answer):
+    rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
+    link.upstream.sent[0][1](answer)
+    assert rights.allows(TOPIC_ID, 0.95 * PERIOD_S)
+    assert not rights.allows(TOPIC_ID, PERIOD_S)
+    assert link.broker.counters.bad_frames == (answer is not None)
+    rights.used(TOPIC_ID, link.broker.follow(), 0.95 * PERIOD_S)
+    assert len(link.upstream.sent) == 2, "the next use asks again"
+
+
+def test_a_client_with_a_rack_asks_itself(link, rights):
+    rights.has_rack = True
+    rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
+    assert not link.upstream.sent
