@@ -35,9 +35,9 @@ class ToolFailed(RuntimeError):
     """A command-line tool exited with an error; the message is what it printed."""
 
 
-def die_with_parent() -> None:
-    """Runs in the child before exec."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Runs in the child before exec: signal `number` reaches it when its parent's thread ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
 def java_command(

@@ -1,7 +1,8 @@
 """A real `forebay serve` in front of a real broker, for tests, demo and bench.
 
 Owns the process, its configuration file, its ports and what an operator would read from it: metrics,
-readiness, access log. It must not know Kafka beyond addresses.
+readiness, access log. It must not know Kafka beyond addresses. Invariant: the process is told to end (SIGTERM,
+so that its arena goes too) when the thread that started it ends, however that happens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import PortLease, lease_port
+from tests.broker.process import die_with_parent
 from tests.broker.settings import HOST, Listener
 
 if TYPE_CHECKING:
@@ -34,7 +37,11 @@ POLL_S = 0.05
 
 
 class SidecarFailed(RuntimeError):
-    """Forebay did not start; the message holds its log."""
+    """Forebay did not start; the message holds its log, `exit_code` is None if it did not end either."""
+
+    def __init__(self, message: str, exit_code: int | None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Sidecar:
@@ -87,11 +94,13 @@ class Sidecar:
         config.write_text(json.dumps(self._settings, indent=1))  # JSON is YAML
         command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            end_with_parent = partial(die_with_parent, signal.SIGTERM)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=end_with_parent)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SidecarFailed(f"forebay is not ready:\n{self.log_tail()}")
+            exit_code = self._process.poll()
+            if exit_code is not None or time.monotonic() > deadline:
+                raise SidecarFailed(f"forebay is not ready:\n{self.log_tail()}", exit_code)
             time.sleep(POLL_S)
         return self
 
