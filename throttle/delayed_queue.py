@@ -1,0 +1,218 @@
+"""Misses that wait for their disk: one ticket each, kept by connection, partition and offset.
+
+Owns: tickets (throttle/tickets.py) from `submit` until they are granted or cancelled, and the bounds on them.
+Must not know: how busy a disk is or why (`set_disk` says), what is done with a grant. Invariants:
+* a ticket is granted exactly once, or cancelled: in its turn within the disk's rate, or past `max_delay_s`
+  (overdue); both are charged in full, and corrected by `done`.
+* a disk that is not busy grants at once, up to `surge_s` of its rate between two looks at it: more than that
+  and it counts as busy until it is looked at again. A disk that is not known never delays (fail open).
+* waiting requests and bytes are bounded per disk: one disk's laggards leave the others their room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from throttle.budget import FairShare, TokenBucket
+from throttle.tickets import LaneStatistics, QueueRule, QueueStatistics, Refused, Ticket, TicketKey
+from throttle.timing_wheel import Timer, TimingWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+class _Lane:
+    """One disk's waiting tickets, its budget, and what was said last about it."""
+
+    __slots__ = ("allowance_bytes", "bucket", "counts", "known", "share", "waited")
+
+    def __init__(self, rule: QueueRule, rate_bytes_s: float, now_s: float) -> None:
+        self.bucket = TokenBucket(rate_bytes_s, rule.burst_s, rule.burst_floor_bytes, now_s)
+        self.share: FairShare[Ticket] = FairShare(rule.fair)
+        self.counts = LaneStatistics()
+        self.allowance_bytes = 0.0
+        self.known = True
+        self.waited = False  # somebody did, since the last look at the disk
+
+
+class DelayedQueue:
+    """The tickets of all disks. Call `advance` at `next_due_s`, and after `set_disk` and `drop_disk`."""
+
+    def __init__(self, rule: QueueRule, now_s: float) -> None:
+        self._rule = rule
+        self._lanes: dict[str, _Lane] = {}
+        self._wheel: TimingWheel[Ticket] = TimingWheel(now_s, rule.tick_s)
+        self._timers: dict[Ticket, Timer[Ticket]] = {}
+        self._waiting: dict[TicketKey, Ticket] = {}
+        self._by_connection: dict[Hashable, dict[TicketKey, Ticket]] = {}
+        self._ungated = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def set_disk(self, disk: str, busy: bool, rate_bytes_s: float, now_s: float) -> bool:
+        """What a look at the disk has shown. Returns whether a miss has waited for it since the last look."""
+        lane = self._lanes.get(disk)
+        if lane is None:
+            lane = self._lanes[disk] = _Lane(self._rule, rate_bytes_s, now_s)
+        lane.known = True
+        lane.bucket.set_rate(rate_bytes_s, now_s)
+        if not busy:
+            lane.bucket.charge(min(0.0, lane.bucket.refill(now_s)))  # what was overdrawn has done no harm
+        lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
+        lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
+        waited = lane.waited or len(lane.share) > 0
+        lane.waited = False
+        return waited
+
+    def drop_disk(self, disk: str) -> None:
+        """It is not known any more: nothing is delayed for it, and `advance` grants what waits."""
+        lane = self._lanes.get(disk)
+        if lane is not None:
+            lane.known = lane.counts.busy = False
+
+    def submit(
+        self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
+    ) -> Ticket | Refused:
+        """A miss of about `size_bytes`: a ticket, granted already or waiting; the one that waits by this key
+        if there is one.
+        """
+        known = self._waiting.get(key)
+        if known is not None:
+            return known
+        lane = self._lanes.get(disk) if disk is not None else None
+        if lane is None or not lane.known:
+            self._ungated += 1
+            return Ticket(key, client_id, None, size_bytes, now_s, granted_s=now_s)
+        bound = self._reached_bound(lane.counts, size_bytes)
+        if bound is not None:
+            return Refused(bound)
+        ticket = Ticket(key, client_id, disk, size_bytes, now_s)
+        self._enter(lane, ticket)
+        if self._grant_turns(lane, now_s, only=ticket):
+            return ticket
+        self._timers[ticket] = self._wheel.schedule(now_s + self._rule.max_delay_s, ticket)
+        lane.waited = True
+        return ticket
+
+    def find(self, key: TicketKey) -> Ticket | None:
+        """The ticket that waits by this key."""
+        return self._waiting.get(key)
+
+    def of_connection(self, connection: Hashable) -> tuple[Ticket, ...]:
+        """What waits of a connection."""
+        return tuple(self._by_connection.get(connection, {}).values())
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """Nobody wants it any more. Whether it was waiting; one that was granted is done, with 0 bytes."""
+        if self._waiting.get(ticket.key) is not ticket:
+            self.done(ticket, 0)
+            return False
+        lane = self._lanes[ticket.disk or ""]
+        lane.share.remove(ticket)
+        self._leave(lane, ticket)
+        ticket.cancelled = True
+        lane.counts.cancelled += 1
+        return True
+
+    def cancel_connection(self, connection: Hashable) -> int:
+        """It has closed. How many were waiting."""
+        return sum(self.cancel(ticket) for ticket in self.of_connection(connection))
+
+    def done(self, ticket: Ticket, actual_bytes: int) -> None:
+        """A granted miss was answered with so many bytes: the charge is corrected. The second time, nothing."""
+        if not ticket.granted or ticket.finished:
+            return
+        ticket.finished = True
+        lane = self._lanes.get(ticket.disk or "")
+        if lane is not None:
+            lane.bucket.charge(actual_bytes - ticket.size_bytes)
+            lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
+            lane.counts.in_flight_requests -= 1
+            lane.counts.done_bytes += actual_bytes
+
+    def advance(self, now_s: float) -> list[Ticket]:
+        """What may go now: first what is overdue, then each disk's in their turns."""
+        found = []
+        for ticket in self._wheel.advance(now_s):
+            ticket.overdue = True
+            lane = self._lanes[ticket.disk or ""]
+            lane.counts.overdue += 1
+            found.append(self._grant(lane, ticket, now_s))
+        for lane in self._lanes.values():
+            found += self._grant_turns(lane, now_s)
+        return found
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """When `advance` will have something to do (a far deadline may wake it for nothing); None: nothing
+        waits.
+        """
+        moments = [] if (deadline_s := self._wheel.next_due_s()) is None else [max(now_s, deadline_s)]
+        for lane in self._lanes.values():
+            ticket = lane.share.peek()
+            if ticket is not None:
+                moments.append(self._ready_at_s(lane, ticket, now_s))
+        return min(moments, default=None)
+
+    def statistics(self) -> QueueStatistics:
+        lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}
+        return QueueStatistics(lanes, self._ungated, len(self._wheel))
+
+    def _reached_bound(self, counts: LaneStatistics, size_bytes: int) -> str | None:
+        if not counts.waiting_requests:
+            return None
+        if counts.waiting_requests >= self._rule.waiting_requests:
+            counts.refused_requests += 1
+            return "requests"
+        if counts.waiting_bytes + size_bytes > self._rule.waiting_bytes:
+            counts.refused_bytes += 1
+            return "bytes"
+        return None
+
+    def _ready_at_s(self, lane: _Lane, ticket: Ticket, now_s: float) -> float:
+        if not lane.known:
+            return now_s
+        return lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
+
+    def _grant_turns(self, lane: _Lane, now_s: float, only: Ticket | None = None) -> list[Ticket]:
+        """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""
+        found = []
+        while (ticket := lane.share.peek()) is not None and (only is None or ticket is only):
+            if self._ready_at_s(lane, ticket, now_s) > now_s:
+                break
+            found.append(self._grant(lane, ticket, now_s))
+        return found
+
+    def _grant(self, lane: _Lane, ticket: Ticket, now_s: float) -> Ticket:
+        lane.share.take(ticket)
+        lane.bucket.charge(ticket.size_bytes)
+        self._leave(lane, ticket)
+        ticket.granted_s = now_s
+        counts, delay_s = lane.counts, ticket.delay_s
+        counts.in_flight_requests += 1
+        counts.granted += 1
+        counts.granted_bytes += ticket.size_bytes
+        counts.delayed += delay_s > 0
+        counts.delay_sum_s += delay_s
+        counts.delay_max_s = max(counts.delay_max_s, delay_s)
+        return ticket
+
+    def _enter(self, lane: _Lane, ticket: Ticket) -> None:
+        lane.share.add(ticket.client_id, ticket, ticket.size_bytes)
+        lane.counts.waiting_requests += 1
+        lane.counts.waiting_bytes += ticket.size_bytes
+        self._waiting[ticket.key] = ticket
+        self._by_connection.setdefault(ticket.key.connection, {})[ticket.key] = ticket
+
+    def _leave(self, lane: _Lane, ticket: Ticket) -> None:
+        lane.counts.waiting_requests -= 1
+        lane.counts.waiting_bytes -= ticket.size_bytes
+        del self._waiting[ticket.key]
+        kept = self._by_connection[ticket.key.connection]
+        del kept[ticket.key]
+        if not kept:
+            del self._by_connection[ticket.key.connection]
+        timer = self._timers.pop(ticket, None)
+        if timer is not None:
+            self._wheel.cancel(timer)
