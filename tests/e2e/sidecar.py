@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
+PATIENT_CACHE = {"size": "64MiB", "holeWait": "100ms", "confirmEvery": "3s"}
+"""For tests that ask how much was served from memory: a busy machine takes longer over what is at once elsewhere."""
 
 
 class SidecarFailed(RuntimeError):

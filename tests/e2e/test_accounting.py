@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from metrics.access_log_schema import BLOCK_SOURCES, LINE_TYPES, RESULTS
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import Pair
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Accounts:
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    with Pair() as pair:
+    with Pair(settings={"cache": PATIENT_CACHE}) as pair:
         traffic = Traffic(pair)
         for act in (tail, read_history, read_several, read_committed, meet_errors, leave_early):
             act(traffic)

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from protocol import batch
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Pair
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Pair() as running:
+    with Pair(settings={"cache": PATIENT_CACHE}) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as Partition
 from tests.broker.jars import KAFKA_3
 from tests.broker.topics import create_topic
 from tests.e2e.families import FAMILIES, TIMEOUT_S, Record, confluent_consume, confluent_produce
-from tests.e2e.sidecar import Pair
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ BINARY = ("confluent-kafka", "aiokafka", "kafka-python")
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Pair() as running:
+    with Pair(settings={"cache": PATIENT_CACHE}) as running:
         yield running
 
 
@@ -171,7 +171,7 @@ def test_group_rebalances_and_keeps_its_offsets(pair: Pair) -> None:
 
 @pytest.mark.smoke39
 def test_kafka_39_round_trip_and_hits() -> None:
-    with Pair(cluster={"version": KAFKA_3}) as old:
+    with Pair(cluster={"version": KAFKA_3}, settings={"cache": PATIENT_CACHE}) as old:
         test_round_trip_equals_a_direct_read(old, "aiokafka")
         test_tailing_consumer_is_served_from_memory(old, "confluent-kafka")
         assert old.sidecar.stop() == 0

@@ -21,7 +21,7 @@ from protocol import batch
 from protocol.errors import ErrorCode
 from tests.broker.topics import create_topic, delete_topic
 from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Pair
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,11 +33,13 @@ POLL_S = 0.05
 RECORDS = 40
 MOST = 0.8
 CALM_FETCHES = 5
+LEASE_S = 1.0
+CACHE = PATIENT_CACHE | {"confirmEvery": f"{LEASE_S}s"}
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": {"size": "64MiB", "confirmEvery": "600ms"}}) as running:
+    with Pair(settings={"cache": CACHE}) as running:
         yield running
 
 
@@ -199,7 +201,7 @@ def test_a_reader_below_the_moved_log_start_is_refused_from_then_on(pair: Pair) 
         reader = RawReader(client, topic).settle()
         tail_while(reader, lambda: write(pair, topic, "first"), RECORDS)
         delete_records(pair, topic, RECORDS // 2)
-        time.sleep(0.7)  # confirmEvery, and a little: the promise is one lease
+        time.sleep(LEASE_S + 0.1)  # the promise is one lease
         late = RawReader(client, topic, offset=1)
         with pytest.raises(FetchFailed) as refused:
             late.poll()
@@ -255,7 +257,7 @@ def reassign(pair: Pair, topic: str, replicas: list[int]) -> None:
 
 def test_a_leader_epoch_that_changes_while_the_leader_stays() -> None:
     """A reassignment drops a replica: the same broker leads on, in a newer epoch."""
-    with Pair(cluster={"size": 2}) as pair, RawClient(pair.through) as client:
+    with Pair({"size": 2}, {"cache": CACHE}) as pair, RawClient(pair.through) as client:
         topic = f"moved-{time.time_ns()}"
         admin = AdminClient({"bootstrap.servers": pair.direct})
         admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2]])])[topic].result(20)

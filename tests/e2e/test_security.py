@@ -31,7 +31,7 @@ from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, Listener
 from tests.broker.topics import create_topic
 from tests.e2e.families import TIMEOUT_S
-from tests.e2e.sidecar import Sidecar, SidecarFailed
+from tests.e2e.sidecar import PATIENT_CACHE, Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,7 +102,7 @@ def secured() -> Iterator[Secured]:
             for name in ("OWN", "REAUTH", "BARE")
         }
         entries["OWN"]["upstreamCredentials"] = credentials
-        cache = {"cache": {"size": "32MiB", "authorizeEvery": f"{AUTHORIZE_EVERY_S}s"}}
+        cache = {"cache": PATIENT_CACHE | {"size": "32MiB", "authorizeEvery": f"{AUTHORIZE_EVERY_S}s"}}
         own = stack.enter_context(Sidecar([entries["OWN"], entries["REAUTH"]], cache))
         bare = stack.enter_context(Sidecar([entries["BARE"]], cache))
         encrypted = stack.enter_context(Sidecar([tls_entry(broker, listen["TLS"])], cache))
