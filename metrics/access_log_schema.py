@@ -12,7 +12,7 @@ SCHEMA_VERSION: Final = 1
 
 RESULTS: Final[dict[str, tuple[str, ...]]] = {
     "hit": ("",),
-    "miss": ("cold", "evicted", "hole", "unproven", "epoch", "unauthorized-yet", "transaction"),
+    "miss": ("cold", "evicted", "hole", "unproven", "epoch", "unauthorized-yet", "transaction", "pending"),
     "pass": (
         "follower",
         "old-format",
@@ -40,11 +40,15 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ("miss", "epoch"): "the lease has expired, the broker answered an error, or the leader epoch is another",
     ("miss", "unauthorized-yet"): "the broker has not yet answered this connection's own Fetch of the topic",
     ("miss", "transaction"): "read_committed on a partition that has seen a transaction",
+    ("miss", "pending"): "named empty while its read was under way or delayed; counted when it is delivered",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",
     ("pass", "old-format"): "the partition holds batches of magic below 2",
     ("pass", "preferred-replica"): "a rack id was sent and the broker has named a preferred replica",
     ("pass", "session"): "the request belongs to a fetch session of the broker",
-    ("pass", "mixed"): "the request mixes partitions in memory with others and was forwarded whole",
+    (
+        "pass",
+        "mixed",
+    ): "memory could have served it, but another partition of the request made the broker answer it whole",
     ("pass", "unknown-topic"): "the topic, or its id, is not known to Forebay",
     ("pass", "version"): "a Fetch version that Forebay does not decode",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",

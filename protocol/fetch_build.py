@@ -187,3 +187,10 @@ def stamp_session(
 ) -> None:
     """Give a request frame another session, in place; `session_at` is from its scan and not -1."""
     INT32_PAIR.pack_into(frame, session_at, session_id, session_epoch)
+
+
+def stamp_max_wait(frame: bytearray | memoryview, version: int, body_start: int, max_wait_ms: int) -> None:
+    """Give a request frame another max_wait, in place: the body's first field, after the replica id below
+    version 15 (FetchRequest.json).
+    """
+    INT32.pack_into(frame, body_start if version >= REPLICA_STATE_FROM else body_start + 4, max_wait_ms)

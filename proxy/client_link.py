@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from protocol import header
 from protocol.errors import BadFrame
 from proxy.authorization import Authorization
+from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
 from proxy.upstream_link import UpstreamLink
@@ -51,6 +52,7 @@ class ClientLink:
         "number",
         "parked",
         "preferred_replicas",
+        "reads",
         "replies",
         "upstream",
         "wire",
@@ -78,6 +80,7 @@ class ClientLink:
         )
         self.upstream.on_drained = self._on_upstream_drained
         self.authorization = Authorization(self)
+        self.reads = Reads(self)
         self.parked: dict[object, None] = {}
         self.preferred_replicas = False
 
@@ -246,6 +249,7 @@ class ClientLink:
             self._counters.disconnects[cause] += 1
         self.broker.drop_parked(self)
         self.authorization.close()
+        self.reads.close()
         self.upstream.close()
         self.replies.abandon()
         self.broker.requests.forget(self.wire)

@@ -2,8 +2,8 @@
 
 Versions 4 to 18 are read; any other is relayed. A request all of whose partitions memory can speak for never
 reaches the broker; any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and
-its answer teaches. Followers, and sessions that the broker has granted somebody, pass untouched. Deliberate
-omission of this version: a request that mixes hits and misses is not split; it is forwarded, `mixed`.
+its answer teaches; a request that mixes hits and misses is split (parked.py, reads.py). Followers, and sessions
+that the broker has granted somebody, pass untouched.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from protocol import api, fetch
 from protocol.errors import BadFrame
-from protocol.fetch_build import stamp_session
+from protocol.fetch_build import stamp_max_wait, stamp_session
 from proxy.fetch_plan import Look, Looked, plan_partition
 from proxy.fetch_record import FetchRecord
-from proxy.observe import observe
+from proxy.learn import learn_answer
 from proxy.parked import ParkedFetch
 from proxy.relay import relay
 
@@ -95,13 +95,23 @@ def _look(link: ClientLink, asked: FetchPartition, isolation_level: int, version
     return looked
 
 
-def forward_fetch(record: FetchRecord, frame: Frame, looks: list[Looked]) -> None:
-    """Send the request to the broker; its answer goes to the client as it comes, and teaches."""
+def forward_fetch(
+    record: FetchRecord, frame: Frame, looks: list[Looked], max_wait_ms: int | None = None
+) -> None:
+    """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`: what
+    is left of the request's own after it has waited here.
+    """
     link, head, request = record.link, record.head, record.request
-    if request.replica_id == CONSUMER and request.session_at >= 0:
-        frame = _decline_session(request, frame)
-    sent_at = link.broker.now()
+    if max_wait_ms is not None:
+        frame = bytearray(frame)
+        stamp_max_wait(frame, head.api_version, head.body_start, max_wait_ms)
     is_consumer = request.replica_id == CONSUMER
+    if is_consumer:
+        link.reads.drop_asked(request.partitions)
+        link.authorization.has_rack = bool(request.rack_id)
+        if request.session_at >= 0:
+            frame = _decline_session(request, frame)
+    sent_at = link.broker.now()
 
     def on_answer(answer: Frame | None) -> None:
         if answer is None:
@@ -109,7 +119,7 @@ def forward_fetch(record: FetchRecord, frame: Frame, looks: list[Looked]) -> Non
             return
         response = _scan_answer(link, head, answer)
         if response is not None and is_consumer:
-            learn = partial(_learn, link, request, response, answer, sent_at)
+            learn = partial(learn_answer, link, request.partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
         record.forwarded(looks, response, answer)
 
@@ -133,15 +143,3 @@ def _scan_answer(link: ClientLink, head: RequestHeader, answer: Frame) -> FetchR
     except BadFrame:
         link.broker.counters.bad_frames += 1
         return None
-
-
-def _learn(
-    link: ClientLink, request: FetchRequest, response: FetchResponse, answer: Frame, sent_at: float
-) -> None:
-    link.authorization.has_rack = bool(request.rack_id)
-    for answered in response.partitions:
-        link.authorization.learn(answered.topic, answered.error_code, sent_at)
-        if answered.preferred_read_replica >= 0:
-            link.preferred_replicas = True
-    if link.broker.stores_on(link.listener):
-        observe(link.broker, request.partitions, response, answer, sent_at, "client")

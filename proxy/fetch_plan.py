@@ -43,9 +43,16 @@ class Look(Enum):
     PASS = "pass"
 
 
+HARD = (Look.MISS, Look.PASS)
+"""The broker has to say it."""
+LAGGING = ("cold", "evicted")
+"""Reasons of a miss that is history: memory no longer holds it, or never did."""
+
+
 class Looked(NamedTuple):
     """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an
-    ASK is not filled.
+    ASK is not filled. `limit_offset` ends what may be read; -1 where the partition's offsets are not known
+    well enough to be told to this client.
     """
 
     asked: FetchPartition
@@ -53,6 +60,25 @@ class Looked(NamedTuple):
     look: Look
     reason: str
     limit_offset: int
+
+    @property
+    def nameable(self) -> bool:
+        """Whether it may be named empty, error 0, with the last confirmed offsets."""
+        return self.limit_offset >= 0
+
+    @property
+    def lagging(self) -> bool:
+        """Whether its consumer reads what memory does not hold any more."""
+        return self.look is Look.MISS and self.reason in LAGGING
+
+
+def plan_given_up(looked: Looked) -> Looked:
+    """What has not come in time, or may not be waited for, is a miss."""
+    if looked.look is Look.GAP:
+        return looked._replace(look=Look.MISS)
+    if looked.look is Look.ASK:
+        return looked._replace(look=Look.MISS, limit_offset=-1)
+    return looked
 
 
 def plan_partition(
@@ -79,7 +105,11 @@ def plan_partition(
     if not {asked.current_leader_epoch, asked.last_fetched_epoch} <= {NO_EPOCH, truth.epoch}:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
     if offset < truth.log_start_offset or not _may_be_stored(cache, partition, offset):
-        return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+        limit = truth.readable_end(isolation_level == READ_COMMITTED)
+        nameable = truth.log_start_offset <= offset <= limit
+        return Looked(
+            asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
+        )
     if not truth.has_lease(now) or truth.unchecked:
         return Looked(asked, partition, Look.ASK, "epoch", -1)
     committed = isolation_level == READ_COMMITTED
@@ -88,7 +118,7 @@ def plan_partition(
     ):
         return Looked(asked, partition, Look.MISS, "transaction", -1)
     if committed and partition.tail < truth.high_watermark:
-        return Looked(asked, partition, Look.GAP, "hole", -1)
+        return Looked(asked, partition, Look.GAP, "hole", truth.readable_end(True))
     limit = truth.readable_end(committed)
     if offset == limit:
         return Looked(asked, partition, Look.TAIL, "", limit)
@@ -98,7 +128,7 @@ def plan_partition(
         return Looked(asked, partition, Look.READY, "", limit)
     if offset >= partition.tail:
         return Looked(asked, partition, Look.GAP, "hole", limit)
-    return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+    return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
 
 
 def _may_be_stored(cache: BlockCache, partition: Partition, offset: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxy.fetch_plan import Look, Looked
+from proxy.fetch_plan import HARD, Look, Looked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.wire import Sendable
-
-HARD = (Look.MISS, Look.PASS)
 
 
 class FetchRecord:
@@ -42,10 +40,16 @@ class FetchRecord:
         self.reply = link.replies.reserve()
 
     def served(
-        self, looks: Sequence[Looked], sizes: Sequence[int], buffers: Sequence[Sendable], hits: Sequence[Hit]
+        self,
+        looks: Sequence[Looked],
+        sizes: Sequence[int],
+        verdicts: Sequence[tuple[str, str]],
+        buffers: Sequence[Sendable],
+        hits: Sequence[Hit],
+        held_bytes: int,
     ) -> None:
-        """The answer comes from memory: `sizes` are the record bytes of each look; `hits` pin what `buffers`
-        show.
+        """The answer is Forebay's: `sizes` are the record bytes of each look, `verdicts` its result and reason;
+        `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the heap.
         """
         link = self.link
         broker = link.broker
@@ -57,9 +61,9 @@ class FetchRecord:
             if self.parked_at >= 0:
                 broker.counters.fetch_wait_s.observe(self.waited_s)
             broker.counters.fetch_hit_s.observe(now - self.received_at - self.waited_s)
-            self._count(looks, sizes, [("hit", "")] * len(looks), delivered)
+            self._count(looks, sizes, verdicts, delivered)
 
-        link.answer(self.head, self.reply, buffers, self.request_bytes, sent)
+        link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
 
     def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
         """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""

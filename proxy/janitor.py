@@ -46,7 +46,11 @@ class Janitor:
     def _tick(self) -> None:
         self._ticks += 1
         now = self._broker.now()
-        parts: list[Callable[[float], object]] = [self._broker.watch.tick, self._close_stuck]
+        parts: list[Callable[[float], object]] = [
+            self._broker.watch.tick,
+            self._close_stuck,
+            self._drop_reads,
+        ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts.append(self._forget_idle)
         for part in parts:
@@ -76,6 +80,13 @@ class Janitor:
                 else:
                     begun[link] = frames, since
         self._begun = begun
+
+    def _drop_reads(self, now: float) -> None:
+        """Reads beside that no Fetch has asked for since a while."""
+        for listener in self._listeners:
+            for link in listener.links:
+                if len(link.reads):
+                    link.reads.drop_old(now)
 
     def _forget_idle(self, now: float) -> None:
         for partition in list(self._broker.partitions):

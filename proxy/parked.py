@@ -1,42 +1,68 @@
-"""A Fetch that memory speaks for: answered at once, or parked until there is enough, or given up and
-forwarded.
+"""A Fetch that memory speaks for, at least in part: answered at once, or parked until there is enough, or forwarded.
 
-Owns the waiting of one Fetch and the answer from memory. It must not know how news arrives: it is woken, and
-looks again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
-* it is answered when the readable bytes of all its partitions reach min_bytes, or at max_wait with what there
-  is.
+Owns the waiting of one Fetch. It must not know how news arrives: it is woken, and looks again.
+Invariants (ReplicaManager.fetchMessages, DelayedFetch; design, "Fetch"):
+* it is answered when the readable bytes of all its partitions, reads beside that have arrived included, reach
+  min_bytes, or at max_wait with what there is.
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
-* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
-  then it is a miss.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
-  at max_wait.
+* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`; then it
+  is a miss.
+* a missed partition is read beside and never holds the others; it is named empty only where its offsets are known.
+* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty at
+  max_wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.fetch_build import FetchAnswer, build_response
 from proxy import fetch
-from proxy.fetch_plan import READ_COMMITTED, Look, Looked
+from proxy.answer import build_answer
+from proxy.fetch_plan import HARD, Look, Looked, plan_given_up
+from proxy.reads import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from blockcache.arena import Hit
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
     from proxy.partitions import Partition
+    from proxy.reads import Read
 
-SOFT = (Look.GAP, Look.ASK)
+
+class Seen(NamedTuple):
+    """One partition at one look, and its read beside if it has one."""
+
+    looked: Looked
+    read: Read | None
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether its records are here, from the broker."""
+        return self.read is not None and self.read.stage is Stage.ARRIVED
+
+    @property
+    def must_arrive(self) -> bool:
+        """Whether nothing can be said of it before the broker has."""
+        return self.looked.look in HARD and not self.looked.nameable and not self.has_arrived
 
 
 class ParkedFetch:
     """One Fetch that has not been answered."""
 
-    __slots__ = ("_deadline", "_frame", "_timer", "_urgent", "_urgent_timer", "done", "held", "record")
+    __slots__ = (
+        "_deadline",
+        "_frame",
+        "_impatient",
+        "_leaving",
+        "_timer",
+        "_urgent",
+        "_urgent_timer",
+        "done",
+        "held",
+        "record",
+    )
 
     def __init__(self, record: FetchRecord, frame: Frame) -> None:
         self.record = record
@@ -45,6 +71,8 @@ class ParkedFetch:
         self._timer: asyncio.TimerHandle | None = None
         self._urgent_timer: asyncio.TimerHandle | None = None
         self._urgent = False
+        self._impatient = False
+        self._leaving = False
         self.held: list[Partition] = []
         self.done = False
 
@@ -54,13 +82,21 @@ class ParkedFetch:
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""
+        self.look_again()
+
+    def look_again(self) -> None:
+        """A read beside has come to an end, or something changed."""
         if not self.done:
             self._look()
 
     def leave(self) -> None:
-        """Answer with what there is, now: the process is stopping, or the client has finished sending."""
+        """Answer with what there is, now: the process is stopping, or the client has finished sending, or something
+        that must not wait stands behind this Fetch.
+        """
         if not self.done:
-            self._finish(fetch.look_at(self.record, self._now()))
+            self._leaving = True
+            self._deadline = min(self._deadline, self._now())
+            self._look()
 
     def drop(self) -> None:
         """The client is gone."""
@@ -76,68 +112,104 @@ class ParkedFetch:
     def _look(self) -> None:
         now = self._now()
         looks = fetch.look_at(self.record, now)
-        if not looks or any(looked.look in (Look.MISS, Look.PASS) for looked in looks):
+        if self._impatient:
+            looks = [plan_given_up(looked) for looked in looks]
+        seen = self._see(looks)
+        if self.done:
+            return
+        if seen is None:
             self._forward(looks)
             return
-        asking = [looked for looked in looks if looked.look is Look.ASK and not self._waits_at_tail(looked)]
-        if not asking and self._is_enough(looks):
-            self._answer(looks)
-        elif now >= self._deadline and not asking:
-            self._finish(looks)
-        elif self._hold(looks, asking):
-            soft = asking or not any(looked.look is Look.READY for looked in looks)
-            self._hurry(bool(soft and (asking or any(looked.look is Look.GAP for looked in looks))))
+        asking = [one for one in looks if one.look is Look.ASK and not self._waits_at_tail(one, now)]
+        settled = not asking and not any(one.must_arrive for one in seen)
+        if settled and (now >= self._deadline or self._is_enough(seen)):
+            self._answer(seen)
+        elif now >= self._deadline and asking:
+            self._forward(looks)
+        elif self._hold(seen, asking):
+            self._hurry(bool(asking) or self._waits_for_gap(seen))
         else:
             self._forward(looks)
 
-    def _waits_at_tail(self, looked: Looked) -> bool:
-        """No lease, but it stands where the watch already stands, unanswered: it may wait there."""
-        partition = looked.partition
-        return (
-            partition is not None
-            and partition.covered > 0
-            and not partition.truth.unchecked
-            and looked.asked.fetch_offset == partition.truth.high_watermark
-        )
+    def _see(self, looks: Sequence[Looked]) -> list[Seen] | None:
+        """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
+        reads = self.record.link.reads
+        missed = [looked for looked in looks if looked.look in HARD]
+        if not missed:
+            if len(reads):
+                reads.drop_asked([looked.asked for looked in looks])
+            return [Seen(looked, None) for looked in looks] if looks else None
+        if self.record.request.rack_id or any(looked.look is Look.PASS for looked in missed):
+            return None
+        isolation_level = self.record.request.isolation_level
+        found = {id(one): reads.find(one.asked, isolation_level) for one in missed}
+        if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
+            return None
+        absent = [one for one in missed if found[id(one)] is None]
+        alone = len(absent) == len(looks)
+        if absent and (alone or not reads.begin(self.record, absent, self)):
+            return None
+        for one in absent:
+            found[id(one)] = reads.find(one.asked, isolation_level)
+        for read in found.values():
+            if read is not None:
+                read.waiter = self
+        return [Seen(looked, found.get(id(looked))) for looked in looks]
 
-    def _is_enough(self, looks: Sequence[Looked]) -> bool:
+    def _waits_at_tail(self, looked: Looked, now: float) -> bool:
+        """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""
+        partition = looked.partition
+        if partition is None or looked.asked.fetch_offset != partition.truth.high_watermark:
+            return False
+        return now >= self._deadline or (partition.covered > 0 and not partition.truth.unchecked)
+
+    def _waits_for_gap(self, seen: Sequence[Seen]) -> bool:
+        """Whether bytes on their way are all there is to wait for."""
+        looks = [one.looked.look for one in seen]
+        return Look.GAP in looks and Look.READY not in looks
+
+    def _is_enough(self, seen: Sequence[Seen]) -> bool:
         request = self.record.request
         if request.max_wait_ms <= 0 or request.min_bytes <= 0:
             return True
-        ready = [looked for looked in looks if looked.look is Look.READY]
+        here = [one for one in seen if one.looked.look is Look.READY or one.has_arrived]
         if request.min_bytes == 1:
-            return bool(ready)
-        total = 0
+            return bool(here)
+        return sum(map(self._readable_bytes, here)) >= request.min_bytes
+
+    def _readable_bytes(self, one: Seen) -> int:
+        asked = one.looked.asked
+        if one.read is not None:
+            return min(one.read.held_bytes, asked.max_bytes)
+        assert one.looked.partition is not None
         cache = self.record.link.broker.cache
-        for looked in ready:
-            assert looked.partition is not None
-            asked = looked.asked
-            hit = cache.lookup(
-                looked.partition.slot, asked.fetch_offset, looked.limit_offset, asked.max_bytes, True
-            )
-            if hit is not None:
-                total += min(hit.size_bytes, asked.max_bytes)
-                hit.release()
-        return total >= request.min_bytes
+        hit = cache.lookup(
+            one.looked.partition.slot, asked.fetch_offset, one.looked.limit_offset, asked.max_bytes, True
+        )
+        if hit is None:
+            return 0
+        hit.release()
+        return min(hit.size_bytes, asked.max_bytes)
 
     # -- waiting -------------------------------------------------------------------------------------------
 
-    def _hold(self, looks: Sequence[Looked], asking: Sequence[Looked]) -> bool:
+    def _hold(self, seen: Sequence[Seen], asking: Sequence[Looked]) -> bool:
         """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
         link = self.record.link
         broker = link.broker
-        if not self.held:
+        if self._timer is None:
             if not broker.park(link, self):
                 return False
             self.record.parked_at = self._now()
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(self._deadline - self._now(), 0), self._expired)
-        self._register([looked.partition for looked in looks if looked.partition is not None])
+            self._timer = loop.call_later(max(self._deadline - self._now(), 0), self._expire)
+        watched = [one.looked for one in seen if one.read is None and one.looked.partition is not None]
+        self._register([looked.partition for looked in watched if looked.partition is not None])
         for looked in asking:
             assert looked.partition is not None
             if not broker.watch.ask(looked.partition, link, looked.asked):
                 return False
-        return all(broker.watch.cover(p, link) for p in self.held)
+        return all(broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these: one that was forgotten and is followed again is another."""
@@ -154,119 +226,44 @@ class ParkedFetch:
         if soft and not self._urgent:
             self._urgent = True
             hole_wait_s = self.record.link.broker.config.cache.hole_wait_s
-            self._urgent_timer = asyncio.get_running_loop().call_later(hole_wait_s, self._given_up)
+            self._urgent_timer = asyncio.get_running_loop().call_later(hole_wait_s, self._give_up)
         elif not soft and self._urgent:
             self._urgent = False
             if self._urgent_timer is not None:
                 self._urgent_timer.cancel()
 
-    def _given_up(self) -> None:
-        if not self.done:
-            self._forward(fetch.look_at(self.record, self._now()))
+    def _expire(self) -> None:
+        """max_wait is over, also where the timer came a moment early."""
+        self._deadline = min(self._deadline, self._now())
+        self.look_again()
 
-    def _expired(self) -> None:
-        if not self.done:
-            self._finish(fetch.look_at(self.record, self._now()))
+    def _give_up(self) -> None:
+        """What has not come by now is a miss."""
+        self._impatient = True
+        self.look_again()
 
     def _end(self) -> None:
         self.done = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._urgent_timer is not None:
-            self._urgent_timer.cancel()
+        link = self.record.link
+        for timer in (self._timer, self._urgent_timer):
+            if timer is not None:
+                timer.cancel()
         for partition in self.held:
             partition.parked.pop(self, None)
-        if self.held:
+        link.reads.leave(self)
+        if self._timer is not None:
             self.record.waited_s = self._now() - self.record.parked_at
-            self.record.link.broker.unpark(self.record.link, self)
+            link.broker.unpark(link, self)
         self.held = []
 
     # -- leaving -------------------------------------------------------------------------------------------
 
     def _forward(self, looks: list[Looked]) -> None:
         self._end()
-        fetch.forward_fetch(self.record, self._frame, looks)
+        waited = self.record.parked_at >= 0 or self._leaving
+        max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
+        fetch.forward_fetch(self.record, self._frame, looks, max_wait_ms)
 
-    def _finish(self, looks: list[Looked]) -> None:
-        """max_wait is over: what is readable leaves, the rest is named empty; a partition nothing is known of
-        is the broker's.
-        """
-        unknown = any(looked.look in (Look.MISS, Look.PASS) for looked in looks)
-        unserved = any(
-            looked.look is Look.ASK
-            and (
-                looked.partition is None or looked.asked.fetch_offset != looked.partition.truth.high_watermark
-            )
-            for looked in looks
-        )
-        if unknown or unserved:
-            self._forward(looks)
-        else:
-            self._answer(looks)
-
-    def _answer(self, looks: list[Looked]) -> None:
+    def _answer(self, seen: Sequence[Seen]) -> None:
         self._end()
-        record = self.record
-        link, version = record.link, record.head.api_version
-        answers, hits = _read(record, looks)
-        buffers = build_response(
-            version,
-            record.head.correlation_id,
-            throttle_time_ms=0,
-            error_code=ErrorCode.NONE,
-            session_id=0,
-            partitions=answers,
-        )
-        now = self._now()
-        for looked in looks:
-            if looked.partition is not None:
-                link.authorization.used(looked.asked.topic, looked.partition, now)
-        for hit in hits:
-            hit.on_reclaim = lambda _hit: _copy_out(record, hits)
-        record.served(looks, [a.records_bytes for a in answers], buffers, hits)
-
-
-def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
-    """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go."""
-    if record.reply.copy_out():
-        for hit in hits:
-            hit.release()
-
-
-def _read(record: FetchRecord, looks: Sequence[Looked]) -> tuple[list[FetchAnswer], list[Hit]]:
-    """Whole batches in partition order, within the request's and each partition's bytes; the first may be
-    oversized, once (KIP-74).
-    """
-    cache, request = record.link.broker.cache, record.request
-    aborted: tuple[()] | None = () if request.isolation_level == READ_COMMITTED else None
-    room = request.max_bytes
-    answers: list[FetchAnswer] = []
-    hits: list[Hit] = []
-    for looked in looks:
-        partition, asked = looked.partition, looked.asked
-        assert partition is not None
-        hit = None
-        if looked.look is Look.READY and (room > 0 or not hits):
-            most = max(min(asked.max_bytes, room), 0)
-            hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not hits)
-        truth = partition.truth
-        views: Sequence[Frame] = ()
-        size_bytes = 0
-        if hit is not None and hit.size_bytes:
-            views, size_bytes = hit.views, hit.size_bytes
-            hits.append(hit)
-            room -= size_bytes
-        answers.append(
-            FetchAnswer(
-                asked.topic,
-                asked.partition,
-                ErrorCode.NONE,
-                truth.high_watermark,
-                truth.last_stable_offset,
-                truth.log_start_offset,
-                aborted,
-                views,
-                size_bytes,
-            )
-        )
-    return answers, hits
+        build_answer(self.record, [one.looked for one in seen], [one.read for one in seen])

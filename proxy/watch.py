@@ -6,6 +6,7 @@ of at most 500 each with a link and a session of its own, proofs (max_wait 0) at
 yet. It must not know bytes or replies. Invariants (design, "The watch"):
 * a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
   is always covered.
+* what is waited on while the small poll is out without it stands in a second one until the small one is sent again.
 * one proof in flight; a partition that answers with an error is retried apart, with back-off.
 * where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
 """
@@ -52,8 +53,10 @@ class Watch:
         self._hot: dict[Partition, None] = {}
         self._idle: list[IdlePoll] = []
         self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
+        self._join_poll = Poll(broker, "watch", self._long_s, in_session=False)
         self._proof = Poll(broker, "proof", 0.0, in_session=False)
         self._to_prove: dict[Partition, None] = {}
+        self._to_join: dict[Partition, None] = {}
         self._link_polls: dict[ClientLink, Poll] = {}
         self._link_proofs: dict[ClientLink, Poll] = {}
         self._ticked_at = broker.now()
@@ -76,10 +79,20 @@ class Watch:
             if self.watched >= self._broker.config.limits.watched_partitions:
                 return False
             self._hot[partition] = None
-        if self._hot_poll.in_flight:
-            self.ask(partition, link)
         self.pump()
+        if not partition.covered:  # the small poll is out without it
+            self._to_join[partition] = None
+            self._join()
+        if not partition.covered:
+            self.ask(partition, link)
         return True
+
+    def _join(self) -> None:
+        """One more poll stands for what the small one was sent without, until that is sent again."""
+        self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
+        own_link = self._broker.own_links.link("join") if self._to_join else None
+        if own_link is not None:
+            self._join_poll.send(own_link, self._to_join)
 
     def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
         """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an
@@ -118,6 +131,7 @@ class Watch:
         """The partition is not followed any more."""
         self._hot.pop(partition, None)
         self._to_prove.pop(partition, None)
+        self._to_join.pop(partition, None)
         for idle in self._idle:
             idle.members.pop(partition, None)
 
@@ -160,6 +174,7 @@ class Watch:
             self._send_hot(link)
         for idle in self._idle:
             idle.pump(own)
+        self._join()
 
     def _send_hot(self, link: UpstreamLink) -> None:
         now = self._broker.now()

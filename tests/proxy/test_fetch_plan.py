@@ -7,7 +7,7 @@ the last stable offset and the tail, epoch 5 is proven, and the lease stands.
 import pytest
 
 from protocol.fetch import FetchPartition
-from proxy.fetch_plan import Look, plan_absent, plan_partition
+from proxy.fetch_plan import Look, Looked, plan_absent, plan_given_up, plan_partition
 from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
 
 UNCOMMITTED, COMMITTED = 0, 1
@@ -43,8 +43,8 @@ def look(broker, partition, offset, *, isolation=UNCOMMITTED, version=13, now=0.
         (25, 25, (Look.TAIL, "", 25)),
         (20, 21, (Look.ASK, "unproven", 20)),
         (15, 16, (Look.ASK, "unproven", 15)),
-        (20, 9, (Look.MISS, "cold", -1)),
-        (20, 0, (Look.MISS, "cold", -1)),
+        (20, 9, (Look.MISS, "cold", 20)),
+        (20, 0, (Look.MISS, "cold", 20)),
     ],
 )
 def test_by_offset_and_high_watermark(high_watermark, offset, expected):
@@ -72,7 +72,7 @@ def test_without_a_lease_the_broker_is_asked(offset):
 
 def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
     broker, partition = build_stored()
-    assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (Look.MISS, "cold", -1)
+    assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (Look.MISS, "cold", 20)
 
 
 def test_an_epoch_not_checked_for_divergence_is_asked_about():
@@ -115,9 +115,37 @@ def test_zstd_passes_below_version_10(version, expected):
 def test_a_gap_between_two_stored_runs_is_a_hole():
     broker, partition = build_stored(40)
     store(broker, partition, 30, 40)
-    assert look(broker, partition, 25) == (Look.MISS, "hole", -1)
-    assert look(broker, partition, 20) == (Look.MISS, "hole", -1)
+    assert look(broker, partition, 25) == (Look.MISS, "hole", 40)
+    assert look(broker, partition, 20) == (Look.MISS, "hole", 40)
     assert look(broker, partition, 15) == (Look.READY, "", 40)
+
+
+def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_client():
+    broker, partition = build_stored(log_start_offset=5)
+    asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
+
+    def looked(**changes):
+        return plan_partition(broker.cache, asked._replace(**changes), partition, UNCOMMITTED, 13, 0.0)
+
+    assert looked().nameable
+    assert looked().lagging
+    assert not looked(fetch_offset=4).nameable  # below the log start: an error is the broker's to tell
+    assert not looked(fetch_offset=15, current_leader_epoch=EPOCH + 1).nameable
+
+
+@pytest.mark.parametrize(
+    ("look_before", "look_after", "limit"),
+    [
+        (Look.GAP, Look.MISS, 20),
+        (Look.ASK, Look.MISS, -1),
+        (Look.READY, Look.READY, 20),
+        (Look.TAIL, Look.TAIL, 20),
+    ],
+)
+def test_what_has_not_come_in_time_is_a_miss(look_before, look_after, limit):
+    asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
+    given_up = plan_given_up(Looked(asked, None, look_before, "hole", 20))
+    assert (given_up.look, given_up.limit_offset) == (look_after, limit)
 
 
 def test_what_the_fifo_let_go_is_evicted():
@@ -127,7 +155,7 @@ def test_what_the_fifo_let_go_is_evicted():
         store(broker, partition, first, first + 10)
     learn(partition, 1000)
     assert broker.cache.statistics().evicted_bytes > 0
-    assert look(broker, partition, 0) == (Look.MISS, "evicted", -1)
+    assert look(broker, partition, 0) == (Look.MISS, "evicted", 1000)
     assert look(broker, partition, 999) == (Look.READY, "", 1000)
     assert plan_absent(broker.cache, partition, 0) == "evicted"
 
@@ -140,8 +168,8 @@ def test_what_the_fifo_let_go_is_evicted():
         (20, 19, -1, 10, (Look.MISS, "transaction", -1)),
         (20, 20, 14, 14, (Look.MISS, "transaction", -1)),
         (20, 20, 14, 15, (Look.READY, "", 20)),
-        (25, 25, -1, 15, (Look.GAP, "hole", -1)),  # a marker may be among what is not seen
-        (25, 25, -1, 25, (Look.GAP, "hole", -1)),
+        (25, 25, -1, 15, (Look.GAP, "hole", 25)),  # a marker may be among what is not seen
+        (25, 25, -1, 25, (Look.GAP, "hole", 25)),
     ],
 )
 def test_read_committed(high_watermark, last_stable_offset, transactional, offset, expected):

@@ -1,0 +1,139 @@
+"""A Fetch answered by Forebay: records from memory and from reads beside, in one response.
+
+Owns the budgets of an answer and the pins of what it shows. It must not know waiting or links' insides.
+Invariants (KIP-74, ReplicaManager.readFromLog): whole batches in partition order, within the request's and each
+partition's bytes; the first may be oversized, once; what memory shows stays pinned until its last byte has left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.errors import ErrorCode
+from protocol.fetch_build import FetchAnswer, build_response
+from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked
+from proxy.reads import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blockcache.arena import Hit
+    from protocol.wire import Frame
+    from proxy.fetch_record import FetchRecord
+    from proxy.reads import Read
+
+PENDING = ("miss", "pending")
+
+
+class _Budget:
+    """What is left of the request's bytes, and the pins of what has been taken."""
+
+    __slots__ = ("began", "hits", "room")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.room = max_bytes
+        self.began = False
+        self.hits: list[Hit] = []
+
+    def take(self, size_bytes: int) -> None:
+        self.room -= size_bytes
+        self.began = True
+
+
+def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None]) -> None:
+    """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none."""
+    link = record.link
+    budget = _Budget(record.request.max_bytes)
+    answers: list[FetchAnswer] = []
+    verdicts: list[tuple[str, str]] = []
+    taken: list[Read] = []
+    for looked, read in zip(looks, reads, strict=True):
+        if looked.look not in HARD:
+            answers.append(_from_memory(record, looked, budget))
+            verdicts.append(("hit", ""))
+        elif read is not None and read.stage is Stage.ARRIVED and (budget.room > 0 or not budget.began):
+            answers.append(_from_read(read, looked, budget))
+            verdicts.append((looked.look.value, looked.reason))
+            taken.append(read)
+        else:
+            answers.append(_empty(record, looked))
+            verdicts.append(PENDING)
+    buffers = build_response(
+        record.head.api_version,
+        record.head.correlation_id,
+        throttle_time_ms=max((read.throttle_time_ms for read in taken), default=0),
+        error_code=ErrorCode.NONE,
+        session_id=0,
+        partitions=answers,
+    )
+    for read in taken:
+        link.reads.drop(read)
+    now = link.broker.now()
+    for looked in looks:
+        if looked.look not in HARD and looked.partition is not None:
+            link.authorization.used(looked.asked.topic, looked.partition, now)
+    for hit in budget.hits:
+        hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
+    sizes = [answer.records_bytes for answer in answers]
+    held_bytes = sum(size for size, looked in zip(sizes, looks, strict=True) if looked.look in HARD)
+    record.served(looks, sizes, verdicts, buffers, budget.hits, held_bytes)
+
+
+def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
+    """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go."""
+    if record.reply.copy_out():
+        for hit in hits:
+            hit.release()
+
+
+def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchAnswer:
+    partition, asked = looked.partition, looked.asked
+    assert partition is not None
+    hit = None
+    if looked.look is Look.READY and (budget.room > 0 or not budget.began):
+        most = max(min(asked.max_bytes, budget.room), 0)
+        cache = record.link.broker.cache
+        hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
+    if hit is None or not hit.size_bytes:
+        return _empty(record, looked)
+    budget.hits.append(hit)
+    budget.take(hit.size_bytes)
+    return _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)
+
+
+def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
+    answered, asked = read.answered, looked.asked
+    assert answered is not None
+    records = read.records(min(asked.max_bytes, budget.room), not budget.began)
+    if len(records):
+        budget.take(len(records))
+    return FetchAnswer(
+        asked.topic,
+        asked.partition,
+        ErrorCode.NONE,
+        answered.high_watermark,
+        answered.last_stable_offset,
+        answered.log_start_offset,
+        answered.aborted,
+        (records,) if len(records) else (),
+        len(records),
+    )
+
+
+def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:
+    """The partition named without records: what the broker last confirmed of it."""
+    assert looked.partition is not None
+    truth = looked.partition.truth
+    aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
+    records: tuple[Frame, ...] = ()
+    return FetchAnswer(
+        looked.asked.topic,
+        looked.asked.partition,
+        ErrorCode.NONE,
+        truth.high_watermark,
+        truth.last_stable_offset,
+        truth.log_start_offset,
+        aborted,
+        records,
+        0,
+    )

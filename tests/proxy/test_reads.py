@@ -1,0 +1,207 @@
+"""Reads beside: begun, arrived, handed out once, dropped; scripts against an upstream that answers when it is told to."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import fetch, header
+from protocol.fetch import FetchPartition
+from protocol.fetch_build import FetchAnswer, build_response
+from proxy.bounds import Bound
+from proxy.counters import Counters
+from proxy.fetch_plan import Look, Looked
+from proxy.reads import KEPT_S, Reads, Stage
+from tests.protocol.batches import batch_v2
+
+VERSION = 12
+COMMITTED = 1
+RECORDS = batch_v2(3) * 4
+
+
+class Upstream:
+    """Keeps what it is sent; `answer` tells the oldest."""
+
+    def __init__(self):
+        self.wire = None
+        self.sent = []
+
+    def send(self, frame, correlation_id, on_answer):
+        head = header.peek_request(frame)
+        self.sent.append((fetch.scan_request(frame, head.api_version, head.body_start), on_answer))
+
+    def answer(self, *answers, throttle_time_ms=0):
+        _, on_answer = self.sent.pop(0)
+        frame = b"".join(
+            build_response(
+                VERSION,
+                0,
+                throttle_time_ms=throttle_time_ms,
+                error_code=0,
+                session_id=0,
+                partitions=answers,
+            )
+        )
+        on_answer(frame)
+
+
+class Link:
+    """As much of a client's link as a read touches."""
+
+    def __init__(self, room_bytes=1 << 20):
+        self.clock = SimpleNamespace(now=0.0)
+        self.upstream = Upstream()
+        self.learned = []
+        limits = SimpleNamespace(connection_response_memory_bytes=room_bytes)
+        self.broker = SimpleNamespace(
+            config=SimpleNamespace(limits=limits),
+            now=lambda: self.clock.now,
+            responses=Bound(1 << 30),
+            counters=Counters(),
+            attempt=lambda action, doing: action(),
+            stores_on=lambda listener: False,
+        )
+        self.listener = None
+        self.preferred_replicas = False
+        self.authorization = SimpleNamespace(learn=lambda *args: self.learned.append(args))
+        self.reads = Reads(self)
+
+
+class Waiter:
+    """Counts how often it was woken."""
+
+    def __init__(self):
+        self.woken = 0
+
+    def look_again(self):
+        self.woken += 1
+
+
+def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
+    return FetchPartition("t", partition, epoch, offset, -1, -1, max_bytes)
+
+
+def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None):
+    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
+    head = SimpleNamespace(api_version=VERSION, client_id="c")
+    missed = [Looked(one, None, Look.MISS, reason, 500) for one in wanted]
+    return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
+
+
+def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
+    views = (records,) if records else ()
+    return FetchAnswer(
+        "t", partition, error_code, high_watermark, high_watermark, 0, None, views, len(records)
+    )
+
+
+def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
+    link, waiter = Link(), Waiter()
+    assert begin(link, asked(), waiter=waiter)
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.session_id, request.session_epoch) == (0, 0, -1)
+    link.upstream.answer(answer(), throttle_time_ms=7)
+    read = link.reads.find(asked(), 0)
+    assert (read.stage, read.throttle_time_ms, waiter.woken) == (Stage.ARRIVED, 7, 1)
+    assert bytes(read.records(1 << 20, False)) == RECORDS
+    assert link.broker.responses.in_flight_bytes == len(RECORDS)
+    assert link.learned == [("t", 0, 0.0)]
+    link.reads.drop(read)
+    assert link.reads.find(asked(), 0) is None
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_partitions_missed_together_are_asked_together():
+    link = Link()
+    assert begin(link, asked(0), asked(1), asked(2))
+    assert len(link.upstream.sent) == 1
+    link.upstream.answer(answer(0), answer(1), answer(2))
+    assert [link.reads.find(asked(p), 0).stage for p in range(3)] == [Stage.ARRIVED] * 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [(asked(offset=101), 0), (asked(epoch=3), 0), (asked(), COMMITTED)],
+    ids=["offset", "epoch", "isolation"],
+)
+def test_another_question_drops_the_read_and_its_late_answer(other):
+    link = Link()
+    begin(link, asked())
+    assert link.reads.find(*other) is None
+    link.upstream.answer(answer())
+    assert len(link.reads) == 0
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_another_size_is_the_same_question():
+    link = Link()
+    begin(link, asked(max_bytes=10))
+    assert link.reads.find(asked(max_bytes=20), 0) is not None
+
+
+def test_whole_batches_within_the_room_the_first_regardless_once():
+    link = Link()
+    begin(link, asked())
+    link.upstream.answer(answer())
+    read = link.reads.find(asked(), 0)
+    one = len(RECORDS) // 4
+    assert [len(read.records(room, False)) // one for room in (0, one - 1, one, 3 * one - 1, 4 * one)] == [
+        0,
+        0,
+        1,
+        2,
+        4,
+    ]
+    assert len(read.records(1, True)) == one
+
+
+@pytest.mark.parametrize("kind", ["error", "nothing", "empty", "lost", "at-the-end"])
+def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(kind):
+    link, waiter = Link(), Waiter()
+    begin(link, asked(offset=500), waiter=waiter)
+    if kind == "error":
+        link.upstream.answer(answer(error_code=1, records=b""))
+    elif kind == "nothing":
+        link.upstream.answer()
+    elif kind == "lost":
+        link.upstream.sent.pop()[1](None)
+    else:
+        link.upstream.answer(answer(records=b""))
+    assert link.reads.find(asked(offset=500), 0).stage is Stage.FAILED
+    assert waiter.woken == 1
+
+
+def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1, records=b"", high_watermark=500))
+    assert link.reads.find(asked(0), 0).stage is Stage.ARRIVED
+    assert link.reads.find(asked(1), 0) is None
+
+
+def test_reads_of_a_connection_are_bounded_by_what_they_may_bring():
+    link = Link(room_bytes=3000)
+    assert begin(link, asked(0), asked(1))
+    assert not begin(link, asked(2), asked(3))
+    assert begin(link, asked(2))
+    assert not begin(link, asked(3))
+    assert len(link.reads) == 3
+
+
+def test_a_read_that_nobody_asks_for_is_dropped_after_a_while():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1))
+    link.clock.now = KEPT_S
+    assert link.reads.find(asked(1), 0) is not None
+    link.clock.now = KEPT_S + 0.1
+    link.reads.drop_old(link.clock.now)
+    assert link.reads.find(asked(0), 0) is None
+    assert link.reads.find(asked(1), 0) is not None
+
+
+def test_a_closed_connection_gives_everything_back():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1))
+    link.reads.close()
+    assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
