@@ -51,8 +51,13 @@ class DelayedQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def set_disk(self, disk: str, busy: bool, rate_bytes_s: float, now_s: float) -> bool:
-        """What a look at the disk has shown. Returns whether a miss has waited for it since the last look."""
+    def has_waited(self, disk: str) -> bool:
+        """Whether a miss has waited for the disk since `set_disk` was called last."""
+        lane = self._lanes.get(disk)
+        return lane is not None and (lane.waited or len(lane.share) > 0)
+
+    def set_disk(self, disk: str, busy: bool, rate_bytes_s: float, now_s: float) -> None:
+        """What a look at the disk has shown."""
         lane = self._lanes.get(disk)
         if lane is None:
             lane = self._lanes[disk] = _Lane(self._rule, rate_bytes_s, now_s)
@@ -62,9 +67,7 @@ class DelayedQueue:
             lane.bucket.charge(min(0.0, lane.bucket.refill(now_s)))  # what was overdrawn has done no harm
         lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
         lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
-        waited = lane.waited or len(lane.share) > 0
         lane.waited = False
-        return waited
 
     def drop_disk(self, disk: str) -> None:
         """It is not known any more: nothing is delayed for it, and `advance` grants what waits."""
@@ -154,6 +157,11 @@ class DelayedQueue:
             if ticket is not None:
                 moments.append(self._ready_at_s(lane, ticket, now_s))
         return min(moments, default=None)
+
+    def done_bytes(self, disk: str) -> int:
+        """Bytes of misses that were answered, all time."""
+        lane = self._lanes.get(disk)
+        return lane.counts.done_bytes if lane is not None else 0
 
     def statistics(self) -> QueueStatistics:
         lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}

@@ -1,0 +1,145 @@
+"""How many bytes/s of misses a disk gets: a closed loop that settles its load at the target.
+
+Owns: the rate, its bounds, the step by which it moves. Must not know: how load is measured, who waits.
+Invariants:
+* floor <= rate <= ceiling, always; a look that says nothing (no interval) changes nothing.
+* the rate moves by step x (target - load) x (bytes/s per unit of load, as lately measured): an integral, so
+  the mean error goes to 0 whatever else uses the disk. The step is halved when the error swings from side to
+  side and grows while it stays on one: no oscillation on a disk whose load rises steeply, no crawling.
+* a rate that does not bind is not wound up: above what was sent it falls from what was sent; while nobody
+  waits it rises only to what the disk has carried before at its target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from throttle.disks import Sample
+
+STEP_LEAST, STEP_MOST, STEP_FIRST = 0.1, 0.5, 0.4
+"""Share of the error that a second corrects, on a disk whose load is proportional to its bytes."""
+GROW, SHRINK = 1.2, 0.6
+SMOOTHING_S = 3.0
+"""Time constant of what the measured bytes per load, and the bytes sent, are averaged over."""
+LEAST_LOAD = 0.2
+"""Below it, bytes per load are not believed: reads from the page cache cost the disk nothing."""
+MOST_FACTOR = 2.0  # by which one look may change the rate
+BINDS = 0.7  # sent less than this share of the rate: the disk, not the rate, was the limit
+SATURATED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRule:
+    """`target`: the load at which the disk settles. The rate starts at `start_bytes_s`, and stays in between.
+
+    `deadband`: an error that does not count as a swing.
+    """
+
+    target: float = 0.6
+    floor_bytes_s: float = float(1 << 20)
+    ceiling_bytes_s: float = float(16 << 30)
+    start_bytes_s: float = float(64 << 20)
+    deadband: float = 0.04
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target < 1:
+            raise ValueError("the target lies between 0 and 1")
+        if not 0 < self.floor_bytes_s <= self.start_bytes_s <= self.ceiling_bytes_s:
+            raise ValueError("0 < floor <= start <= ceiling")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    """The loop's state at its last look. `miss_bytes_s` is smoothed, `load` is not."""
+
+    rate_bytes_s: float
+    proven_bytes_s: float  # carried at the target, lately
+    miss_bytes_s: float
+    load: float
+    step: float
+    looks: int = 0
+    swings: int = 0  # looks at which the error had changed sides
+    saturated: int = 0  # looks at which the disk had nothing left
+    at_floor: int = 0
+
+
+class Controller:
+    """The loop of one disk."""
+
+    def __init__(self, rule: ControllerRule, now_s: float) -> None:
+        self._rule = rule
+        self._rate = self._proven = rule.start_bytes_s
+        self._load_mean = rule.target
+        self._miss_mean = 0.0
+        self._error = 0.0
+        self._state = ControllerStatistics(self._rate, self._proven, 0.0, 0.0, STEP_FIRST)
+        self._since_s = now_s
+
+    @property
+    def rate_bytes_s(self) -> float:
+        return self._rate
+
+    def observe(self, sample: Sample, miss_bytes: int, backlog: bool, now_s: float) -> float:
+        """A look at the disk, after `miss_bytes` of misses since the last one. `backlog`: some miss waited.
+
+        Returns the rate from now on. `now_s` is the moment of the look.
+        """
+        interval_s, self._since_s = now_s - self._since_s, now_s
+        if sample.interval_s <= 0 or interval_s <= 0:
+            return self._rate
+        sent = miss_bytes / interval_s
+        weight = min(1.0, interval_s / SMOOTHING_S)
+        self._load_mean += weight * (sample.load - self._load_mean)
+        self._miss_mean += weight * (sent - self._miss_mean)
+        error = self._rule.target - sample.load
+        step = self._adapt(error)
+        rate = self._plan_rate(sample, error, sent, backlog, min(1.0, step * interval_s))
+        self._rate = min(max(rate, self._rule.floor_bytes_s), self._rule.ceiling_bytes_s)
+        if backlog and abs(error) <= 2 * self._rule.deadband:
+            self._proven += weight * (self._rate - self._proven)
+        self._note(sample, step)
+        return self._rate
+
+    def statistics(self) -> ControllerStatistics:
+        return self._state
+
+    def _adapt(self, error: float) -> float:
+        """The step: less when the error swings, more while it stays on one side, outside the deadband."""
+        step, before = self._state.step, self._error
+        if abs(error) <= self._rule.deadband:
+            return step
+        self._error = error
+        if error * before < 0:
+            self._state = replace(self._state, swings=self._state.swings + 1)
+            return max(STEP_LEAST, step * SHRINK)
+        return min(STEP_MOST, step * GROW)
+
+    def _plan_rate(self, sample: Sample, error: float, sent: float, backlog: bool, step: float) -> float:
+        rate = self._rate
+        if error < 0:
+            carried = max(sent, self._miss_mean)
+            if carried < BINDS * rate:
+                rate = max(carried, self._rule.floor_bytes_s)
+            if sample.load >= SATURATED:
+                step = min(1.0, 2 * step)
+        change = step * error * rate / max(self._load_mean, LEAST_LOAD)
+        moved = min(max(rate + change, rate / MOST_FACTOR), rate * MOST_FACTOR)
+        if error > 0 and not backlog:
+            return max(self._rate, min(moved, self._proven))
+        return moved
+
+    def _note(self, sample: Sample, step: float) -> None:
+        state, rate = self._state, self._rate
+        self._state = replace(
+            state,
+            rate_bytes_s=rate,
+            proven_bytes_s=self._proven,
+            miss_bytes_s=self._miss_mean,
+            load=sample.load,
+            step=step,
+            looks=state.looks + 1,
+            saturated=state.saturated + (sample.load >= SATURATED),
+            at_floor=state.at_floor + (rate <= self._rule.floor_bytes_s),
+        )

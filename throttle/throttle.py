@@ -1,0 +1,174 @@
+"""The throttle as the proxy sees it: looks at disks in, misses in, grants out.
+
+Owns: per disk, one gauge and one controller; the delayed queue; which disks are known. Must not know: files,
+clocks, who sends what. Invariants:
+* fails open: a disk that is not sampled, has vanished, or was not looked at for `stale_s` delays nothing, and
+  `statistics` says so.
+* the order of a look: gauge, controller, queue; then the caller calls `advance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from throttle.controller import Controller, ControllerRule, ControllerStatistics
+from throttle.delayed_queue import DelayedQueue
+from throttle.disks import BusyRule, DiskCounters, DiskGauge, Pressure, Sample
+from throttle.tickets import LaneStatistics, QueueRule, Refused, Ticket, TicketKey
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleRules:
+    """All of it. `stale_s`: a disk that was not looked at for so long is not known any more."""
+
+    busy: BusyRule = field(default_factory=BusyRule)
+    controller: ControllerRule = field(default_factory=ControllerRule)
+    queue: QueueRule = field(default_factory=QueueRule)
+    stale_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatistics:
+    """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk."""
+
+    sampled: bool
+    looks: int
+    missed_looks: int
+    stale: int
+    resets: int
+    sample: Sample | None
+    controller: ControllerStatistics
+    queue: LaneStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleStatistics:
+    """`ungated`: misses that were granted at once because their disk is not known."""
+
+    disks: dict[str, DiskStatistics]
+    waiting_requests: int
+    waiting_bytes: int
+    ungated: int
+    deadlines: int
+
+
+class _Disk:
+    __slots__ = ("controller", "done_bytes", "gauge", "looked_s", "looks", "missed_looks", "sampled", "stale")
+
+    def __init__(self, rules: ThrottleRules, now_s: float) -> None:
+        self.gauge = DiskGauge(rules.busy)
+        self.controller = Controller(rules.controller, now_s)
+        self.sampled = False
+        self.looked_s = now_s
+        self.looks = self.missed_looks = self.stale = self.done_bytes = 0
+
+
+class Throttle:
+    """`disks` are the names that misses may be of; others are never delayed."""
+
+    def __init__(self, rules: ThrottleRules, disks: Iterable[str], now_s: float) -> None:
+        self._rules = rules
+        self._disks = {name: _Disk(rules, now_s) for name in disks}
+        self._queue = DelayedQueue(rules.queue, now_s)
+
+    def observe(
+        self, name: str, counters: DiskCounters | None, pressure: Pressure | None, now_s: float
+    ) -> Sample | None:
+        """A look at a disk; `counters` None if it was not found. Call `advance` after it. KeyError: no such
+        disk was named at construction.
+        """
+        disk = self._disks[name]
+        if counters is None:
+            disk.missed_looks += 1
+            self._close_eyes(name)
+            return None
+        done_bytes = self._queue.done_bytes(name)
+        sample = disk.gauge.observe(counters, pressure, now_s)
+        waited = self._queue.has_waited(name)
+        rate = disk.controller.observe(sample, done_bytes - disk.done_bytes, waited, now_s)
+        self._queue.set_disk(name, sample.busy, rate, now_s)
+        disk.sampled, disk.looked_s, disk.done_bytes = True, now_s, done_bytes
+        disk.looks += 1
+        return sample
+
+    def is_busy(self, name: str | None) -> bool:
+        """As of the last look; False for a disk that is not known."""
+        disk = self._disks.get(name or "")
+        return disk is not None and disk.sampled and disk.gauge.last is not None and disk.gauge.last.busy
+
+    def submit(
+        self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
+    ) -> Ticket | Refused:
+        """A miss of at most `size_bytes` (`DelayedQueue.submit`). `Ticket.granted`: it may go now."""
+        return self._queue.submit(key, client_id, disk, size_bytes, now_s)
+
+    def find(self, key: TicketKey) -> Ticket | None:
+        """The ticket that waits by this key."""
+        return self._queue.find(key)
+
+    def of_connection(self, connection: Hashable) -> tuple[Ticket, ...]:
+        """What waits of a connection."""
+        return self._queue.of_connection(connection)
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """Nobody wants it any more. Whether it was waiting."""
+        return self._queue.cancel(ticket)
+
+    def cancel_connection(self, connection: Hashable) -> int:
+        """It has closed. How many were waiting."""
+        return self._queue.cancel_connection(connection)
+
+    def done(self, ticket: Ticket, actual_bytes: int) -> None:
+        """A granted miss was answered with so many bytes of records (0 if it failed). Once for each grant."""
+        self._queue.done(ticket, actual_bytes)
+
+    def advance(self, now_s: float) -> list[Ticket]:
+        """What may go now: at `next_due_s`, and after `observe`."""
+        for name, disk in self._disks.items():
+            if disk.sampled and now_s - disk.looked_s >= self._rules.stale_s:
+                disk.stale += 1
+                self._close_eyes(name)
+        return self._queue.advance(now_s)
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """When `advance` will have something to do, if nothing else happens; None: nothing waits."""
+        due_s = self._queue.next_due_s(now_s)
+        if due_s is None:
+            return None
+        stale_s = [disk.looked_s + self._rules.stale_s for disk in self._disks.values() if disk.sampled]
+        return max(now_s, min([due_s, *stale_s]))
+
+    def statistics(self) -> ThrottleStatistics:
+        """Counts and states of every disk named at construction; copies."""
+        queue = self._queue.statistics()
+        disks = {
+            name: DiskStatistics(
+                sampled=disk.sampled,
+                looks=disk.looks,
+                missed_looks=disk.missed_looks,
+                stale=disk.stale,
+                resets=disk.gauge.resets,
+                sample=disk.gauge.last,
+                controller=disk.controller.statistics(),
+                queue=queue.by_disk.get(name, LaneStatistics()),
+            )
+            for name, disk in self._disks.items()
+        }
+        waiting = [disk.queue for disk in disks.values()]
+        return ThrottleStatistics(
+            disks,
+            sum(counts.waiting_requests for counts in waiting),
+            sum(counts.waiting_bytes for counts in waiting),
+            queue.ungated,
+            queue.deadlines,
+        )
+
+    def _close_eyes(self, name: str) -> None:
+        disk = self._disks[name]
+        disk.sampled = False
+        disk.gauge.forget()
+        self._queue.drop_disk(name)
