@@ -17,8 +17,9 @@ from tests.proxy.asked import IDS, answer, asked, fetch, key
 
 TOPIC = bytes(16)
 UNKNOWN_TOPIC_ID = 100
-PARTITIONS = range(4)
-SHOWN_LATE = 2  # partitions that one answer may return records of, as a small max_bytes would
+PARTITIONS = range(3)
+POLLS = st.lists(st.booleans(), max_size=2)
+READ_AT_ONCE = 2  # partitions that one answer may return records of, as a small max_bytes would
 
 
 class Follower:
@@ -63,18 +64,21 @@ class Sessions(RuleBasedStateMachine):
         self.wanted = {0: 0}
         self.view = {}
 
-    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 3))
-    def produce(self, partition, count):
+    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 3), polls=POLLS)
+    def produce(self, partition, count, polls):
         self.log[partition]["end"] += count
+        self.poll_often(polls)
 
-    @rule(partition=st.sampled_from(PARTITIONS))
-    def delete_records(self, partition):
+    @rule(partition=st.sampled_from(PARTITIONS), polls=POLLS)
+    def delete_records(self, partition, polls):
         log = self.log[partition]
         log["start"] = min(log["start"] + 1, log["end"], self.wanted.get(partition, log["end"]))
+        self.poll_often(polls)
 
-    @rule(partition=st.sampled_from(PARTITIONS), error=st.sampled_from((0, 6, UNKNOWN_TOPIC_ID)))
-    def fail(self, partition, error):
-        self.log[partition]["error"] = error
+    @rule(partition=st.sampled_from(PARTITIONS), error=st.sampled_from((6, UNKNOWN_TOPIC_ID)), polls=POLLS)
+    def fail(self, partition, error, polls):
+        self.log[partition]["error"] = 0 if self.log[partition]["error"] else error
+        self.poll_often(polls)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def want(self, partition):
@@ -109,6 +113,10 @@ class Sessions(RuleBasedStateMachine):
         if session[1] > 0:
             open_fetch(self.table, fetch(session), IDS, "me", self.now_s)
 
+    def poll_often(self, polls):
+        for everything in polls:
+            self.poll(everything)
+
     @rule(everything=st.booleans())
     def poll(self, everything):
         """One fetch; the broker answers for all, or as a caller may, only for what must be answered."""
@@ -118,7 +126,7 @@ class Sessions(RuleBasedStateMachine):
             assert {one.partition: one.fetch_offset for one in context.partitions} == self.wanted
         answers, with_records = [], 0
         for one in context.partitions:
-            found = self.read(one, with_records < SHOWN_LATE)
+            found = self.read(one, with_records < READ_AT_ONCE)
             with_records += bool(found.records_bytes)
             news = found.records_bytes or found.error_code
             if everything or context.kind is not Kind.INCREMENTAL or news or self.moved(context, found):
