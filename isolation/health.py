@@ -1,0 +1,189 @@
+"""Which topics hang: requests answered never, or after minutes, while others are served.
+
+Owns: the unanswered requests of each key and the verdict. A key is what can hang by itself: a topic, or its
+partitions on one disk; the caller chooses, and gives the same key always. Must not know: answers' content,
+queues, links. Invariants: a key hangs once its oldest unanswered request is older than `hang_after_s` and no
+later one of that key was answered in time (so a healthy topic that shares a request with a hanging one is not
+condemned while its other requests are answered); a hanging key's requests are refused at once but for single
+probes, with back-off; only an answer in time to a request sent after the verdict clears it; a key with nothing
+unanswered that does not hang takes no memory; at `max_keys` newcomers are not watched, they pass.
+
+Long polls are not reported here. A request's age counts from when the broker could work on it: `started`,
+once those before it on its link are answered, since a broker works on one request of a connection.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """Whether a request of a key may go to the broker."""
+
+    PASS = "pass"
+    PROBE = "probe"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRule:
+    """When a key hangs; the back-off of its probes, doubling from first to last; how long after a due probe
+    a key that nobody asks for is forgotten.
+    """
+
+    hang_after_s: float = 5.0
+    probe_first_s: float = 1.0
+    probe_last_s: float = 30.0
+    forget_after_s: float = 300.0
+    max_keys: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.hang_after_s <= 0 or not 0 < self.probe_first_s <= self.probe_last_s or self.max_keys < 1:
+            raise ValueError("hang_after_s > 0, 0 < probe_first_s <= probe_last_s, max_keys >= 1 are needed")
+
+
+class Sent:
+    """One request on its way; opaque."""
+
+    __slots__ = ("keys", "started_s")
+
+    def __init__(self, keys: tuple[Hashable, ...], now_s: float) -> None:
+        self.keys = keys
+        self.started_s = now_s
+
+
+class _Key:
+    __slots__ = ("backoff_s", "hung_s", "probe_at_s", "suspects")
+
+    def __init__(self) -> None:
+        self.suspects: OrderedDict[Sent, None] = OrderedDict()  # unanswered, the oldest first
+        self.hung_s: float | None = None
+        self.probe_at_s = 0.0
+        self.backoff_s = 0.0
+
+
+class Health:
+    """All keys of one broker."""
+
+    def __init__(self, rule: HealthRule | None = None) -> None:
+        self.rule = rule or HealthRule()
+        self._keys: dict[Hashable, _Key] = {}
+        self._hung: set[Hashable] = set()
+        self._news: list[Hashable] = []  # at most one entry a hanging key: see _clear
+        self.hangs = self.recoveries = self.probes = self.unwatched = 0
+
+    def plan(self, key: Hashable, now_s: float) -> Verdict:
+        """Whether a request may be sent now. PROBE: it may, as the one probe: report it by `sent`, by itself
+        where the request can be cut. Looks at the oldest request, so it needs no timer to be right.
+        """
+        found = self._keys.get(key)
+        if found is None or not self._hangs(key, found, now_s):
+            return Verdict.PASS
+        return Verdict.PROBE if now_s >= found.probe_at_s else Verdict.REFUSE
+
+    def _hangs(self, key: Hashable, found: _Key, now_s: float) -> bool:
+        if found.hung_s is None and found.suspects:
+            oldest_s = next(iter(found.suspects)).started_s
+            if oldest_s + self.rule.hang_after_s <= now_s:
+                found.hung_s = now_s
+                found.backoff_s = self.rule.probe_first_s
+                found.probe_at_s = now_s + found.backoff_s
+                self._hung.add(key)
+                self._news.append(key)
+                self.hangs += 1
+        return found.hung_s is not None
+
+    def sent(self, keys: Iterable[Hashable], now_s: float, *, is_first: bool = True) -> Sent:
+        """A request was sent to the broker; a hanging key's is its probe, and the next one has to wait.
+        `is_first`: nothing sent before it on its link is unanswered; else `started` is to follow.
+        """
+        sent = Sent(tuple(dict.fromkeys(keys)), now_s)
+        for key in sent.keys:
+            found = self._keys.get(key)
+            if found is not None and found.hung_s is not None:
+                self.probes += 1
+                found.backoff_s = min(self.rule.probe_last_s, 2 * found.backoff_s)
+                found.probe_at_s = now_s + found.backoff_s
+        if is_first:
+            self.started(sent, now_s)
+        return sent
+
+    def started(self, sent: Sent, now_s: float) -> None:
+        """Everything before it on its link is answered: from now on the broker may be late with it."""
+        sent.started_s = now_s
+        for key in sent.keys:
+            found = self._keys.get(key)
+            if found is None:
+                if len(self._keys) >= self.rule.max_keys:
+                    self.unwatched += 1
+                    continue
+                found = self._keys[key] = _Key()
+            found.suspects[sent] = None
+            found.suspects.move_to_end(sent)
+
+    def answered(self, sent: Sent, now_s: float) -> list[Hashable]:
+        """The broker answered, whatever it said; the keys that no longer hang by it."""
+        in_time = now_s - sent.started_s < self.rule.hang_after_s
+        recovered = []
+        for key in sent.keys:
+            found = self._keys.get(key)
+            if found is None:
+                continue
+            if in_time and found.hung_s is not None and sent.started_s >= found.hung_s:
+                self._clear(key, found)
+                self.recoveries += 1
+                recovered.append(key)
+            elif not in_time and found.hung_s is not None:
+                found.probe_at_s = min(found.probe_at_s, now_s)  # a sign of life: ask at once
+            if in_time:
+                self._acquit(found, sent.started_s)
+            self._drop(key, found, sent)
+        return recovered
+
+    def _acquit(self, found: _Key, started_s: float) -> None:
+        """What was sent before a request that was answered in time does not speak against the key."""
+        while found.suspects and next(iter(found.suspects)).started_s <= started_s:
+            found.suspects.popitem(last=False)
+
+    def forgotten(self, sent: Sent) -> None:
+        """There will be no answer: the link was closed. That neither condemns nor clears."""
+        for key in sent.keys:
+            if (found := self._keys.get(key)) is not None:
+                self._drop(key, found, sent)
+
+    def _drop(self, key: Hashable, found: _Key, sent: Sent) -> None:
+        found.suspects.pop(sent, None)
+        if not found.suspects and found.hung_s is None:
+            del self._keys[key]
+
+    def _clear(self, key: Hashable, found: _Key) -> None:
+        found.hung_s = None
+        self._hung.discard(key)
+        if key in self._news:
+            self._news.remove(key)
+
+    def turn(self, now_s: float) -> list[Hashable]:
+        """The keys found hanging since the last turn; their waiting requests may be refused now. To be called
+        about twice a second. A hanging key that nobody asks for any more is forgotten in time.
+        """
+        unasked = []
+        for key, found in self._keys.items():
+            idle_s = now_s - found.probe_at_s
+            if self._hangs(key, found, now_s) and not found.suspects and idle_s > self.rule.forget_after_s:
+                unasked.append(key)
+        for key in unasked:
+            self._clear(key, self._keys.pop(key))
+        news, self._news = self._news, []
+        return news
+
+    def statistics(self) -> dict[str, int]:
+        """Keys watched and hanging now, and totals since start."""
+        return {
+            "watched": len(self._keys),
+            "hanging": len(self._hung),
+            "hangs": self.hangs,
+            "recoveries": self.recoveries,
+            "probes": self.probes,
+            "unwatched": self.unwatched,
+        }

@@ -1,0 +1,168 @@
+"""How many requests of a queue may be in service at the broker: a fixed number, or one that follows latency.
+
+Owns: the limit's number and how it moves. Must not know: queues, requests, which of them waited on purpose
+(the caller hands in latencies of service only). Invariants: floor <= limit <= ceiling; the limit moves once a
+window, never on one sample; it grows only on windows in which it was used.
+
+AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
+take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
+share. A log whose fsyncs are serial is held at about four slots; a topic whose acknowledgements merely wait
+for followers, at whatever concurrency, keeps its slots. The latency without a queue is not known, it is the
+least window of the last minute or two, measured anew by a short dip (as BBR does for its round-trip time).
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Protocol
+
+
+class Limit(Protocol):
+    """What a queue asks of its limit."""
+
+    def slots_at(self, now_s: float) -> int:
+        """Requests that may be in service."""
+        ...
+
+    def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
+        """A request was answered after `latency_s` of service while `in_use` slots were taken; `ok` is False
+        if it timed out or was dropped.
+        """
+        ...
+
+
+class FixedLimit:
+    """A number that does not move."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: int) -> None:
+        if slots < 1:
+            raise ValueError(f"a limit of {slots} slots lets nothing through")
+        self._slots = slots
+
+    def slots_at(self, now_s: float) -> int:
+        """The number."""
+        return self._slots
+
+    def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
+        """Nothing is learnt."""
+
+    def statistics(self) -> dict[str, float]:
+        """The limit, in slots."""
+        return {"slots": self._slots}
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveRule:
+    """`tolerance`: how many times the quiet latency is still no queue. `window_s` and `window_samples`: a
+    window ends when both are reached, or at `window_max_s` with what there is. `quiet_for_s`: how long a
+    quiet latency is believed before it is measured anew.
+    """
+
+    floor: int = 2
+    ceiling: int = 64
+    initial: int = 8
+    tolerance: float = 2.0
+    smoothing: float = 0.3
+    window_s: float = 0.1
+    window_samples: int = 10
+    window_max_s: float = 2.0
+    quiet_for_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.floor <= self.initial <= self.ceiling:
+            raise ValueError(f"not 1 <= {self.floor} <= {self.initial} <= {self.ceiling}")
+        if self.tolerance < 1 or not 0 < self.smoothing <= 1 or self.quiet_for_s <= self.window_max_s:
+            raise ValueError("tolerance >= 1, 0 < smoothing <= 1 and quiet_for_s > window_max_s are needed")
+
+
+DROPPED_SHRINKS = 0.7
+SHRINKS_AT_MOST = 0.5  # in one window
+
+
+class AdaptiveLimit:
+    """A limit that follows measured latency between a floor and a ceiling."""
+
+    def __init__(self, rule: AdaptiveRule | None = None) -> None:
+        self.rule = rule or AdaptiveRule()
+        self._limit = float(self.rule.initial)
+        self._quiet_s: float | None = None
+        self._quiet_until_s = 0.0
+        self._dip_until_s: float | None = None
+        self._begun_s: float | None = None
+        self._count = self._used = self._dropped = 0
+        self._sum_s = 0.0
+        self._windows = self._dips = self._shrunk = 0
+
+    def slots_at(self, now_s: float) -> int:
+        """Requests that may be in service; the floor while a dip lasts, which is at most `window_max_s`."""
+        if self._dip_until_s is not None and now_s < self._dip_until_s:
+            return self.rule.floor
+        return int(self._limit)
+
+    def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
+        """See `Limit`. Latencies of waiting (long polls, followers) do not belong here."""
+        if self._begun_s is None:
+            self._begun_s = now_s
+        self._count += 1
+        self._sum_s += max(latency_s, 1e-6)
+        self._used = max(self._used, in_use)
+        self._dropped += not ok
+        length_s = now_s - self._begun_s
+        enough = self._count >= self.rule.window_samples and length_s >= self.rule.window_s
+        if enough or length_s >= self.rule.window_max_s:
+            self._end_window(now_s)
+
+    def _end_window(self, now_s: float) -> None:
+        mean_s, used, dropped = self._sum_s / self._count, self._used, self._dropped
+        self._begun_s = None
+        self._count = self._used = self._dropped = 0
+        self._sum_s = 0.0
+        self._windows += 1
+        if dropped:
+            self._shrunk += 1
+            self._set(self._limit * DROPPED_SHRINKS)
+            return
+        if self._measure_quiet(now_s, mean_s, used) or self._quiet_s is None:
+            return
+        gradient = max(SHRINKS_AT_MOST, min(1.0, self.rule.tolerance * self._quiet_s / mean_s))
+        wanted = self._limit * gradient + sqrt(self._limit)
+        if wanted > self._limit and used < int(self._limit) / 2:
+            return
+        self._shrunk += wanted < self._limit
+        self._set(self._limit + self.rule.smoothing * (wanted - self._limit))
+
+    def _measure_quiet(self, now_s: float, mean_s: float, used: int) -> bool:
+        """Keep the quiet latency; True for a window that must not move the limit, being of a dip."""
+        dipping = self._dip_until_s is not None
+        if used <= self.rule.floor or (self._quiet_s is not None and mean_s <= self._quiet_s):
+            if dipping or self._quiet_s is None or mean_s <= self._quiet_s or now_s >= self._quiet_until_s:
+                self._believe(now_s, mean_s)
+            return dipping
+        if dipping:
+            if now_s < (self._dip_until_s or 0.0):
+                return True  # the slots of before the dip are not empty yet
+            self._believe(now_s, mean_s if self._quiet_s is None else self._quiet_s)  # they did not empty
+            return True
+        if self._quiet_s is None or now_s >= self._quiet_until_s:
+            self._dip_until_s = now_s + self.rule.window_max_s
+            self._dips += 1
+            return True
+        return False
+
+    def _believe(self, now_s: float, quiet_s: float) -> None:
+        self._quiet_s, self._dip_until_s = quiet_s, None
+        self._quiet_until_s = now_s + self.rule.quiet_for_s
+
+    def _set(self, limit: float) -> None:
+        self._limit = max(float(self.rule.floor), min(float(self.rule.ceiling), limit))
+
+    def statistics(self) -> dict[str, float]:
+        """The limit in slots, the quiet latency in seconds (-1 if unknown), counts."""
+        return {
+            "slots": int(self._limit),
+            "quiet_s": -1.0 if self._quiet_s is None else self._quiet_s,
+            "windows": self._windows,
+            "dips": self._dips,
+            "shrunk": self._shrunk,
+        }

@@ -1,0 +1,322 @@
+"""One control queue and N data queues, each with bounded waiting and with slots toward the broker.
+
+Owns: who is in service, who waits, who is refused; the early release of slots. Must not know: what an item is,
+sockets, why a limit has its number. Invariants: a queue admits in the order of offers; items of one `lane` are
+admitted in the order of their offers whatever their queues, because a newcomer joins the queue in which its
+lane waits (a Produce never overtakes an earlier waiting one of its connection); no data queue can touch
+another's or the control queue's slots; an item marked `never_refused` waits, however full its queue is, and
+never expires (what bounds it are the bytes in flight of its connection).
+
+Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
+`release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
+share of the limit, since from outside they look like appends that block a handler of the broker.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from isolation.classify import CONTROL
+from isolation.limits import Limit
+
+
+class Waits(Enum):
+    """What a request may do at the broker besides being served."""
+
+    NOTHING = "nothing"
+    POLL = "poll"
+    ACKS = "acks"
+
+
+class State(Enum):
+    """Where a ticket is."""
+
+    ADMITTED = "admitted"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRule:
+    """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. `lingering_polls` and
+    `lingering_acks_per_slot` bound the requests that are unanswered after their early release.
+    """
+
+    data_queues: int = 16
+    max_waiting: int = 1000
+    max_waiting_bytes: int = 32 << 20
+    max_wait_s: float = 1.0
+    release_after_s: float = 0.5
+    lingering_polls: int = 10_000
+    lingering_acks_per_slot: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.data_queues < 1 or self.max_waiting < 0 or self.max_waiting_bytes < 0:
+            raise ValueError("at least one data queue and no negative bounds are needed")
+        if self.max_wait_s < 0 or self.release_after_s < 0:
+            raise ValueError("times must not be negative")
+
+
+class Ticket:
+    """One request's place. The caller reads `item`, `queue` and `state`, and changes none."""
+
+    __slots__ = (
+        "holds_slot",
+        "item",
+        "lane",
+        "never_refused",
+        "queue",
+        "since_s",
+        "size_bytes",
+        "state",
+        "waits",
+    )
+
+    def __init__(
+        self, item: Any, queue: int, size_bytes: int, now_s: float, lane: Hashable, waits: Waits, never: bool
+    ) -> None:
+        self.item = item
+        self.queue = queue
+        self.size_bytes = size_bytes
+        self.lane = lane
+        self.waits = waits
+        self.never_refused = never
+        self.since_s = now_s  # offered, then admitted
+        self.state = State.WAITING
+        self.holds_slot = False
+
+
+class Turn(NamedTuple):
+    """What time alone has changed."""
+
+    admitted: list[Ticket]
+    expired: list[Ticket]
+
+
+class _Queue:
+    """One queue's state; all decisions are in `Queues`."""
+
+    __slots__ = (
+        "admitted", "aging", "canceled", "expired", "in_use", "limit", "lingering", "refusable", "refused",
+        "released", "waiting", "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.in_use = 0
+        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
+        self.waiting_bytes = 0
+        self.aging: dict[Waits, OrderedDict[Ticket, None]] = {w: OrderedDict() for w in Waits}
+        self.lingering = dict.fromkeys(Waits, 0)
+        self.admitted = self.refused = self.expired = self.canceled = self.released = 0
+
+
+class Queues:
+    """All queues toward one broker."""
+
+    def __init__(self, rule: QueueRule, control: Limit, new_data_limit: Callable[[], Limit]) -> None:
+        self.rule = rule
+        self._queues = {CONTROL: _Queue(control)}
+        self._queues |= {index: _Queue(new_data_limit()) for index in range(rule.data_queues)}
+        self._lanes: dict[Hashable, tuple[int, int]] = {}  # lane: queue, tickets waiting there
+
+    def offer(
+        self,
+        item: Any,
+        *,
+        queue: int,
+        size_bytes: int,
+        now_s: float,
+        lane: Hashable = None,
+        waits: Waits = Waits.NOTHING,
+        never_refused: bool = False,
+    ) -> Ticket:
+        """A request arrives; its ticket is ADMITTED, WAITING or REFUSED. `lane`: whose order it keeps, None
+        for none. One request larger than `max_waiting_bytes` may wait where nothing else does.
+        """
+        waiting_in = self._lanes.get(lane) if lane is not None else None
+        if waiting_in is not None:
+            queue = waiting_in[0]
+        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, never_refused)
+        line = self._queues[queue]
+        if not line.waiting and line.in_use < line.limit.slots_at(now_s):
+            self._admit(line, ticket, now_s)
+        elif never_refused or self._has_room(line, size_bytes):
+            self._wait(line, ticket)
+        else:
+            ticket.state = State.REFUSED
+            line.refused += 1
+        return ticket
+
+    def _has_room(self, line: _Queue, size_bytes: int) -> bool:
+        if self.rule.max_wait_s == 0 or len(line.waiting) >= self.rule.max_waiting:
+            return False
+        return not line.waiting or line.waiting_bytes + size_bytes <= self.rule.max_waiting_bytes
+
+    def _wait(self, line: _Queue, ticket: Ticket) -> None:
+        line.waiting[ticket] = None
+        line.waiting_bytes += ticket.size_bytes
+        if not ticket.never_refused:
+            line.refusable[ticket] = None
+        if ticket.lane is not None:
+            self._lanes[ticket.lane] = (ticket.queue, self._lanes.get(ticket.lane, (0, 0))[1] + 1)
+
+    def _leave(self, line: _Queue, ticket: Ticket, state: State) -> None:
+        """Out of the waiting line."""
+        ticket.state = state
+        del line.waiting[ticket]
+        line.refusable.pop(ticket, None)
+        line.waiting_bytes -= ticket.size_bytes
+        if ticket.lane is not None:
+            queue, count = self._lanes.pop(ticket.lane)
+            if count > 1:
+                self._lanes[ticket.lane] = (queue, count - 1)
+
+    def _admit(self, line: _Queue, ticket: Ticket, now_s: float) -> None:
+        ticket.state = State.ADMITTED
+        ticket.since_s = now_s
+        ticket.holds_slot = True
+        line.in_use += 1
+        line.admitted += 1
+        if ticket.waits is not Waits.NOTHING:
+            line.aging[ticket.waits][ticket] = None
+
+    def _admit_waiting(self, line: _Queue, now_s: float) -> list[Ticket]:
+        admitted = []
+        while line.waiting and line.in_use < line.limit.slots_at(now_s):
+            ticket = next(iter(line.waiting))
+            self._leave(line, ticket, State.ADMITTED)
+            self._admit(line, ticket, now_s)
+            admitted.append(ticket)
+        return admitted
+
+    def finished(
+        self, ticket: Ticket, now_s: float, latency_s: float | None, ok: bool = True
+    ) -> list[Ticket]:
+        """An admitted request was answered or given up; whom that admits. `latency_s`: of its service, or
+        None where that is not known or not the broker's; `ok` False is a time-out or a drop of the broker's.
+        One released early is not a sample again.
+        """
+        line = self._queues[ticket.queue]
+        if ticket.state is not State.ADMITTED:
+            raise ValueError(f"a ticket that is {ticket.state.value} cannot finish")
+        if ticket.holds_slot:
+            if latency_s is not None or not ok:
+                lasted_s = now_s - ticket.since_s if latency_s is None else latency_s
+                line.limit.sample(now_s, lasted_s, line.in_use, ok)
+            self._give_back(line, ticket)
+        else:
+            line.lingering[ticket.waits] -= 1
+        ticket.state = State.DONE
+        self._release_aged(line, now_s)
+        return self._admit_waiting(line, now_s)
+
+    def _give_back(self, line: _Queue, ticket: Ticket) -> None:
+        ticket.holds_slot = False
+        line.in_use -= 1
+        line.aging[ticket.waits].pop(ticket, None)
+
+    def release_early(self, ticket: Ticket, now_s: float) -> list[Ticket]:
+        """This request is known to wait, not to be served: its slot is free. Whom that admits; nothing
+        changes at the bound, and for a ticket that holds no slot. `finished` is still to be called.
+        """
+        line = self._queues[ticket.queue]
+        if not ticket.holds_slot or not self._may_linger(line, ticket.waits, now_s):
+            return []
+        self._release(line, ticket, now_s)
+        return self._admit_waiting(line, now_s)
+
+    def _may_linger(self, line: _Queue, waits: Waits, now_s: float) -> bool:
+        if waits is Waits.POLL:
+            return line.lingering[waits] < self.rule.lingering_polls
+        bound = self.rule.lingering_acks_per_slot * line.limit.slots_at(now_s)
+        return waits is Waits.ACKS and line.lingering[waits] < bound
+
+    def _release(self, line: _Queue, ticket: Ticket, now_s: float) -> None:
+        """An acks=all wait counts as a sample of at least so long: a disk that slows down shrinks the limit
+        although its requests are released; waiting for followers, at any concurrency alike, does not.
+        """
+        if ticket.waits is Waits.ACKS:
+            line.limit.sample(now_s, now_s - ticket.since_s, line.in_use, True)
+        self._give_back(line, ticket)
+        line.lingering[ticket.waits] += 1
+        line.released += 1
+
+    def _release_aged(self, line: _Queue, now_s: float) -> None:
+        for waits in (Waits.POLL, Waits.ACKS):
+            aging = line.aging[waits]
+            while aging and self._may_linger(line, waits, now_s):
+                oldest = next(iter(aging))
+                if oldest.since_s + self.rule.release_after_s > now_s:
+                    break
+                self._release(line, oldest, now_s)
+
+    def cancel(self, ticket: Ticket, now_s: float) -> list[Ticket]:
+        """The client went away; whom that admits. An admitted request whose link is closed with it gives its
+        slot back without a sample; one that the broker still works on must be finished instead.
+        """
+        line = self._queues[ticket.queue]
+        if ticket.state is State.WAITING:
+            self._leave(line, ticket, State.DONE)
+            line.canceled += 1
+            return self._admit_waiting(line, now_s)
+        if ticket.state is State.ADMITTED:
+            line.canceled += 1
+            return self.finished(ticket, now_s, None)
+        return []
+
+    def turn(self, now_s: float) -> Turn:
+        """Release slots early, refuse who waited for too long, admit. To be called at `next_due_s`."""
+        admitted: list[Ticket] = []
+        expired: list[Ticket] = []
+        for line in self._queues.values():
+            self._release_aged(line, now_s)
+            admitted += self._admit_waiting(line, now_s)
+            while line.refusable:
+                oldest = next(iter(line.refusable))
+                if oldest.since_s + self.rule.max_wait_s > now_s:
+                    break
+                self._leave(line, oldest, State.EXPIRED)
+                line.expired += 1
+                expired.append(oldest)
+        return Turn(admitted, expired)
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """When `turn` will next have something to do, as a time; None if nothing waits."""
+        due = []
+        for line in self._queues.values():
+            if line.refusable:
+                due.append(next(iter(line.refusable)).since_s + self.rule.max_wait_s)
+            for waits in (Waits.POLL, Waits.ACKS):
+                if line.aging[waits] and self._may_linger(line, waits, now_s):
+                    due.append(next(iter(line.aging[waits])).since_s + self.rule.release_after_s)
+        return min(due) if due else None
+
+    def load_of(self, queue: int) -> float:
+        """Requests in service and waiting; for `classify`."""
+        line = self._queues[queue]
+        return line.in_use + len(line.waiting)
+
+    def statistics(self, now_s: float) -> dict[int, dict[str, float]]:
+        """Per queue (CONTROL is -1): present numbers and totals since start."""
+        return {
+            index: {
+                "slots": line.limit.slots_at(now_s),
+                "in_use": line.in_use,
+                "waiting": len(line.waiting),
+                "waiting_bytes": line.waiting_bytes,
+                "lingering_polls": line.lingering[Waits.POLL],
+                "lingering_acks": line.lingering[Waits.ACKS],
+                "admitted": line.admitted,
+                "refused": line.refused,
+                "expired": line.expired,
+                "canceled": line.canceled,
+                "released": line.released,
+            }
+            for index, line in self._queues.items()
+        }

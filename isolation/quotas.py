@@ -1,0 +1,153 @@
+"""Limits per topic and per client on bytes in flight and on fetched bytes per second.
+
+Owns: the counting that a broker's quotas can no longer do, because what memory serves never reaches them. Must
+not know: who asks, what becomes of a request that may not go on. Invariants: what is charged is charged in
+full, also beyond the bucket (debt is paid by waiting), so that no request is too large to pass; a key whose
+bytes all came back and whose bucket is full is forgotten; at `max_keys` those forgotten first are looked for,
+and a newcomer that still finds no place shares one common entry with all other such newcomers, limited as one
+key is: a flood of client ids gains nothing by it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+OVERFLOW: Final = "\0overflow"
+SWEPT_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One key's limits, None for none. The bucket holds `burst_s` seconds' worth of `fetch_bytes_per_s`."""
+
+    in_flight_bytes: int | None = None
+    fetch_bytes_per_s: float | None = None
+    burst_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.in_flight_bytes is not None and self.in_flight_bytes < 1:
+            raise ValueError("in_flight_bytes must be positive")
+        if self.fetch_bytes_per_s is not None and (self.fetch_bytes_per_s <= 0 or self.burst_s <= 0):
+            raise ValueError("fetch_bytes_per_s and burst_s must be positive")
+
+
+UNLIMITED: Final = Quota()
+
+
+class _Account:
+    __slots__ = ("filled_s", "in_flight_bytes", "quota", "tokens")
+
+    def __init__(self, quota: Quota, now_s: float) -> None:
+        self.quota = quota
+        self.in_flight_bytes = 0
+        self.tokens = self.bucket_bytes
+        self.filled_s = now_s
+
+    @property
+    def bucket_bytes(self) -> float:
+        return (self.quota.fetch_bytes_per_s or 0.0) * self.quota.burst_s
+
+    def fill(self, now_s: float) -> None:
+        rate = self.quota.fetch_bytes_per_s or 0.0
+        self.tokens = min(self.bucket_bytes, self.tokens + max(0.0, now_s - self.filled_s) * rate)
+        self.filled_s = now_s
+
+    def is_idle(self, now_s: float) -> bool:
+        self.fill(now_s)
+        return self.in_flight_bytes == 0 and self.tokens >= self.bucket_bytes
+
+
+class Quotas:
+    """The quotas of one kind of key: make one for topics and one for clients."""
+
+    def __init__(self, quota_of: Callable[[str], Quota], max_keys: int = 10_000) -> None:
+        if max_keys < 1:
+            raise ValueError("at least one key must have a place")
+        self.max_keys = max_keys
+        self._quota_of = quota_of
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._overflow: _Account | None = None
+        self.overflows = self.refused = self.delayed = 0
+
+    def _account(self, key: str, now_s: float) -> _Account | None:
+        """None where the key has no quota at all."""
+        account = self._accounts.get(key)
+        if account is not None:
+            return account
+        quota = self._quota_of(key)
+        if quota.in_flight_bytes is None and quota.fetch_bytes_per_s is None:
+            return None
+        if len(self._accounts) >= self.max_keys:
+            self._sweep(now_s)
+        if len(self._accounts) >= self.max_keys:
+            self.overflows += 1
+            if self._overflow is None:
+                self._overflow = _Account(self._quota_of(OVERFLOW), now_s)
+            return self._overflow
+        account = self._accounts[key] = _Account(quota, now_s)
+        return account
+
+    def _sweep(self, now_s: float) -> None:
+        """Look at a few accounts in turn and forget the idle ones: O(1) a newcomer."""
+        for _ in range(min(SWEPT_AT_ONCE, len(self._accounts))):
+            key, account = self._accounts.popitem(last=False)
+            if not account.is_idle(now_s):
+                self._accounts[key] = account
+
+    def reserve(self, keys: Sequence[str], size_bytes: int, now_s: float) -> "Reservation | None":
+        """Room for `size_bytes` in flight under all of the keys, or None and nothing is reserved. A request
+        larger than a quota passes where nothing else of that key is in flight.
+        """
+        accounts = [account for key in keys if (account := self._account(key, now_s)) is not None]
+        for account in accounts:
+            bound, held = account.quota.in_flight_bytes, account.in_flight_bytes
+            if bound is not None and held and held + size_bytes > bound:
+                self.refused += 1
+                return None
+        for account in accounts:
+            account.in_flight_bytes += size_bytes
+        return Reservation(accounts, size_bytes)
+
+    def peek_delay_s(self, keys: Sequence[str], now_s: float) -> float:
+        """How long a fetch of these keys should wait; 0.0 if it may go on. The longest of the keys' debts."""
+        delay_s = 0.0
+        for key in keys:
+            account = self._account(key, now_s)
+            if account is not None and account.quota.fetch_bytes_per_s is not None:
+                account.fill(now_s)
+                delay_s = max(delay_s, -account.tokens / account.quota.fetch_bytes_per_s)
+        self.delayed += delay_s > 0
+        return delay_s
+
+    def charge(self, key: str, size_bytes: int, now_s: float) -> None:
+        """So many bytes were fetched, from memory or from the broker."""
+        account = self._account(key, now_s)
+        if account is not None and account.quota.fetch_bytes_per_s is not None:
+            account.fill(now_s)
+            account.tokens -= size_bytes
+
+    def statistics(self) -> dict[str, int]:
+        """Keys with an account, and totals since start."""
+        return {
+            "keys": len(self._accounts),
+            "overflows": self.overflows,
+            "refused": self.refused,
+            "delayed": self.delayed,
+        }
+
+
+class Reservation:
+    """Bytes in flight, to be released once; releasing again does nothing."""
+
+    __slots__ = ("_accounts", "size_bytes")
+
+    def __init__(self, accounts: list[_Account], size_bytes: int) -> None:
+        self._accounts = accounts
+        self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        """The bytes are no longer in flight."""
+        for account in self._accounts:
+            account.in_flight_bytes -= self.size_bytes
+        self._accounts = []

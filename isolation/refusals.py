@@ -1,0 +1,233 @@
+"""Who may be refused and with what, and what a refusal means for the batches after it on that connection.
+
+Owns: the table of refusals; per connection, the sequences that must return first. Must not know: bytes,
+replies, why something is refused. Invariants: a refused request left no trace at the broker, so a retry is
+safe; acks=0 is never refused (there is nobody to tell), nor is anything but Produce and Fetch; a transactional
+Produce passes or fails whole (KIP-890: from version 12 it also adds its partitions to the transaction).
+
+Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence).
+After a refused batch, later ones of that producer id and partition are refused until the refused base sequence
+or a higher producer epoch returns; earlier sequences (retries of what was forwarded before) pass. Without a
+producer id, all of the partition's Produces are refused that were received before the refusal's reply left.
+The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+NOT_ENOUGH_REPLICAS: Final = 19
+NO_PRODUCER_ID: Final = -1
+SEQUENCES: Final = 1 << 31  # 0 follows on 2**31 - 1 (DefaultRecordBatch.incrementSequence)
+
+
+class Kind(Enum):
+    """What a request is, as far as refusing it goes."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    OTHER = "other"
+
+
+class Refusal(Enum):
+    """What a refused request is answered with."""
+
+    NEVER = "never"  # it waits
+    ERROR = "error"  # NOT_ENOUGH_REPLICAS for the partitions concerned
+    EMPTY = "empty"  # every partition named, without error and records, at what is known of it
+
+
+class Verdict(Enum):
+    """What becomes of one partition of a Produce."""
+
+    PASS = "pass"
+    REFUSE = "refuse"
+
+
+class Batch(NamedTuple):
+    """One partition of a Produce. Where its records are null or unreadable: the ids -1."""
+
+    topic: Hashable
+    partition: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+class Plan(NamedTuple):
+    """`verdicts`: one a batch, in order. `must_wait`: something would have to be refused that may not be (or
+    whose refusal could not be remembered): the whole request waits, as one that is never refused, and is
+    planned again when admitted, with nothing refused by then but what order demands. `must_close`: order
+    demands a refusal that cannot be remembered: the connection is closed, as if it had broken; its client
+    repeats what is unanswered, in order.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    must_wait: bool = False
+    must_close: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether any partition is refused."""
+        return Verdict.REFUSE in self.verdicts
+
+    @property
+    def passes(self) -> bool:
+        """Whether any partition goes to the broker."""
+        return Verdict.PASS in self.verdicts
+
+
+def refusal_of(kind: Kind, *, is_read: bool, acks: int = -1) -> Refusal:
+    """How a request of a kind may be refused. `is_read`: its version's body is one that Forebay reads
+    (Produce 3 to 13, Fetch 4 to 18); the answers are the same in all of these versions.
+    """
+    if not is_read or kind is Kind.OTHER or (kind is Kind.PRODUCE and acks == 0):
+        return Refusal.NEVER
+    return Refusal.ERROR if kind is Kind.PRODUCE else Refusal.EMPTY
+
+
+class _Refused:
+    """The first batch that must return. Without a producer id: `until`, the last ordinal that was received
+    before the refusal's reply left; None while it has not.
+    """
+
+    __slots__ = ("base_sequence", "producer_epoch", "since_s", "until")
+
+    def __init__(self, batch: Batch, now_s: float) -> None:
+        self.producer_epoch = batch.producer_epoch
+        self.base_sequence = batch.base_sequence
+        self.since_s = now_s
+        self.until: int | None = None
+
+
+def _is_earlier(sequence: int, than: int) -> bool:
+    return 0 < (than - sequence) % SEQUENCES < SEQUENCES // 2
+
+
+def _must_refuse(batch: Batch, refused: _Refused, ordinal: int) -> bool:
+    if batch.producer_id == NO_PRODUCER_ID:
+        return refused.until is None or ordinal <= refused.until
+    if batch.producer_epoch != refused.producer_epoch:
+        return batch.producer_epoch < refused.producer_epoch
+    if batch.base_sequence == refused.base_sequence:
+        return False
+    return not _is_earlier(batch.base_sequence, refused.base_sequence)
+
+
+class RefusedSequences:
+    """What must return first, on one connection. `limit` bounds the partitions and producers remembered; at
+    it, what is not remembered yet is not refused but waits: backpressure, which loses and reorders nothing.
+    Only at it, refusals of more than `forget_after_s` ago are forgotten: clients retry within seconds, and one
+    that gave a batch up goes on with a higher epoch or another id (the default is five delivery.timeout.ms).
+    """
+
+    __slots__ = ("_entries", "_unseen", "at_limit", "by_order", "forget_after_s", "limit")
+
+    def __init__(self, limit: int = 1000, forget_after_s: float = 600.0) -> None:
+        self.limit = limit
+        self.forget_after_s = forget_after_s
+        self._entries: dict[tuple[Hashable, int, int], _Refused] = {}
+        self._unseen: dict[int, list[_Refused]] = {}  # by ordinal: refusals whose reply has not left
+        self.at_limit = 0
+        self.by_order = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def must_refuse(self, batch: Batch, ordinal: int) -> bool:
+        """Whether a refused batch before this one has yet to return."""
+        refused = self._entries.get(batch[:3])
+        return refused is not None and _must_refuse(batch, refused, ordinal)
+
+    def has_room_for(self, batches: Sequence[Batch]) -> bool:
+        """Whether refusals of all of these can be remembered."""
+        new = {batch[:3] for batch in batches} - self._entries.keys()
+        return not new or len(self._entries) + len(new) <= self.limit
+
+    def apply(self, batches: Sequence[Batch], plan: Plan, ordinal: int, now_s: float) -> None:
+        """The plan is carried out: what is refused is remembered, what returned is forgotten; not to be called
+        for a plan whose PASS is not followed yet by forwarding (a request that only begins to wait).
+        `ordinal`: the request's number on its connection, growing in the order of arrival.
+        """
+        if len(self._entries) >= self.limit:
+            self._forget_old(now_s)
+        if plan.must_wait or plan.must_close:
+            self.at_limit += plan.refuses
+            return
+        for batch, verdict in zip(batches, plan.verdicts, strict=True):
+            if verdict is Verdict.REFUSE:
+                self._remember(batch, ordinal, now_s)
+            else:
+                self._forget(batch, ordinal)
+
+    def _forget_old(self, now_s: float) -> None:
+        while self._entries:
+            key, oldest = next(iter(self._entries.items()))
+            if oldest.since_s + self.forget_after_s > now_s:
+                return
+            del self._entries[key]
+
+    def _remember(self, batch: Batch, ordinal: int, now_s: float) -> None:
+        key = batch[:3]
+        known = self._entries.get(key)
+        if known is not None and _must_refuse(batch, known, ordinal):
+            self.by_order += 1
+            return  # a consequence of the first refusal, which stands
+        self._entries.pop(key, None)  # the oldest stays first
+        refused = self._entries[key] = _Refused(batch, now_s)
+        if batch.producer_id == NO_PRODUCER_ID:
+            self._unseen.setdefault(ordinal, []).append(refused)
+
+    def _forget(self, batch: Batch, ordinal: int) -> None:
+        key = batch[:3]
+        known = self._entries.get(key)
+        if known is None or _must_refuse(batch, known, ordinal):
+            return
+        same_epoch = batch.producer_epoch == known.producer_epoch
+        if batch.producer_id != NO_PRODUCER_ID and same_epoch and batch.base_sequence != known.base_sequence:
+            return  # an earlier one, forwarded before; the refused one has yet to return
+        del self._entries[key]
+
+    def reply_left(self, ordinal: int, last_received: int) -> None:
+        """The answer to request `ordinal` was handed to the socket when `last_received` was the newest request
+        received. To be called for every Produce whose plan refused something.
+        """
+        for refused in self._unseen.pop(ordinal, ()):
+            refused.until = last_received
+
+    def statistics(self) -> dict[str, int]:
+        """Batches that have yet to return, batches refused by order only, plans that had to wait."""
+        return {"awaited": len(self._entries), "by_order": self.by_order, "at_limit": self.at_limit}
+
+
+def plan_refusal(
+    batches: Sequence[Batch],
+    is_refused: Callable[[Batch], bool],
+    sequences: RefusedSequences,
+    *,
+    ordinal: int,
+    acks: int,
+    is_transactional: bool,
+) -> Plan:
+    """What becomes of each partition of a Produce, without effect: `RefusedSequences.apply` has it.
+
+    `is_refused`: whether the batch's topic is refused now (its queue is full, it waited for too long, it
+    hangs, it is over its quota). To be asked when the request arrives and, if it waited, again when it is
+    admitted or expires: one before it may have been refused meanwhile.
+    """
+    passing = tuple(Verdict.PASS for _ in batches)
+    concerned = [is_refused(batch) for batch in batches]
+    if acks == 0:
+        return Plan(passing, must_wait=any(concerned))
+    ordered = [sequences.must_refuse(batch, ordinal) for batch in batches]
+    refused = [now or order for now, order in zip(concerned, ordered, strict=True)]
+    if not any(refused):
+        return Plan(passing)
+    if is_transactional:
+        refused = [True] * len(batches)
+    verdicts = tuple(Verdict.REFUSE if one else Verdict.PASS for one in refused)
+    to_remember = [batch for batch, one in zip(batches, refused, strict=True) if one]
+    if sequences.has_room_for(to_remember):
+        return Plan(verdicts)
+    by_choice = any(concerned)
+    return Plan(verdicts, must_wait=by_choice, must_close=not by_choice)
