@@ -1,0 +1,179 @@
+"""From what an arm left to its figures: percentiles by phase, the disk, the laggards, and their course in time.
+
+Owns the arithmetic between raw rows and the report; every figure has its unit in its name. Must not know bars.
+Invariants: a record belongs to the phase in which it was *due*; latencies that no answer ended count with the
+time waited; the laggards' rate and the disk's are over the same seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.pollution.series import NS, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from bench.pollution.arms import Sizes
+    from bench.pollution.phases import Ran
+    from bench.pollution.sampling import DiskSample
+
+CAUGHT_UP_MS = 100.0
+WINDOW_S = 10.0
+SETTLE_S = 20.0
+
+
+def percentiles(values: NDArray[np.float64]) -> dict[str, float]:
+    """p50, p99, p99.9 and the largest, in the values' unit; empty for no values."""
+    if not len(values):
+        return {}
+    marks = np.percentile(values, [50, 99, 99.9, 100])
+    return {
+        name: round(float(mark), 2) for name, mark in zip(("p50", "p99", "p999", "max"), marks, strict=True)
+    }
+
+
+def latency_between(rows: NDArray[np.int64], start_ns: int, end_ns: int) -> NDArray[np.float64]:
+    """ms of the records due from start to end; columns 0 and 1 are due and latency in ns."""
+    due = rows[:, 0]
+    return rows[(due >= start_ns) & (due < end_ns), 1] / 1e6
+
+
+def by_second(rows: NDArray[np.int64], start_ns: int, end_ns: int) -> list[float | None]:
+    """The 99th percentile in ms of each second's records."""
+    second = (rows[:, 0] - start_ns) // NS
+    found: list[float | None] = []
+    for number in range((end_ns - start_ns) // NS):
+        values = rows[second == number, 1]
+        found.append(round(float(np.percentile(values, 99)) / 1e6, 2) if len(values) else None)
+    return found
+
+
+def disk_between(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> dict[str, float]:
+    """Utilisation (0 to 1), read and written MB/s and await in ms between two times."""
+    chosen = [one for one in samples if start_ns <= one.at_ns <= end_ns]
+    if len(chosen) < 2:
+        return {}
+    first, last = chosen[0], chosen[-1]
+    seconds = (last.at_ns - first.at_ns) / NS
+    reads = max(last.reads - first.reads, 1)
+    return {
+        "util": round((last.busy_ms - first.busy_ms) / 1000 / seconds, 3),
+        "read_mb_s": round((last.read_bytes - first.read_bytes) / 1e6 / seconds, 2),
+        "write_mb_s": round((last.write_bytes - first.write_bytes) / 1e6 / seconds, 2),
+        "await_ms": round((last.read_ms - first.read_ms) / reads, 2),
+    }
+
+
+def laggards_between(rows: NDArray[np.int64], count: int, start_ns: int, end_ns: int) -> list[float]:
+    """MB/s of each laggard by the time its answers came."""
+    done = rows[:, 1] + rows[:, 2]
+    seconds = (end_ns - start_ns) / NS
+    inside = rows[(done >= start_ns) & (done < end_ns)]
+    return [round(float(inside[inside[:, 0] == n, 3].sum()) / 1e6 / seconds, 3) for n in range(count)]
+
+
+def settled_utils(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> list[float]:
+    """Means of the utilisation over consecutive 10 s, from 20 s after the laggards' start."""
+    found = []
+    at = start_ns + int(SETTLE_S * NS)
+    while at + int(WINDOW_S * NS) <= end_ns:
+        one = disk_between(samples, at, at + int(WINDOW_S * NS))
+        found += [one["util"]] if one else []
+        at += int(WINDOW_S * NS)
+    return found
+
+
+def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:
+    """Seconds from the end of a consumer's pause until it reads records at most 100 ms old; None: never."""
+    arrived = rows[:, 0] + rows[:, 1]
+    fresh = rows[(arrived >= resumed_ns) & (rows[:, 1] <= CAUGHT_UP_MS * 1e6)]
+    if not len(fresh):
+        return None
+    return round(float((fresh[:, 0] + fresh[:, 1]).min() - resumed_ns) / NS, 3)
+
+
+def phase_figures(
+    producer: NDArray[np.int64], tails: NDArray[np.int64], start: int, end: int
+) -> dict[str, Any]:
+    """Latencies of one phase, and how much of what was due was acknowledged in it."""
+    acked = producer[producer[:, 2] == 1]
+    done = acked[:, 0] + acked[:, 1]
+    held = ((done >= start) & (done < end)).sum() / ((end - start) / NS)
+    return {
+        "produce_ms": percentiles(latency_between(producer, start, end)),
+        "end_to_end_ms": percentiles(latency_between(tails, start, end)),
+        "acknowledged_per_s": round(float(held), 1),
+    }
+
+
+def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]:
+    """Everything of one arm in one round, as plain values for JSON."""
+    times, disk = ran.times, ran.sampler.disk
+    producer = read_rows(ran.directory / "producer", 3)
+    each = [read_rows(ran.directory / f"tail-{n}", 2) for n in range(1, sizes.groups + 1)]
+    tails = np.concatenate(each)
+    lag = read_rows(ran.directory / "laggards", 4)
+    polluted_end = times.paused
+    lag_rates = laggards_between(lag, sizes.laggards, times.polluted, polluted_end)
+    settled_from = min(times.polluted + int(SETTLE_S * NS), (times.polluted + polluted_end) // 2)
+    figures: dict[str, Any] = {
+        "quiet": phase_figures(producer, tails, times.quiet, times.polluted),
+        "polluted": phase_figures(producer, tails, times.polluted, polluted_end),
+        "disk_quiet": disk_between(disk, times.quiet, times.polluted),
+        "disk_polluted": disk_between(disk, times.polluted, polluted_end),
+        "laggards_mb_s": round(sum(lag_rates), 2),
+        "laggards_settled_mb_s": laggards_between(lag, sizes.laggards, settled_from, polluted_end),
+        "settled_utils": settled_utils(disk, times.polluted, polluted_end),
+        "page_cache_mb": round(max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1),
+        "course": build_course(ran, producer, tails, lag),
+    }
+    if with_pause:
+        figures["pause"] = {
+            "caught_up_s": catch_up_s(each[0], times.resumed),
+            **phase_figures(producer, np.concatenate(each[1:]), times.paused, times.end),
+        }
+    return figures
+
+
+def build_course(
+    ran: Ran, producer: NDArray[np.int64], tails: NDArray[np.int64], lag: NDArray[np.int64]
+) -> dict[str, Any]:
+    """The run second by second, for the plots."""
+    times = ran.times
+    seconds = range((times.end - times.quiet) // NS)
+    bounds = [(times.quiet + n * NS, times.quiet + (n + 1) * NS) for n in seconds]
+    done = lag[:, 1] + lag[:, 2]
+    disk = [disk_between(ran.sampler.disk, start - NS // 4, end) for start, end in bounds]
+    return {
+        "polluted_at_s": (times.polluted - times.quiet) / NS,
+        "paused_at_s": (times.paused - times.quiet) / NS,
+        "resumed_at_s": (times.resumed - times.quiet) / NS,
+        "produce_p99_ms": by_second(producer, times.quiet, times.end),
+        "end_to_end_p99_ms": by_second(tails, times.quiet, times.end),
+        "util": [one.get("util") for one in disk],
+        "read_mb_s": [one.get("read_mb_s") for one in disk],
+        "laggards_mb_s": [
+            round(float(lag[(done >= start) & (done < end), 3].sum()) / 1e6, 2) for start, end in bounds
+        ],
+        "budget_mb_s": _budget(ran, bounds),
+    }
+
+
+def _budget(ran: Ran, bounds: Sequence[tuple[int, int]]) -> list[float | None]:
+    """What Forebay's controller allowed, by its scrape; None where it said nothing."""
+    found: list[float | None] = []
+    for start, end in bounds:
+        said = [
+            value
+            for scrape in ran.sampler.scrapes
+            if start <= scrape.at_ns < end
+            for key, value in scrape.samples.items()
+            if key[0].startswith("forebay_throttle") and key[0].endswith("budget_bytes_per_second")
+        ]
+        found.append(round(said[-1] / 1e6, 2) if said else None)
+    return found

@@ -1,0 +1,179 @@
+"""The machine at work: the broker on its slow disk, a Forebay where the arm has one, the load processes.
+
+Owns what runs, and that one broker with one backlog serves all arms: between arms its memory is set anew, its
+pages dropped and its disk left to calm down. Must not know what is measured. Invariants: the broker is in its
+group from its first page; clients reach it by MAIN (advertised as itself), Forebay by BEHIND (advertised as
+Forebay) and CATCHUP is its second listener; no arm starts while the disk is still busy with the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.pollution.arms import Arm, Sizes, broker_memory, build_settings
+from bench.pollution.groups import Group
+from bench.pollution.host import Disk, drop_pages, open_disk
+from bench.pollution.sampling import scan_diskstats
+from tests.broker.kafka import KafkaCluster
+from tests.broker.ports import lease_port
+from tests.broker.settings import HOST, Listener
+from tests.broker.topics import create_topic
+from tests.e2e.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).parents[2]
+TOPIC = "orders"
+MAIN, BEHIND, CATCHUP = "MAIN", "BEHIND", "CATCHUP"
+OVERRIDES = {
+    "num.network.threads": 3,
+    "num.io.threads": 8,
+    "log.retention.ms": -1,
+    "log.retention.check.interval.ms": 3_600_000,
+    "offsets.topic.num.partitions": 1,
+}
+CALM_UTIL, CALM_S, CALM_TIMEOUT_S = 0.1, 1.0, 90.0
+LATE_S = 25.0  # a load process may take this much longer than planned
+
+
+class LoadFailed(RuntimeError):
+    """A load process ended with an error; the message is what it printed."""
+
+
+class Way(NamedTuple):
+    """Where an arm's clients connect, and its Forebay."""
+
+    bootstrap: str
+    laggards: str
+    sidecar: Sidecar | None
+
+
+class Lab:
+    """Broker, disk and backlog of one run. Use `open_lab`."""
+
+    def __init__(self, sizes: Sizes, disk: Disk, group: Group, broker: KafkaCluster, port: int) -> None:
+        self.sizes = sizes
+        self.disk = disk
+        self.group = group
+        self.broker = broker
+        self.forebay_port = port
+        self.ends: list[int] = []
+        self._arms = 0
+
+    def fill(self) -> None:
+        """Write the backlog, with all the memory and speed there is."""
+        sizes = self.sizes
+        self.group.limit_memory(2 * sizes.memory_bytes)
+        create_topic(self.broker.direct, TOPIC, partitions=sizes.partitions)
+        command = ["producing", "--bootstrap", self.broker.direct, "--topic", TOPIC, "--client", "fill"]
+        command += ["--partitions", str(sizes.partitions), "--size", str(sizes.record_bytes)]
+        command += ["--fill-bytes", str(sizes.backlog_bytes)]
+        process = start_load(command)
+        if process.wait() != 0:
+            raise LoadFailed("the backlog was not written")
+        reader = Consumer({"bootstrap.servers": self.broker.direct, "group.id": "ends"})
+        self.ends = [
+            reader.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)[1]
+            for partition in range(sizes.partitions)
+        ]
+        reader.close()
+        self.group.limit_reads(self.disk.backing, sizes.read_limit)
+
+    @contextlib.contextmanager
+    def arm(self, arm: Arm) -> Iterator[Way]:
+        """Cold pages, the arm's memory, and its Forebay."""
+        drop_pages(self.disk.mount)
+        self.group.limit_memory(broker_memory(arm, self.sizes))
+        self.wait_calm()
+        self._arms += 1
+        if not arm.forebay:
+            yield Way(self._address(MAIN), self._address(CATCHUP if arm.lane else MAIN), None)
+            return
+        settings = build_settings(arm, self.sizes, self.disk.name)
+        entry = {"listen": f"{HOST}:{self.forebay_port}", "upstream": self._address(BEHIND)}
+        if arm.lane:
+            entry["catchUpUpstream"] = self._address(CATCHUP)
+        with Sidecar([entry], settings) as sidecar:
+            yield Way(sidecar.bootstrap, sidecar.bootstrap, sidecar)
+
+    @property
+    def skip(self) -> float:
+        """Where in their stretch laggards begin: another place in each arm, should a page be left."""
+        return self._arms % 3 / 3
+
+    def wait_calm(self) -> None:
+        """Until the disk has been idle for a second; whatever an arm left undone is then done."""
+        deadline = time.monotonic() + CALM_TIMEOUT_S
+        before = self._busy_ms()
+        while time.monotonic() < deadline:
+            time.sleep(CALM_S)
+            after = self._busy_ms()
+            if after - before < CALM_UTIL * CALM_S * 1000:
+                return
+            before = after
+
+    def _busy_ms(self) -> int:
+        sample = scan_diskstats(Path("/proc/diskstats").read_text(), self.disk.name, 0)
+        return sample.busy_ms if sample else 0
+
+    def _address(self, listener: str) -> str:
+        host, port = self.broker.address(listener)
+        return f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def open_lab(sizes: Sizes, directory: Path) -> Iterator[Lab]:
+    """Disk, group and broker, without the backlog; all gone at the end."""
+    with contextlib.ExitStack() as stack:
+        disk = open_disk(stack, directory, disk_bytes(sizes))
+        group = Group()
+        stack.callback(group.close)
+        group.limit_memory(sizes.memory_bytes)
+        lease = lease_port()
+        stack.callback(lease.release)
+        broker = KafkaCluster(
+            listeners=[Listener(MAIN), Listener(BEHIND, advertised=(HOST, lease.port)), Listener(CATCHUP)],
+            overrides=OVERRIDES,
+            heap_mb=sizes.heap_mb,
+            directory=disk.mount / "broker",
+        )
+        stack.push(broker.__exit__)
+        with group.inside():
+            broker.__enter__()
+        yield Lab(sizes, disk, group, broker, lease.port)
+
+
+def disk_bytes(sizes: Sizes) -> int:
+    """The image's size: the backlog and what all arms may add; sparse."""
+    return sizes.backlog_bytes + (24 << 30)
+
+
+def start_load(command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """`python -m bench.pollution.<command>`."""
+    words = [sys.executable, "-m", f"bench.pollution.{command[0]}", *command[1:]]
+    if log is None:
+        return subprocess.Popen(words, cwd=ROOT)
+    with log.open("ab") as out:
+        return subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
+
+
+def finish_load(processes: Sequence[subprocess.Popen[bytes]], end_ns: int, log: Path) -> None:
+    """Wait for them; whatever happens none is left. LoadFailed: one of them ended with an error."""
+    try:
+        for process in processes:
+            left_s = (end_ns - time.monotonic_ns()) / 1e9 + LATE_S
+            if process.wait(max(left_s, 1.0)) != 0:
+                raise LoadFailed(f"{process.args!r}\n{log.read_text(errors='replace')[-3000:]}")
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
