@@ -117,6 +117,7 @@ def _learn(
         _store(broker, partition, asking, answered, frame, source)
     admit.settle(partition, lapsed)
     partition.failures = 0
+    partition.retry_at = sent_at
     grew = truth.high_watermark > before
     if grew:
         partition.news_at = broker.now()
@@ -140,7 +141,7 @@ def learn_error(
     if answered.error_code in ABOUT_THE_ASKER and not ours:
         return False
     truth.revoke()
-    partition.retry_at = broker.now() + broker.watch.back_off_s(partition)
+    _back_off(broker, partition, asking.current_leader_epoch)
     broker.watch.ask_metadata(partition.topic.name or partition.topic.id)
     if answered.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asking.fetch_offset >= partition.tail:
         broker.invalidate(partition, 0, "out-of-range")
@@ -148,6 +149,17 @@ def learn_error(
     elif answered.error_code in GONE:
         broker.forget(partition, "topic-gone")
     return True
+
+
+def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
+    """Leave the partition alone for a while: one step however many polls bring the error, none where the question was
+    out of date when it was answered.
+    """
+    now = broker.now()
+    if asked_epoch < partition.truth.suggested_epoch:
+        partition.retry_at = now
+    elif partition.retry_at <= now:
+        partition.retry_at = now + broker.watch.back_off_s(partition)
 
 
 def _diverged(broker: Broker, partition: Partition, end_offset: int) -> None:

@@ -3,7 +3,8 @@
 Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own
 at all. It must not know what is asked over them. Invariants: a link is handed out only when the broker has
 answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost is
-opened again after a pause that doubles up to MAX_PAUSE_S.
+opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart is
+noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ CLIENT_ID = "forebay"
 API_VERSIONS_VERSION = 3
 METADATA_VERSION = 12
 FIRST_PAUSE_S = 0.2
-MAX_PAUSE_S = 30.0
+UNREACHABLE_PAUSE_S = 0.5
+REFUSED_PAUSE_S = 30.0
 
 
 class OwnLinks:
@@ -79,8 +81,10 @@ class OwnLinks:
             except (ConnectionError, OSError, TimeoutError, BadFrame, sasl.Refused) as error:
                 link.close()
                 self._refused(name, error)
+                longest_s = UNREACHABLE_PAUSE_S if isinstance(error, OSError) else REFUSED_PAUSE_S
+                pause_s = min(pause_s, longest_s)
                 await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, MAX_PAUSE_S)
+                pause_s *= 2
                 continue
             self._links[name] = link
             break

@@ -234,6 +234,7 @@ class Watch:
                 and partition.retry_at <= now
                 and (partition.parked or partition in self._hot)
             ):
+                self.ask_metadata(partition.topic.id)
                 self.ask(partition, None)
         for key in list(self._broker.topics.wanted):
             self.ask_metadata(key)
@@ -288,9 +289,17 @@ class Watch:
         for said in described.partitions:
             partition = self._broker.partitions.find(topic, said.partition)
             if partition is not None and said.error_code == ErrorCode.NONE:
-                partition.truth.suggest(said.leader_epoch)
-                if partition.parked and not partition.truth.has_lease(self._broker.now()):
-                    self.ask(partition, None)
+                self._suggest(partition, said.leader_epoch)
+
+    def _suggest(self, partition: Partition, leader_epoch: int) -> None:
+        """Metadata names an epoch. A newer one is asked with at once: the broker may be back from a restart."""
+        truth, now = partition.truth, self._broker.now()
+        is_news = leader_epoch > max(truth.epoch, truth.suggested_epoch)
+        truth.suggest(leader_epoch)
+        if is_news:
+            partition.retry_at = now
+        if not truth.has_lease(now) and (partition.parked or (is_news and partition in self._hot)):
+            self.ask(partition, None)
 
 
 class IdlePoll:

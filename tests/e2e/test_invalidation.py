@@ -34,6 +34,10 @@ RECORDS = 40
 MOST = 0.8
 CALM_FETCHES = 5
 LEASE_S = 1.0
+AWAY_S = 8.0
+"""Long enough for a pause that doubled without a bound to be longer than RESUME_S."""
+RESUME_S = 10.0
+"""It takes one to two seconds where nothing else runs."""
 CACHE = PATIENT_CACHE | {"confirmEvery": f"{LEASE_S}s"}
 
 
@@ -224,6 +228,25 @@ def test_a_broker_that_restarts(pair: Pair) -> None:
         reader = RawReader(client, topic, offset=2 * RECORDS)
         check_hits(pair, reader, topic, "tailed", 3 * RECORDS)
     check_same(pair, topic)
+
+
+def test_hits_resume_soon_after_the_broker_is_back(pair: Pair) -> None:
+    """However long it was away: its epoch has changed, and what is stored is checked against it."""
+    topic = create_topic(pair.direct)
+    with RawClient(pair.through) as client:
+        reader = RawReader(client, topic).settle()
+        tail_while(reader, lambda: write(pair, topic, "before"), RECORDS)
+    pair.broker.stop(gracefully=True)
+    time.sleep(AWAY_S)
+    pair.broker.start()
+    with RawClient(pair.direct) as client:
+        RawReader(client, topic).read_past_errors()
+    started = time.monotonic()
+    with RawClient(pair.through) as client:
+        reader = RawReader(client, topic, offset=RECORDS)
+        reader.read_past_errors()
+        wait_for_hits(pair, reader)
+    assert time.monotonic() - started < RESUME_S
 
 
 def wait_ready(pair: Pair) -> None:

@@ -1,0 +1,61 @@
+"""What an error answer means for memory, and when the partition may be asked again."""
+
+import pytest
+
+from protocol import fetch
+from protocol.errors import ErrorCode
+from proxy.observe import learn_error, observe
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
+
+BACK_OFF_S = 1.0  # the quiet watch's
+
+
+@pytest.fixture
+def broker():
+    return QuietBroker()
+
+
+def asked(epoch=EPOCH):
+    return fetch.FetchPartition(TOPIC_ID, 0, epoch, 0, -1, -1, 1)
+
+
+def answered(error_code, current_leader=None):
+    return fetch.FetchedPartition(TOPIC_ID, 0, error_code, -1, -1, -1, -1, None, current_leader, None, 0, 0)
+
+
+def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
+    partition = broker.follow()
+    partition.truth.suggest(EPOCH)
+    for broker.clock_s in (10.0, 10.1, 10.9):
+        assert learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH), "watch")
+        assert partition.retry_at == 10.0 + BACK_OFF_S
+    broker.clock_s = 11.0
+    learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH), "watch")
+    assert partition.retry_at == 11.0 + BACK_OFF_S
+
+
+def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
+    partition = broker.follow()
+    partition.truth.suggest(EPOCH + 1)
+    broker.clock_s = 10.0
+    learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH), "proof")
+    assert partition.retry_at == 10.0
+    assert not partition.truth.has_lease(10.0)
+
+
+def test_the_leader_that_an_error_names_is_asked_with_at_once(broker):
+    partition = broker.follow()
+    said = answered(ErrorCode.FENCED_LEADER_EPOCH, (1, EPOCH + 2))
+    learn_error(broker, partition, asked(), said, "watch")
+    assert partition.truth.suggested_epoch == EPOCH + 2
+    assert partition.retry_at == broker.now()
+
+
+def test_a_success_ends_the_back_off(broker):
+    partition = broker.follow()
+    learn_error(broker, partition, asked(), answered(ErrorCode.NOT_LEADER_OR_FOLLOWER), "watch")
+    assert partition.retry_at > broker.now()
+    said = answered(ErrorCode.NONE)._replace(high_watermark=0, last_stable_offset=0, log_start_offset=0)
+    observe(broker, [asked()], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.5, "client")
+    assert partition.retry_at <= 0.5
+    assert partition.failures == 0
