@@ -83,12 +83,10 @@ class Arena:
         self.view = memoryview(self._mapping).toreadonly()
         self.hits: set[Hit] = set()
 
-    def hit(self, packed: bytes, next_offset: int, pinned: bool) -> Hit:
-        """The `Hit` of C's segments: views that hold the pins C has taken, or one copy where it took none."""
+    def hit(self, packed: bytes, next_offset: int) -> Hit:
+        """The `Hit` of C's segments: views that hold the pins C has taken."""
         view = self.view
         views = tuple([view[at : at + length] for at, length, _, _ in SEGMENT.iter_unpack(packed)])
-        if not pinned:
-            return Hit(None, b"", (memoryview(b"".join(views)),), next_offset)
         hit = Hit(self, packed, views, next_offset)
         self.hits.add(hit)
         return hit

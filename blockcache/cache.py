@@ -75,7 +75,8 @@ def plan_sections(size_bytes: int, **given: int | None) -> dict[str, int]:
         "ghosts_max": clamp(size_bytes // 16384, 64, 65536),
         "nodes_max": max(16, size_bytes // 12 // NODE_BYTES),
         "block_max_bytes": block_max,
-        "block_min_bytes": min(4096, given.get("block_max_bytes") or block_max),
+        "block_min_bytes": min(16384, given.get("block_max_bytes") or block_max),
+        "shared_bytes": min(65536, given.get("block_max_bytes") or block_max),
         "pin_limit_bytes": size_bytes // 4,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -100,7 +101,9 @@ class BlockCache:
         index_nodes: int | None = None,
         block_min_bytes: int | None = None,
         block_max_bytes: int | None = None,
+        shared_block_bytes: int | None = None,
         pin_limit_bytes: int | None = None,
+        observe: bool = False,
     ) -> None:
         if size_bytes < SIZE_MIN:
             raise ArenaError(f"an arena needs at least {SIZE_MIN} bytes, not {size_bytes}")
@@ -111,7 +114,9 @@ class BlockCache:
             nodes_max=index_nodes,
             block_min_bytes=block_min_bytes,
             block_max_bytes=block_max_bytes,
+            shared_bytes=shared_block_bytes,
             pin_limit_bytes=pin_limit_bytes,
+            observe=int(observe),
         )
         self._arena = Arena(size_bytes, None if path is None else Path(path))
         self._a = self._arena.header
@@ -209,11 +214,13 @@ class BlockCache:
         if rc == lib.FC_NOT_STORED:
             return None
         self._call(rc)
-        next_offset, _, segments, pinned = self._hit_head.tolist()
+        next_offset, size_bytes, segments, pinned = self._hit_head.tolist()
         if segments == 0:
             return Hit(None, b"", (), next_offset)
         packed = bytes(self._hit_segments[: segments * SEGMENT.size])
-        hit = self._arena.hit(packed, next_offset, bool(pinned))
+        if not pinned:
+            return self._gather(size_bytes, next_offset)
+        hit = self._arena.hit(packed, next_offset)
         hit.on_reclaim = on_reclaim
         return hit
 
@@ -309,6 +316,12 @@ class BlockCache:
         self._a = None
 
     # Inside
+
+    def _gather(self, size_bytes: int, next_offset: int) -> Hit:
+        """The hit just found as a copy: it holds no pins."""
+        copy = bytearray(size_bytes)
+        lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
+        return Hit(None, b"", (memoryview(copy).toreadonly(),), next_offset)
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""

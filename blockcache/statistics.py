@@ -47,6 +47,7 @@ class CacheStatistics:
     dropped_bytes: int
     lookups: int
     copied_lookups: int  # past the pin limit
+    gathered_lookups: int  # small pieces, copied rather than pinned
 
 
 def read_statistics(a: Any, oldest_admitted: int, unit_bytes: int, node_bytes: int) -> CacheStatistics:
@@ -86,4 +87,5 @@ def read_statistics(a: Any, oldest_admitted: int, unit_bytes: int, node_bytes: i
         dropped_bytes=a.invalidated_bytes[2],
         lookups=a.lookups,
         copied_lookups=a.copied_lookups,
+        gathered_lookups=a.gathered_lookups,
     )

@@ -11,9 +11,9 @@ static uint64_t read_big(const uint8_t *bytes, int width) {
     return value;
 }
 
-/* Reads the header of the batch that starts `bytes`; it must lie wholly in `size`. */
-int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out) {
-    if (size < FC_BATCH_HEADER || bytes[16] != 2) {
+/* Reads the header of a batch, whatever of the batch is there. */
+int fc_read_head(const uint8_t *bytes, fc_batch *out) {
+    if (bytes[16] != 2) {
         return FC_BAD_BATCH;
     }
     int32_t length = (int32_t)read_big(bytes + 8, 4);
@@ -21,12 +21,19 @@ int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out) {
     out->base = (int64_t)read_big(bytes, 8);
     out->epoch = (int32_t)read_big(bytes + 12, 4);
     out->bytes = bytes;
-    if (length < FC_BATCH_HEADER - 12 || (uint64_t)length + 12 > size || last_delta < 0 || out->base < 0 ||
-        out->base >= INT64_MAX - last_delta) {
+    if (length < FC_BATCH_HEADER - 12 || last_delta < 0 || out->base < 0 || out->base >= INT64_MAX - last_delta) {
         return FC_BAD_BATCH;
     }
     out->length = (uint64_t)length + 12;
     out->last = out->base + last_delta;
+    return 0;
+}
+
+/* Reads the header of the batch that starts `bytes`; it must lie wholly in `size`. */
+int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out) {
+    if (size < FC_BATCH_HEADER || fc_read_head(bytes, out) < 0 || out->length > size) {
+        return FC_BAD_BATCH;
+    }
     return 0;
 }
 

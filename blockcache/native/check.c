@@ -1,4 +1,6 @@
 /* fc_check(): walks everything and compares it with what is counted. For tests and for inspecting a dead arena. */
+#include <string.h>
+
 #include "pyfastcache.h"
 
 typedef struct {
@@ -29,15 +31,17 @@ static int check_units_of(fc_arena *a, uint64_t at, const fc_block *b) {
 
 /* The block's batches are whole, and as many of them are in the index as it says. */
 static int check_batches(fc_arena *a, uint64_t at, const fc_block *b) {
-    const fc_partition *p = fc_partition_at(a, b->slot);
-    uint64_t live = 0, bytes = 0;
+    uint64_t live = 0, bytes = 0, used = sizeof(*b), sum = sizeof(*b);
+    uint32_t slot;
     fc_batch batch;
-    for (uint64_t used = sizeof(*b); used < b->used_bytes; used += batch.length) {
-        if (fc_read_batch(fc_at(a, at + used), b->used_bytes - used, &batch) < 0) {
+    int rc;
+    while ((rc = fc_block_step(a, b, &used, &slot, &batch)) > 0) {
+        sum += fc_owner_bytes(b) + batch.length;
+        if (slot >= a->partitions_touched) {
             return FC_BROKEN_BLOCK;
         }
-        const fc_entry *e = fc_tree_floor(a, p, batch.base);
-        if (e == NULL || e->position != at + used) {
+        const fc_entry *e = fc_tree_floor(a, fc_partition_at(a, slot), batch.base);
+        if (e == NULL || e->position != at + used - fc_footprint(a, batch.length)) {
             continue;
         }
         if (e->length != batch.length || fc_last(e) != batch.last || e->leader_epoch != batch.epoch) {
@@ -46,7 +50,7 @@ static int check_batches(fc_arena *a, uint64_t at, const fc_block *b) {
         live++;
         bytes += e->length;
     }
-    return live == b->live && bytes == b->live_bytes ? 0 : FC_BROKEN_BLOCK;
+    return rc == 0 && sum == b->used_bytes && live == b->live && bytes == b->live_bytes ? 0 : FC_BROKEN_BLOCK;
 }
 
 static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *sums) {
@@ -58,7 +62,7 @@ static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *
         return rc;
     }
     if (b->generation == 0 || b->generation > a->generation || b->used_bytes > (uint64_t)b->units * FC_UNIT ||
-        b->slot >= a->partitions_touched) {
+        b->filled_bytes > b->used_bytes || (b->slot >= a->partitions_touched && b->slot != FC_SHARED)) {
         return FC_BROKEN_BLOCK;
     }
     sums->units += b->units;
@@ -160,13 +164,18 @@ static int check_entry(fc_arena *a, const fc_partition *p, const fc_entry *e, co
     if (e->run_start != (uint32_t)(before == NULL || fc_end(before) != e->covers_from)) {
         return FC_BROKEN_RUNS;
     }
-    if (e->position < a->data_at || e->position + e->length > a->size_bytes) {
+    if (e->position < a->data_at || e->position + fc_footprint(a, e->length) > a->size_bytes) {
         return FC_BROKEN_ENTRY;
     }
     uint64_t at = fc_block_holding(a, e->position);
     const fc_block *b = fc_block_at(a, at);
-    int inside = e->position >= at + sizeof(*b) && e->position + e->length <= at + b->used_bytes;
-    return inside && b->state == FC_IN_FIFO && fc_partition_at(a, b->slot) == p ? 0 : FC_BROKEN_ENTRY;
+    uint64_t end = e->position + fc_footprint(a, e->length);
+    int inside = e->position >= at + sizeof(*b) && end <= at + b->filled_bytes;
+    uint32_t slot = b->slot;
+    if (inside && slot == FC_SHARED) {
+        memcpy(&slot, fc_at(a, e->position - FC_OWNER_BYTES), FC_OWNER_BYTES);
+    }
+    return inside && b->state == FC_IN_FIFO && fc_partition_at(a, slot) == p ? 0 : FC_BROKEN_ENTRY;
 }
 
 /* The leaves, left to right by their links. */
@@ -253,6 +262,14 @@ static int check_ghosts(fc_arena *a) {
     return 0;
 }
 
+/* What slow partitions append to is a shared block in the FIFO; no call is at work. */
+static int check_shared(fc_arena *a) {
+    uint64_t at = a->shared_block;
+    int in_fifo = at == 0 || (fc_bit(a, a->starts_at, fc_unit_of(a, at)) && fc_block_at(a, at)->slot == FC_SHARED &&
+                              fc_block_at(a, at)->state == FC_IN_FIFO);
+    return in_fifo && a->changes % 2 == 0 ? 0 : FC_BROKEN_BLOCK;
+}
+
 /* 0, or the first FC_BROKEN_* found. */
 int fc_check(fc_arena *a) {
     block_sums sums = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -260,6 +277,7 @@ int fc_check(fc_arena *a) {
     rc = rc < 0 ? rc : check_fifo(a, &sums);
     rc = rc < 0 ? rc : check_limbo(a, &sums);
     rc = rc < 0 ? rc : check_pool(a, &sums);
+    rc = rc < 0 ? rc : check_shared(a);
     rc = rc < 0 ? rc : check_partitions(a);
     return rc < 0 ? rc : check_ghosts(a);
 }

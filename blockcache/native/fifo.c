@@ -1,10 +1,6 @@
-/* Data blocks: opened at the FIFO's newest end, sealed, evicted from its oldest, kept in limbo while pinned.
+/* Data blocks: appended at the FIFO's newest end, evicted from its oldest, kept in limbo while pinned.
  * Invariants: a block in the FIFO has live entries (but for the one being opened); one in limbo has pins and none. */
-#include <string.h>
-
 #include "pyfastcache.h"
-
-_Static_assert(sizeof(fc_block) == 96, "a block's header is 96 bytes");
 
 /* The block of a handle, or NULL when the handle is stale. */
 fc_block *fc_block_of(fc_arena *a, uint64_t at, uint64_t generation) {
@@ -25,7 +21,7 @@ static uint64_t offset_of(fc_arena *a, const fc_block *b) {
     return (uint64_t)((const uint8_t *)b - (const uint8_t *)a);
 }
 
-static void append_newest(fc_arena *a, fc_block *b) {
+void fc_block_append(fc_arena *a, fc_block *b) {
     uint64_t at = offset_of(a, b);
     b->state = FC_IN_FIFO;
     b->prev = a->fifo_newest;
@@ -58,6 +54,9 @@ static void free_block(fc_arena *a, fc_block *b) {
     b->state = 0;
     fc_set_bit(a, a->starts_at, unit, 0);
     fc_units_give(a, unit, b->units);
+    if (a->observe) {
+        fc_pages_give(a, offset_of(a, b), (uint64_t)b->units * FC_UNIT);
+    }
 }
 
 static void enter_limbo(fc_arena *a, fc_block *b) {
@@ -75,10 +74,8 @@ static void enter_limbo(fc_arena *a, fc_block *b) {
 
 /* Takes a block without live entries out of the FIFO: freed, or in limbo while pinned. */
 static void retire(fc_arena *a, fc_block *b) {
-    fc_partition *p = fc_partition_at(a, b->slot);
-    if (p->open_block == offset_of(a, b)) {
-        p->open_block = 0;
-    }
+    uint64_t *open = b->slot == FC_SHARED ? &a->shared_block : &fc_partition_at(a, b->slot)->open_block;
+    *open = *open == offset_of(a, b) ? 0 : *open;
     unlink_block(a, b);
     a->blocks--;
     if (b->pins > 0) {
@@ -88,8 +85,7 @@ static void retire(fc_arena *a, fc_block *b) {
     }
 }
 
-static void count_lost(fc_arena *a, fc_block *b, uint64_t length) {
-    fc_partition *p = fc_partition_at(a, b->slot);
+static void count_lost(fc_arena *a, fc_partition *p, fc_block *b, uint64_t length) {
     b->live--;
     b->live_bytes -= length;
     p->entries--;
@@ -99,8 +95,8 @@ static void count_lost(fc_arena *a, fc_block *b, uint64_t length) {
 }
 
 /* An entry was invalidated (it is out of the index): its block is retired with its last one. */
-void fc_block_lost(fc_arena *a, fc_block *b, const fc_entry *e) {
-    count_lost(a, b, e->length);
+void fc_block_lost(fc_arena *a, fc_partition *p, fc_block *b, const fc_entry *e) {
+    count_lost(a, p, b, e->length);
     if (b->live == 0) {
         retire(a, b);
     }
@@ -128,24 +124,24 @@ void fc_block_unpin(fc_arena *a, fc_block *b) {
     }
 }
 
-/* Takes every entry that points into the block out of the index; fills `ghost` with what it was. */
-static void remove_entries(fc_arena *a, fc_block *b, fc_ghost *ghost) {
-    fc_partition *p = fc_partition_at(a, b->slot);
-    uint64_t at = offset_of(a, b);
+/* Takes every entry that points into the block out of the index; the ghost remembers it. */
+static void remove_entries(fc_arena *a, fc_block *b) {
+    uint64_t at = offset_of(a, b), used = sizeof(fc_block);
+    uint32_t slot;
     fc_batch batch;
-    *ghost = (fc_ghost){.first_offset = INT64_MAX, .first_admitted = b->opened, .last_admitted = b->written};
-    for (uint64_t used = sizeof(fc_block); used < b->used_bytes; used += batch.length) {
-        if (fc_read_batch(fc_at(a, at + used), b->used_bytes - used, &batch) < 0) {
-            return; /* cannot be: only whole batches were written */
-        }
+    while (fc_block_step(a, b, &used, &slot, &batch) > 0) {
+        fc_partition *p = fc_partition_at(a, slot);
         const fc_entry *e = fc_tree_floor(a, p, batch.base);
-        if (e == NULL || e->position != at + used) {
-            continue;
+        if (e == NULL || e->position != at + used - fc_footprint(a, batch.length)) {
+            continue; /* invalidated since, or of a partition that had this slot before */
         }
-        ghost->first_offset = e->covers_from < ghost->first_offset ? e->covers_from : ghost->first_offset;
-        ghost->next_offset = fc_end(e) > ghost->next_offset ? fc_end(e) : ghost->next_offset;
-        count_lost(a, b, e->length);
+        fc_ghost_add(a, slot, e);
+        count_lost(a, p, b, e->length);
+        p->evicted_end = fc_end(e) > p->evicted_end ? fc_end(e) : p->evicted_end;
         fc_index_remove(a, p, batch.base);
+        if (p->entries == 0) {
+            p->expect = p->evicted_end;
+        }
     }
 }
 
@@ -162,27 +158,16 @@ int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units) {
         a->reclaim_generation = b->generation;
         return FC_RECLAIM;
     }
-    uint32_t index = b->slot;
-    fc_partition *p = fc_partition_at(a, index);
-    int64_t tail_end = fc_end(fc_tree_last(a, p));
-    fc_ghost ghost;
     *unit = fc_unit_of(a, a->fifo_oldest);
     *units = b->pins > 0 ? 0 : b->units;
     a->evicted_blocks[reason]++;
     a->evicted_bytes += b->live_bytes;
-    remove_entries(a, b, &ghost);
+    remove_entries(a, b);
     retire(a, b);
-    fc_ghost_add(a, index, &ghost);
-    p->evicted_end = ghost.next_offset > p->evicted_end ? ghost.next_offset : p->evicted_end;
-    if (p->entries == 0) {
-        p->expect = tail_end;
-    }
     return 0;
 }
 
-/* The eliminator: evicts until at most `used_bytes` of the data pool are taken. Returns the number of blocks
- * evicted by this call, or FC_RECLAIM: call again. */
-int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
+static int64_t evict_to(fc_arena *a, uint64_t used_bytes) {
     int64_t evicted = 0;
     while ((a->data_units - a->free_units) * FC_UNIT > used_bytes) {
         uint64_t unit, units;
@@ -198,71 +183,16 @@ int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
     return evicted;
 }
 
+/* The eliminator: evicts until at most `used_bytes` of the data pool are taken. Returns the number of blocks
+ * evicted by this call, or FC_RECLAIM: call again. */
+int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
+    fc_begin(&a->changes);
+    int64_t rc = evict_to(a, used_bytes);
+    fc_done(&a->changes);
+    return rc;
+}
+
 /* The clock at which the oldest block's first batch was admitted; the present one when there is no block. */
 uint64_t fc_oldest_admitted(fc_arena *a) {
     return a->fifo_oldest == 0 ? a->admitted_bytes : fc_block_at(a, a->fifo_oldest)->opened;
-}
-
-/* Consecutive free units, evicting for them. Looks again only around what came free. */
-static int make_room(fc_arena *a, uint64_t want, uint64_t *found) {
-    *found = fc_units_take(a, want);
-    while (*found == UINT64_MAX) {
-        uint64_t unit, units;
-        int rc = fc_evict_oldest(a, FC_FOR_ROOM, &unit, &units);
-        if (rc == FC_NO_ROOM) {
-            *found = fc_units_take_within(a, 0, a->data_units, want);
-            return *found == UINT64_MAX ? FC_NO_ROOM : 0;
-        }
-        if (rc < 0) {
-            return rc;
-        }
-        uint64_t from = unit > want ? unit - want : 0;
-        uint64_t to = unit + units + want < a->data_units ? unit + units + want : a->data_units;
-        *found = fc_units_take_within(a, from, to, want);
-    }
-    return 0;
-}
-
-/* Opens a block for a partition that has none open, of `want_bytes` or, where all is pinned, `need_bytes`. */
-int fc_block_open(fc_arena *a, uint32_t index, uint64_t need_bytes, uint64_t want_bytes) {
-    uint64_t unit, units = fc_units(want_bytes + sizeof(fc_block));
-    int rc = make_room(a, units, &unit);
-    if (rc == FC_NO_ROOM) {
-        units = fc_units(need_bytes + sizeof(fc_block));
-        rc = make_room(a, units, &unit);
-    }
-    if (rc < 0) {
-        return rc;
-    }
-    uint64_t at = a->data_at + unit * FC_UNIT;
-    fc_block *b = fc_block_at(a, at);
-    memset(b, 0, sizeof(*b));
-    b->units = (uint32_t)units;
-    b->generation = ++a->generation;
-    b->slot = index;
-    b->used_bytes = sizeof(fc_block);
-    b->opened = a->admitted_bytes;
-    fc_set_bit(a, a->starts_at, unit, 1);
-    append_newest(a, b);
-    fc_partition_at(a, index)->open_block = at;
-    return 0;
-}
-
-/* Closes a partition's open block: gives back the units that it did not need, and fits the size of the next one to
- * the partition's rate. */
-void fc_block_seal(fc_arena *a, fc_partition *p) {
-    fc_block *b = fc_block_at(a, p->open_block);
-    uint64_t keep = fc_units(b->used_bytes), spare = b->units - keep;
-    uint64_t lasted = a->admitted_bytes - b->opened;
-    if (lasted < fc_data_bytes(a) / 16 && p->block_bytes * 2 <= a->block_max_bytes) {
-        p->block_bytes *= 2;
-    } else if (lasted > fc_data_bytes(a) / 4 && p->block_bytes / 2 >= a->block_min_bytes) {
-        p->block_bytes /= 2;
-    }
-    if (spare > 0) {
-        b->units = (uint32_t)keep;
-        fc_units_give(a, fc_unit_of(a, p->open_block) + keep, spare);
-        a->pinned_bytes -= b->pins > 0 ? spare * FC_UNIT : 0;
-    }
-    p->open_block = 0;
 }

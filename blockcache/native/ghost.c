@@ -1,19 +1,34 @@
-/* The ghost: a bounded ring of what was evicted, so that a miss knows its age. Chained newest first by partition. */
+/* The ghost: a bounded ring of what was evicted, so that a miss knows its age. Chained newest first by partition.
+ * What follows on a partition's newest ghost, in offsets and closely in age, makes that one longer. */
 #include "pyfastcache.h"
 
 _Static_assert(sizeof(fc_ghost) == 48, "a ghost is 48 bytes");
 
-void fc_ghost_add(fc_arena *a, uint32_t index, const fc_ghost *ghost) {
+static fc_ghost *find_newest(fc_arena *a, uint32_t index) {
+    const fc_partition *p = fc_partition_at(a, index);
+    if (p->ghost == 0 || a->ghosts_written - p->ghost >= a->ghosts_max) {
+        return NULL;
+    }
+    fc_ghost *g = fc_ghost_at(a, p->ghost - 1);
+    return g->slot == index && g->generation == p->generation ? g : NULL;
+}
+
+/* The entry is being evicted. */
+void fc_ghost_add(fc_arena *a, uint32_t index, const fc_entry *e) {
     fc_partition *p = fc_partition_at(a, index);
-    fc_ghost *g = fc_ghost_at(a, a->ghosts_written);
-    *g = *ghost;
-    g->slot = index;
-    g->generation = p->generation;
-    g->before = p->ghost;
+    fc_ghost *g = find_newest(a, index);
+    if (g != NULL && g->next_offset == e->covers_from && g->last_admitted <= e->admitted &&
+        e->admitted - g->first_admitted <= fc_data_bytes(a) / 64) {
+        g->next_offset = fc_end(e);
+        g->last_admitted = e->admitted;
+        return;
+    }
+    g = fc_ghost_at(a, a->ghosts_written);
+    *g = (fc_ghost){e->covers_from, fc_end(e), e->admitted, e->admitted, p->ghost, index, p->generation};
     p->ghost = ++a->ghosts_written;
 }
 
-/* The clock at which an evicted offset was admitted (between the block's first and last batch by share), or -1. */
+/* The clock at which an evicted offset was admitted (between the first and the last batch by share), or -1. */
 int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset) {
     const fc_partition *p = fc_partition_at(a, index);
     uint64_t number = p->ghost;
@@ -23,7 +38,8 @@ int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset) {
             return -1;
         }
         if (g->first_offset <= offset && offset < g->next_offset) {
-            double share = (double)(offset - g->first_offset) / (double)(g->next_offset - g->first_offset);
+            int64_t steps = g->next_offset - 1 - g->first_offset;
+            double share = steps > 0 ? (double)(offset - g->first_offset) / (double)steps : 0;
             double span = (double)(g->last_admitted - g->first_admitted);
             return (int64_t)(g->first_admitted + (uint64_t)(span * share));
         }

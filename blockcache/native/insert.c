@@ -40,34 +40,24 @@ static int plan_batch(fc_arena *a, const fc_partition *p, const fc_batch *batch)
     return STORE;
 }
 
-/* Index nodes for one insertion, and a place in the partition's open block. */
-static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining) {
-    fc_partition *p = fc_partition_at(a, index);
-    while (fc_tree_room(a) < (uint64_t)p->height + 1) {
+/* Index nodes for one insertion, and a place in a block. */
+static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at) {
+    while (fc_tree_room(a) < (uint64_t)fc_partition_at(a, index)->height + 1) {
         uint64_t unit, units;
         int rc = fc_evict_oldest(a, FC_FOR_INDEX, &unit, &units);
         if (rc < 0) {
             return rc;
         }
     }
-    if (p->open_block != 0) {
-        const fc_block *b = fc_block_at(a, p->open_block);
-        int fits = (uint64_t)b->units * FC_UNIT - b->used_bytes >= length;
-        if (fits && a->admitted_bytes - b->opened <= fc_data_bytes(a) / 4) {
-            return 0;
-        }
-        fc_block_seal(a, p);
-    }
-    uint64_t want = remaining + sizeof(fc_block);
-    want = want < a->block_max_bytes ? want : a->block_max_bytes;
-    want = (want > p->block_bytes ? want : p->block_bytes) - sizeof(fc_block);
-    return fc_block_open(a, index, length, want > length ? want : length);
+    return fc_block_for(a, index, length, remaining, at);
 }
 
-static void store(fc_arena *a, fc_partition *p, const fc_batch *batch, int64_t covers_from) {
-    fc_block *b = fc_block_at(a, p->open_block);
-    uint64_t position = p->open_block + b->used_bytes;
-    memcpy(fc_at(a, position), batch->bytes, batch->length);
+static void store(fc_arena *a, uint32_t index, uint64_t at, const fc_batch *batch, int64_t covers_from) {
+    fc_partition *p = fc_partition_at(a, index);
+    fc_block *b = fc_block_at(a, at);
+    uint64_t owner = fc_owner_bytes(b), position = at + b->filled_bytes + owner;
+    memcpy(fc_at(a, position - owner), &index, owner);
+    memcpy(fc_at(a, position), batch->bytes, fc_footprint(a, batch->length));
     a->admitted_bytes += batch->length;
     a->admitted_batches++;
     fc_entry entry = {.covers_from = covers_from,
@@ -80,13 +70,17 @@ static void store(fc_arena *a, fc_partition *p, const fc_batch *batch, int64_t c
     fc_index_add(a, p, &entry);
     b->opened = b->live == 0 && b->used_bytes == sizeof(fc_block) ? a->admitted_bytes : b->opened;
     b->written = a->admitted_bytes;
-    b->used_bytes += batch->length;
+    b->used_bytes += owner + batch->length;
+    b->filled_bytes += owner + fc_footprint(a, batch->length);
     b->live++;
     b->live_bytes += batch->length;
     p->entries++;
     p->live_bytes += batch->length;
     a->entries++;
     a->live_bytes += batch->length;
+    if (owner > 0) {
+        fc_count_rate(a, p, batch->length);
+    }
 }
 
 /* Returns what became of the batch, or a negative error with nothing changed but evictions. */
@@ -103,26 +97,20 @@ static int insert_batch(fc_arena *a, uint32_t index, const fc_batch *batch, uint
     if (plan != STORE) {
         return plan;
     }
-    int rc = reserve(a, index, batch->length, remaining);
+    uint64_t at;
+    int rc = reserve(a, index, batch->length, remaining, &at);
     if (rc == FC_NO_ROOM) {
         return SKIP;
     }
     if (rc < 0) {
         return rc;
     }
-    store(a, p, batch, covers_from);
+    store(a, index, at, batch, covers_from);
     return STORE;
 }
 
-/* Stores what of the run is new. Returns 0, also where it stopped at a conflict (out->conflict_offset, nothing stored
- * from there on); FC_RECLAIM: offer the block that the header names and call again with `out` as it is. */
-int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out) {
-    if (fc_partition_of(a, slot) == NULL) {
-        return FC_STALE;
-    }
-    if (out->position == 0 && scan_run(run, size, out->covers_from) < 0) {
-        return FC_BAD_BATCH;
-    }
+/* Stores the batches of the run from out->position on. */
+static int insert_run(fc_arena *a, uint32_t index, const uint8_t *run, uint64_t size, fc_inserted *out) {
     while (out->position < size) {
         fc_batch batch;
         uint64_t remaining = size - out->position;
@@ -133,7 +121,7 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
             out->first_offset = out->next_offset = batch.base;
             out->conflict_offset = -1;
         }
-        int done = insert_batch(a, fc_index_of_slot(slot), &batch, remaining, out->covers_from);
+        int done = insert_batch(a, index, &batch, remaining, out->covers_from);
         if (done < 0) {
             return done;
         }
@@ -150,4 +138,19 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
         out->position += batch.length;
     }
     return 0;
+}
+
+/* Stores what of the run is new. Returns 0, also where it stopped at a conflict (out->conflict_offset, nothing stored
+ * from there on); FC_RECLAIM: offer the block that the header names and call again with `out` as it is. */
+int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out) {
+    if (fc_partition_of(a, slot) == NULL) {
+        return FC_STALE;
+    }
+    if (out->position == 0 && scan_run(run, size, out->covers_from) < 0) {
+        return FC_BAD_BATCH;
+    }
+    fc_begin(&a->changes);
+    int rc = insert_run(a, fc_index_of_slot(slot), run, size, out);
+    fc_done(&a->changes);
+    return rc;
 }

@@ -1,4 +1,6 @@
 /* Reads: contiguous whole batches as segments with pins, the edges that admission asks for, ages. */
+#include <string.h>
+
 #include "pyfastcache.h"
 
 _Static_assert(sizeof(fc_segment) == 32, "a segment is 32 bytes");
@@ -25,22 +27,33 @@ static int add_segment(fc_arena *a, fc_hit *out, const fc_entry *e) {
         *s = (fc_segment){e->position, e->length, at, fc_block_at(a, at)->generation};
         out->segments++;
     }
-    out->size_bytes += e->length;
-    out->next_offset = fc_end(e);
     return 1;
 }
 
+/* Pins what the hit points into, unless it is better copied: many small pieces, or the pin limit is reached. */
 static void pin_segments(fc_arena *a, fc_hit *out) {
     uint64_t more = 0;
     for (uint64_t i = 0; i < out->segments; i++) {
         const fc_block *b = fc_block_at(a, out->segment[i].block);
         more += b->pins == 0 ? (uint64_t)b->units * FC_UNIT : 0;
     }
-    out->pinned = a->pinned_bytes + more <= a->pin_limit_bytes;
-    a->copied_lookups += out->pinned ? 0 : 1;
+    int gathered = out->segments > 1 && out->size_bytes < out->segments * FC_GATHER_BYTES;
+    int limited = a->pinned_bytes + more > a->pin_limit_bytes;
+    out->pinned = !gathered && !limited;
+    a->gathered_lookups += gathered;
+    a->copied_lookups += !gathered && limited;
     for (uint64_t i = 0; i < out->segments && out->pinned; i++) {
         fc_block_pin(a, fc_block_at(a, out->segment[i].block));
     }
+}
+
+/* Copies a hit's bytes, in order, to `out`: for one that holds no pins, before anything else is called. */
+int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out) {
+    for (uint64_t i = 0; i < hit->segments; i++) {
+        memcpy(out, fc_at(a, hit->segment[i].position), hit->segment[i].length);
+        out += hit->segment[i].length;
+    }
+    return 0;
 }
 
 static int64_t tail_end(fc_arena *a, const fc_partition *p) {
@@ -49,9 +62,10 @@ static int64_t tail_end(fc_arena *a, const fc_partition *p) {
 }
 
 /* Whole batches from the one that answers `offset`, each ending below `limit_offset`, within `max_bytes` (the first
- * may exceed it if `at_least_one`). FC_NOT_STORED where nothing covers the offset and the tail does not end there. */
-int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
-              int at_least_one, fc_hit *out) {
+ * may exceed it if `at_least_one`): where they end, how much they are, in which pieces they lie.
+ * FC_NOT_STORED where nothing covers the offset and the tail does not end there. */
+static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
+                fc_hit *out, int with_segments) {
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -66,16 +80,33 @@ int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, u
     out->pinned = 1;
     while (e != NULL && fc_last(e) < limit_offset) {
         int fits = out->size_bytes + e->length <= max_bytes || (out->size_bytes == 0 && at_least_one);
-        if (!fits || !add_segment(a, out, e)) {
+        if (!fits || (with_segments && !add_segment(a, out, e))) {
             break;
         }
+        out->size_bytes += e->length;
+        out->next_offset = fc_end(e);
         e = next_entry(a, e);
         if (e != NULL && e->run_start) {
             break;
         }
     }
-    pin_segments(a, out);
     return 0;
+}
+
+/* What fc_lookup would find, in an observing arena too: next_offset and size_bytes only, nothing pinned. */
+int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
+            fc_hit *out) {
+    return walk(a, slot, offset, limit_offset, max_bytes, at_least_one, out, 0);
+}
+
+/* The same with segments, pinned or to be gathered at once (out->pinned 0). FC_NOT_STORED from an observing arena. */
+int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+              int at_least_one, fc_hit *out) {
+    int rc = a->observe ? FC_NOT_STORED : walk(a, slot, offset, limit_offset, max_bytes, at_least_one, out, 1);
+    if (rc == 0) {
+        pin_segments(a, out);
+    }
+    return rc;
 }
 
 /* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */

@@ -30,10 +30,13 @@ int fc_format(fc_arena *a, const fc_config *config) {
     a->nodes_touched = 1;
     a->block_min_bytes = config->block_min_bytes;
     a->block_max_bytes = config->block_max_bytes;
+    a->shared_bytes = config->shared_bytes;
     a->pin_limit_bytes = config->pin_limit_bytes;
+    a->observe = config->observe;
     if (a->data_at + 16 * FC_UNIT > a->size_bytes || a->partitions_max == 0 || a->ghosts_max == 0 ||
         a->partitions_max >= 1u << FC_SLOT_BITS || a->nodes_max < 16 || a->nodes_max >= FC_NONE ||
-        a->block_min_bytes < FC_UNIT || a->block_min_bytes > a->block_max_bytes) {
+        a->block_min_bytes < FC_UNIT || a->block_min_bytes > a->block_max_bytes ||
+        a->shared_bytes > a->block_max_bytes) {
         return FC_TOO_SMALL;
     }
     a->data_units = (a->size_bytes - a->data_at) / FC_UNIT;
@@ -57,16 +60,25 @@ fc_partition *fc_partition_of(fc_arena *a, int64_t slot) {
     return is_open ? p : NULL;
 }
 
-/* Takes a slot for a partition that has none. Returns the handle (generation and place), or FC_FULL. */
-int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index) {
+/* The place of a partition slot that is not open, or the maximum. */
+static uint64_t take_place(fc_arena *a) {
     uint64_t place_of = a->partitions_touched;
     if (a->partitions_free != 0) {
         place_of = a->partitions_free - 1;
         a->partitions_free = fc_partition_at(a, place_of)->next_free;
-    } else if (place_of == a->partitions_max) {
-        return FC_FULL;
-    } else {
+    } else if (place_of < a->partitions_max) {
         a->partitions_touched++;
+    }
+    return place_of;
+}
+
+/* Takes a slot for a partition that has none. Returns the handle (generation and place), or FC_FULL. */
+int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index) {
+    fc_begin(&a->changes);
+    uint64_t place_of = take_place(a);
+    if (place_of == a->partitions_max) {
+        fc_done(&a->changes);
+        return FC_FULL;
     }
     fc_partition *p = fc_partition_at(a, place_of);
     uint32_t generation = p->generation + 1;
@@ -76,8 +88,9 @@ int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index) {
     p->generation = generation;
     p->expect = -1;
     p->evicted_end = -1;
-    p->block_bytes = a->block_min_bytes;
+    p->block_bytes = a->shared_bytes > 0 ? 0 : a->block_min_bytes;
     a->partitions_open++;
+    fc_done(&a->changes);
     return (int64_t)((uint64_t)generation << FC_SLOT_BITS | place_of);
 }
 
@@ -86,7 +99,7 @@ static void invalidate(fc_arena *a, fc_partition *p, const fc_entry *entry, int 
     fc_block *b = fc_block_at(a, fc_block_holding(a, e.position));
     fc_index_remove(a, p, e.base_offset);
     a->invalidated_bytes[reason] += e.length;
-    fc_block_lost(a, b, &e);
+    fc_block_lost(a, p, b, &e);
 }
 
 /* Drops from the newest end every batch that ends at or above the offset. */
@@ -103,11 +116,13 @@ int fc_drop(fc_arena *a, int64_t slot) {
     if (p == NULL) {
         return FC_STALE;
     }
+    fc_begin(&a->changes);
     cut_from(a, p, INT64_MIN, FC_DROPPED);
     p->generation++;
     p->next_free = a->partitions_free;
     a->partitions_free = fc_index_of_slot(slot) + 1u;
     a->partitions_open--;
+    fc_done(&a->changes);
     return 0;
 }
 
@@ -126,6 +141,7 @@ int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset) {
     if (p == NULL) {
         return FC_STALE;
     }
+    fc_begin(&a->changes);
     const fc_entry *last = fc_tree_last(a, p);
     if (last != NULL) {
         p->expect = fc_end(last);
@@ -133,6 +149,7 @@ int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset) {
     cut_from(a, p, from_offset, FC_TRUNCATED);
     p->expect = p->expect > from_offset ? from_offset : p->expect;
     p->evicted_end = p->evicted_end > from_offset ? from_offset : p->evicted_end;
+    fc_done(&a->changes);
     return 0;
 }
 
@@ -145,6 +162,7 @@ int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset) {
     if (log_start_offset <= p->log_start) {
         return 0;
     }
+    fc_begin(&a->changes);
     p->log_start = log_start_offset;
     const fc_entry *last = fc_tree_last(a, p);
     if (last != NULL) {
@@ -160,5 +178,6 @@ int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset) {
         int64_t upto = first->base_offset < log_start_offset ? first->base_offset : log_start_offset;
         first->covers_from = first->covers_from > upto ? first->covers_from : upto;
     }
+    fc_done(&a->changes);
     return 0;
 }

@@ -2,7 +2,8 @@
  *
  * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files, locks.
  * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; one caller at a time;
- * errors are negative ints; a block is in exactly one state: free, in the FIFO, or in limbo (see check.c).
+ * errors are negative ints; a block is in exactly one state: free, in the FIFO, or in limbo (see check.c); `changes`
+ * is odd while a call changes what it stands in, so that a reader beside (inspect.py) knows what it read half done.
  *
  *   0            +-------------------------+
  *                | fc_arena                |  this header: sections, pools, FIFO ends, counts
@@ -14,8 +15,12 @@
  *   data_at      | FC_UNIT[data_units]     |  the data pool
  *   size_bytes   +-------------------------+
  *
- *   a data block, 1..n consecutive units:  | fc_block | batch | batch | ... | unused |
- *                                                     used_bytes (header included) ^
+ *   a data block, 1..n consecutive units, of one partition (an own block) or of all slow ones (the shared block):
+ *     own     | fc_block | batch | batch | ...                        | unused |
+ *     shared  | fc_block | slot  | batch | slot | batch | ...         | unused |    slot: FC_OWNER_BYTES
+ *     observe | fc_block | head  | head  | ...  | never touched ...            |    head: FC_BATCH_HEADER bytes
+ *                                               ^ filled_bytes        ^ used_bytes (headers included; the same but
+ *                                                                       in an observing arena)
  * The part between the cdef marks is fed to cffi unchanged. */
 #ifndef PYFASTCACHE_H
 #define PYFASTCACHE_H
@@ -23,15 +28,18 @@
 #include <stdint.h>
 /* cdef begin */
 #define FC_MAGIC 0x7961626572734631
-#define FC_LAYOUT 1
+#define FC_LAYOUT 2
 #define FC_UNIT 1024
-#define FC_LEAF_MAX 21
-#define FC_INNER_MAX 63
-#define FC_HEIGHT_MAX 8
+#define FC_LEAF_MAX 5
+#define FC_INNER_MAX 15
+#define FC_HEIGHT_MAX 11
 #define FC_SEGMENTS_MAX 512
 #define FC_HIT_HEAD 4
 #define FC_SLOT_BITS 24
+#define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
+#define FC_OWNER_BYTES 4  /* before each batch of a shared block: its partition's place */
+#define FC_GATHER_BYTES 4096 /* a hit in pieces smaller than this, on average, is worth a copy */
 
 #define FC_BAD_BATCH -1   /* the caller's bytes are no run of whole v2 batches, or lie below covers_from */
 #define FC_STALE -2       /* a handle (slot, pin) whose generation has passed */
@@ -64,9 +72,11 @@ typedef struct {
     uint64_t partitions_max;
     uint64_t ghosts_max;
     uint64_t nodes_max;
-    uint64_t block_min_bytes;   /* a partition's first block; doubled while it fills quickly */
+    uint64_t block_min_bytes;   /* a partition's first own block; doubled while it fills quickly */
     uint64_t block_max_bytes;
+    uint64_t shared_bytes;      /* the shared block of slow partitions; 0: every partition has its own */
     uint64_t pin_limit_bytes;   /* bytes of pinned blocks, limbo included; beyond it a lookup does not pin */
+    uint64_t observe;           /* 1: batches are placed and counted, but only their headers stored */
 } fc_config;
 
 typedef struct {                /* 512 bytes */
@@ -86,8 +96,11 @@ typedef struct {                /* 512 bytes */
     uint64_t admitted_batches, kept_batches, conflicts, skipped_batches, skipped_bytes;
     uint64_t evicted_blocks[3], evicted_bytes; /* by FC_FOR_* */
     uint64_t invalidated_bytes[3];             /* by FC_TRUNCATED... */
-    uint64_t limbo_entered, copied_lookups, lookups;
-    uint64_t spare[9];
+    uint64_t limbo_entered, copied_lookups, gathered_lookups, lookups;
+    uint64_t shared_block, shared_bytes;       /* appended to by slow partitions; 0 none */
+    uint64_t observe;
+    uint64_t changes;                          /* odd while a call changes the arena */
+    uint64_t spare[4];
 } fc_arena;
 
 typedef struct {                /* 128 bytes */
@@ -99,11 +112,12 @@ typedef struct {                /* 128 bytes */
     int64_t log_start;          /* batches that end at or below it do not enter */
     int64_t evicted_end;        /* the highest end offset that the FIFO has let go, -1 none */
     uint64_t open_block;        /* appended to; 0 none */
-    uint64_t block_bytes;       /* size of the next block */
+    uint64_t block_bytes;       /* size of the next block; 0: the shared one */
     uint64_t entries, live_bytes;
     uint64_t ghost;             /* number of its newest ghost + 1; 0 none */
     uint64_t next_free;
-    uint64_t spare[3];
+    uint64_t window_opened, window_bytes;  /* since when, on the clock, and how much went to the shared block */
+    uint64_t changes;           /* odd while its index changes */
 } fc_partition;
 
 typedef struct {                /* 48 bytes: one batch */
@@ -123,12 +137,12 @@ typedef struct {                /* 16 bytes: one child */
     uint32_t starts;            /* entries below that start a run */
 } fc_item;
 
-typedef struct {                /* 1024 bytes */
+typedef struct {                /* 256 bytes */
     uint32_t level, count;      /* level 0 = leaf */
     uint32_t prev, next;        /* neighbour leaves; next also links free nodes */
     union {
-        fc_entry entry[21];
-        fc_item item[63];
+        fc_entry entry[5];
+        fc_item item[15];
     };
 } fc_node;
 
@@ -137,13 +151,14 @@ typedef struct {                /* 96 bytes, at a block's start */
     uint64_t generation;
     uint64_t prev, next;        /* in the FIFO or in limbo; offsets, 0 = none */
     uint32_t pins, offered;     /* offered: its owners were asked once to let go */
-    uint32_t slot, live;        /* live: entries that point into it */
+    uint32_t slot, live;        /* slot: FC_SHARED in a shared block; live: entries that point into it */
     uint64_t used_bytes, live_bytes;
     uint64_t opened, written;   /* clock when the first batch came, and the last */
-    uint64_t spare[2];
+    uint64_t filled_bytes;      /* where the next batch goes */
+    uint64_t spare;
 } fc_block;
 
-typedef struct {                /* 48 bytes: an evicted block */
+typedef struct {                /* 48 bytes: evicted batches, consecutive in offsets and close in age */
     int64_t first_offset, next_offset;
     uint64_t first_admitted, last_admitted;
     uint64_t before;            /* number of the partition's ghost before this one + 1 */
@@ -187,6 +202,9 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
+int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out);
+int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
+            fc_hit *out);
 int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count);
 int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
@@ -195,6 +213,8 @@ int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
 uint64_t fc_oldest_admitted(fc_arena *a);
+/* pages.c */
+int fc_prefault(fc_arena *a, uint64_t from, uint64_t size);
 /* check.c */
 int fc_check(fc_arena *a);
 /* cdef end */
@@ -233,6 +253,17 @@ static inline int64_t fc_last(const fc_entry *e) { return e->base_offset + (int6
 static inline int64_t fc_end(const fc_entry *e) { return fc_last(e) + 1; }
 static inline uint64_t fc_units(uint64_t bytes) { return (bytes + FC_UNIT - 1) / FC_UNIT; }
 static inline uint64_t fc_unit_of(fc_arena *a, uint64_t offset) { return (offset - a->data_at) / FC_UNIT; }
+/* How many bytes of a batch are there: all, or in an observing arena its header. */
+static inline uint64_t fc_footprint(const fc_arena *a, uint64_t length) {
+    return a->observe ? FC_BATCH_HEADER : length;
+}
+static inline uint64_t fc_owner_bytes(const fc_block *b) { return b->slot == FC_SHARED ? FC_OWNER_BYTES : 0; }
+/* Around what a reader beside must not see half done; not nested. */
+static inline void fc_begin(uint64_t *changes) {
+    __atomic_store_n(changes, *changes + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void fc_done(uint64_t *changes) { __atomic_store_n(changes, *changes + 1, __ATOMIC_RELEASE); }
 static inline uint64_t fc_data_bytes(fc_arena *a) { return a->data_units * FC_UNIT; }
 
 /* partition.c */
@@ -240,6 +271,7 @@ fc_partition *fc_partition_of(fc_arena *a, int64_t slot);
 uint32_t fc_index_of_slot(int64_t slot);
 /* batch.c */
 int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out);
+int fc_read_head(const uint8_t *bytes, fc_batch *out);
 int fc_same_batch(const uint8_t *stored, const fc_batch *batch);
 /* units.c */
 uint64_t fc_units_take(fc_arena *a, uint64_t units);
@@ -250,17 +282,22 @@ void fc_set_bit(fc_arena *a, uint64_t map_at, uint64_t i, int value);
 uint64_t fc_find_bit(fc_arena *a, uint64_t map_at, uint64_t from, uint64_t to, int value);
 uint64_t fc_find_bit_before(fc_arena *a, uint64_t map_at, uint64_t from);
 uint64_t fc_count_bits(fc_arena *a, uint64_t map_at);
+/* blocks.c */
+int fc_block_for(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at);
+int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot, fc_batch *batch);
+void fc_count_rate(fc_arena *a, fc_partition *p, uint64_t length);
 /* fifo.c */
 fc_block *fc_block_of(fc_arena *a, uint64_t at, uint64_t generation);
-int fc_block_open(fc_arena *a, uint32_t index, uint64_t need_bytes, uint64_t want_bytes);
-void fc_block_seal(fc_arena *a, fc_partition *p);
-void fc_block_lost(fc_arena *a, fc_block *b, const fc_entry *e);
+void fc_block_append(fc_arena *a, fc_block *b);
+void fc_block_lost(fc_arena *a, fc_partition *p, fc_block *b, const fc_entry *e);
 void fc_block_pin(fc_arena *a, fc_block *b);
 void fc_block_unpin(fc_arena *a, fc_block *b);
 uint64_t fc_block_holding(fc_arena *a, uint64_t position);
 int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units);
+/* pages.c */
+void fc_pages_give(fc_arena *a, uint64_t from, uint64_t size);
 /* ghost.c */
-void fc_ghost_add(fc_arena *a, uint32_t index, const fc_ghost *ghost);
+void fc_ghost_add(fc_arena *a, uint32_t index, const fc_entry *e);
 int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset);
 /* tree.c: a B+ tree of entries by base offset, with the number of run starts below each child */
 void fc_tree_descend(fc_arena *a, const fc_partition *p, int64_t key, fc_path *path);

@@ -89,6 +89,7 @@ fc_entry *fc_run_at_or_before(fc_arena *a, const fc_partition *p, int64_t base_o
 
 /* Adds an entry that overlaps none; its coverage is cut to what is not stored, its run_start is found. */
 void fc_index_add(fc_arena *a, fc_partition *p, fc_entry *entry) {
+    fc_begin(&p->changes);
     const fc_entry *before = fc_tree_floor(a, p, entry->base_offset);
     if (before != NULL && entry->covers_from < fc_end(before)) {
         entry->covers_from = fc_end(before);
@@ -99,14 +100,17 @@ void fc_index_add(fc_arena *a, fc_partition *p, fc_entry *entry) {
         fc_tree_mark(a, p, after->base_offset, 0);
     }
     fc_tree_insert(a, p, entry);
+    fc_done(&p->changes);
 }
 
 void fc_index_remove(fc_arena *a, fc_partition *p, int64_t base_offset) {
+    fc_begin(&p->changes);
     const fc_entry *after = fc_tree_after(a, p, base_offset);
     if (after != NULL && !after->run_start) {
         fc_tree_mark(a, p, after->base_offset, 1);
     }
     fc_tree_remove(a, p, base_offset);
+    fc_done(&p->changes);
 }
 
 /* It became known that nothing lies between `covers_from` and an entry that is there. */
@@ -119,8 +123,10 @@ void fc_index_cover(fc_arena *a, fc_partition *p, int64_t base_offset, int64_t c
     if (before != NULL && covers_from < fc_end(before)) {
         covers_from = fc_end(before);
     }
+    fc_begin(&p->changes);
     entry->covers_from = covers_from;
     if (before != NULL && entry->run_start && covers_from == fc_end(before)) {
         fc_tree_mark(a, p, base_offset, 0);
     }
+    fc_done(&p->changes);
 }

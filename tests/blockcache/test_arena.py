@@ -91,7 +91,7 @@ def test_the_smallest_arena() -> None:
 
 def test_sections_that_do_not_fit() -> None:
     with pytest.raises(ArenaError, match="cannot hold these sections"):
-        BlockCache(SIZE, index_nodes=60)
+        BlockCache(SIZE, index_nodes=240)
 
 
 def test_release_is_idempotent_and_empties_the_views() -> None:

@@ -240,14 +240,39 @@ def test_drop_forgets_all(cache: BlockCache, slot: int) -> None:
     assert (statistics.entries, statistics.block_bytes_used, statistics.dropped_bytes) == (0, 0, 20000)
 
 
+def scattered(size: int) -> BlockCache:
+    """600 batches of `size` bytes in blocks of one batch each."""
+    block_bytes = (size + 96 + 1023) // 1024 * 1024
+    cache = BlockCache(
+        8 * MIB,
+        block_min_bytes=block_bytes,
+        block_max_bytes=block_bytes,
+        shared_block_bytes=0,
+        pin_limit_bytes=8 * MIB,
+    )
+    insert(cache, cache.open(TOPIC, 0), build_run(0, 600, size=size))
+    return cache
+
+
 def test_segments_are_bounded() -> None:
-    cache = BlockCache(4 * MIB, block_min_bytes=1024, block_max_bytes=1024, pin_limit_bytes=4 * MIB)
-    slot = cache.open(TOPIC, 0)
-    insert(cache, slot, build_run(0, 600, size=900))
-    hit = cache.lookup(slot, 0, FOREVER, FOREVER)
+    cache = scattered(4096)
+    hit = cache.lookup(cache.open(TOPIC, 0), 0, FOREVER, FOREVER)
     assert hit is not None
     assert (len(hit.views), hit.pins, hit.next_offset) == (512, 512, 512)
     hit.release()
+
+
+def test_small_scattered_pieces_are_gathered_into_a_copy() -> None:
+    cache = scattered(4095)
+    hit = cache.lookup(cache.open(TOPIC, 0), 0, FOREVER, FOREVER)
+    assert hit is not None
+    assert (len(hit.views), hit.pins, hit.next_offset) == (1, 0, 512)
+    assert bytes(hit.views[0]) == build_run(0, 512, size=4095) and hit.views[0].readonly
+    one = cache.lookup(cache.open(TOPIC, 0), 7, 8, FOREVER)
+    assert one is not None and one.pins == 1
+    one.release()
+    statistics = cache.statistics()
+    assert (statistics.gathered_lookups, statistics.copied_lookups, statistics.pins) == (1, 0, 0)
 
 
 def test_a_deep_index_in_any_order() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
@@ -82,12 +82,22 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = BlockCache(
-            64 * 1024, max_partitions=PARTITIONS, max_ghosts=4, index_nodes=16, pin_limit_bytes=8 * 1024
-        )
-        self.partitions = [Partition(self.cache.open(bytes(16), i)) for i in range(PARTITIONS)]
         self.held: list[tuple[Hit, bytes]] = []
         self.evicted_bytes = 0
+
+    @initialize(shared_bytes=st.sampled_from([0, 4096, 8192]))
+    def begin(self, shared_bytes: int) -> None:
+        self.cache = BlockCache(
+            64 * 1024,
+            max_partitions=PARTITIONS,
+            max_ghosts=4,
+            index_nodes=32,
+            block_min_bytes=1024 if shared_bytes == 0 else 4096,
+            block_max_bytes=1024 if shared_bytes == 0 else 8192,
+            shared_block_bytes=shared_bytes,
+            pin_limit_bytes=12 * 1024,
+        )
+        self.partitions = [Partition(self.cache.open(bytes(16), i)) for i in range(PARTITIONS)]
 
     def forget_evicted(self) -> None:
         lost = 0

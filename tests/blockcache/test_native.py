@@ -22,7 +22,7 @@ SIZES = {
     "fc_partition": 128,
     "fc_entry": 48,
     "fc_item": 16,
-    "fc_node": 1024,
+    "fc_node": 256,
     "fc_block": 96,
     "fc_ghost": 48,
     "fc_segment": 32,
@@ -68,17 +68,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("seed", "steps", "arena_bytes"), [
-    (1, 8000, 64 << 10),
-    (2, 8000, 128 << 10),
-    (3, 8000, 256 << 10),
-    (4, 10000, 512 << 10),
-    (5, 40000, 4 << 20),
+@pytest.mark.parametrize(("seed", "steps", "arena_bytes", "shared_bytes"), [
+    (1, 8000, 64 << 10, 0),
+    (2, 8000, 128 << 10, 0),
+    (3, 8000, 128 << 10, 4 << 10),
+    (4, 8000, 256 << 10, 16 << 10),
+    (5, 10000, 512 << 10, 32 << 10),
+    (6, 40000, 4 << 20, 64 << 10),
 ])  # fmt: skip
-def test_random_operations_under_sanitizers(driver: Path, seed: int, steps: int, arena_bytes: int) -> None:
-    done = subprocess.run(
-        [driver, str(seed), str(steps), str(arena_bytes)], capture_output=True, text=True, check=False
-    )
+def test_random_operations_under_sanitizers(
+    driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int
+) -> None:
+    command = [driver, *map(str, (seed, steps, arena_bytes, shared_bytes))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
     assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5 and int(counted["limbo"]) > 10

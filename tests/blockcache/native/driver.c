@@ -1,6 +1,6 @@
 /* Random operations on the cache, compared with a plain log per partition; built with sanitizers by test_native.py.
  *
- * usage: driver SEED STEPS ARENA_BYTES. The truth is what a broker's log would hold; whatever the cache returns must
+ * usage: driver SEED STEPS ARENA_BYTES SHARED_BYTES. The truth is what a broker's log would hold; whatever the cache returns must
  * be those bytes, in that order. What the cache has let go of is its own business.
  * fc_check() after every step in a tiny arena, less often in a larger one. */
 #include <stdio.h>
@@ -213,6 +213,21 @@ static void check_bytes(const world *w, const fc_hit *hit, const uint8_t *expect
         at += s->length;
     }
     MUST(at == hit->size_bytes);
+    if (!hit->pinned) {
+        uint8_t *copy = malloc(at + 1);
+        MUST(fc_gather(w->arena, hit, copy) == 0 && memcmp(copy, expected, at) == 0);
+        free(copy);
+    }
+}
+
+/* Without segments it is the same answer, or one that goes on behind the last segment. */
+static void check_span(const world *w, const partition_log *p, int64_t offset, int64_t limit, uint64_t max_bytes,
+                       int at_least_one, const fc_hit *hit) {
+    static fc_hit span;
+    MUST(fc_span(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &span) == 0);
+    MUST(span.segments == 0);
+    MUST(hit->segments == FC_SEGMENTS_MAX ||
+         (span.next_offset == hit->next_offset && span.size_bytes == hit->size_bytes));
 }
 
 static void step_lookup(world *w, partition_log *p) {
@@ -229,6 +244,7 @@ static void step_lookup(world *w, partition_log *p) {
     }
     uint8_t *expected = expect_bytes(p, offset, &hit, limit);
     check_bytes(w, &hit, expected);
+    check_span(w, p, offset, limit, max_bytes, at_least_one, &hit);
     MUST(hit.size_bytes <= max_bytes || at_least_one);
     w->hits += hit.segments > 0;
     w->copied += !hit.pinned;
@@ -336,13 +352,15 @@ static void finish(world *w) {
 }
 
 int main(int argc, char **argv) {
-    MUST(argc == 4);
+    MUST(argc == 5);
     uint64_t size = strtoull(argv[3], NULL, 10);
     world *w = calloc(1, sizeof(world));
     w->random = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
     w->arena = aligned_alloc(64, size);
     memset(w->arena, 0, size);
-    fc_config config = {size, PARTITIONS, 8, 16 + size / 40960, 1024, size / 16, size / 4};
+    fc_config config = {.size_bytes = size, .partitions_max = PARTITIONS, .ghosts_max = 8,
+                        .nodes_max = 32 + size / 10240, .block_min_bytes = 1024, .block_max_bytes = size / 16,
+                        .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4};
     MUST(fc_format(w->arena, &config) == 0);
     for (int i = 0; i < PARTITIONS; i++) {
         uint8_t topic[16] = {(uint8_t)i};
