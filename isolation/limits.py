@@ -6,7 +6,7 @@ window, never on one sample; it grows only on windows in which it was used.
 
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
 take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
-share. A log whose fsyncs are serial is held at about four slots; a topic whose acknowledgements merely wait
+share. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
 for followers, at whatever concurrency, keeps its slots. The latency without a queue is not known, it is the
 least window of the last minute or two, measured anew by a short dip (as BBR does for its round-trip time).
 """
@@ -52,6 +52,12 @@ class FixedLimit:
         return {"slots": self._slots}
 
 
+DROPPED_SHRINKS = 0.7
+SHRINKS_AT_MOST = 0.5  # in one window
+DIP_SAMPLES = 3  # a dip costs throughput: it ends with fewer samples than a window
+DIP_MAX_WINDOWS = 3  # of `window_max_s`: the old requests are to finish, and a few new ones
+
+
 @dataclass(frozen=True, slots=True)
 class AdaptiveRule:
     """`tolerance`: how many times the quiet latency is still no queue. `window_s` and `window_samples`: a
@@ -72,12 +78,14 @@ class AdaptiveRule:
     def __post_init__(self) -> None:
         if not 1 <= self.floor <= self.initial <= self.ceiling:
             raise ValueError(f"not 1 <= {self.floor} <= {self.initial} <= {self.ceiling}")
-        if self.tolerance < 1 or not 0 < self.smoothing <= 1 or self.quiet_for_s <= self.window_max_s:
-            raise ValueError("tolerance >= 1, 0 < smoothing <= 1 and quiet_for_s > window_max_s are needed")
-
-
-DROPPED_SHRINKS = 0.7
-SHRINKS_AT_MOST = 0.5  # in one window
+        if (
+            self.tolerance < 1
+            or not 0 < self.smoothing <= 1
+            or self.quiet_for_s <= DIP_MAX_WINDOWS * self.window_max_s
+        ):
+            raise ValueError(
+                "tolerance >= 1, 0 < smoothing <= 1 and quiet_for_s > 3 * window_max_s are needed"
+            )
 
 
 class AdaptiveLimit:
@@ -89,19 +97,22 @@ class AdaptiveLimit:
         self._quiet_s: float | None = None
         self._quiet_until_s = 0.0
         self._dip_until_s: float | None = None
+        self._drained_s: float | None = None
         self._begun_s: float | None = None
         self._count = self._used = self._dropped = 0
         self._sum_s = 0.0
         self._windows = self._dips = self._shrunk = 0
 
     def slots_at(self, now_s: float) -> int:
-        """Requests that may be in service; the floor while a dip lasts, which is at most `window_max_s`."""
+        """Requests that may be in service; the floor while a dip lasts, at most three `window_max_s`."""
         if self._dip_until_s is not None and now_s < self._dip_until_s:
             return self.rule.floor
         return int(self._limit)
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
         """See `Limit`. Latencies of waiting (long polls, followers) do not belong here."""
+        if self._dip_until_s is not None and not self._counts_in_dip(now_s, latency_s, in_use):
+            return
         if self._begun_s is None:
             self._begun_s = now_s
         self._count += 1
@@ -109,21 +120,30 @@ class AdaptiveLimit:
         self._used = max(self._used, in_use)
         self._dropped += not ok
         length_s = now_s - self._begun_s
-        enough = self._count >= self.rule.window_samples and length_s >= self.rule.window_s
-        if enough or length_s >= self.rule.window_max_s:
+        wanted = self.rule.window_samples if self._dip_until_s is None else DIP_SAMPLES
+        if (self._count >= wanted and length_s >= self.rule.window_s) or length_s >= self.rule.window_max_s:
             self._end_window(now_s)
+
+    def _counts_in_dip(self, now_s: float, latency_s: float, in_use: int) -> bool:
+        """Whether a request was sent after the slots of before the dip had emptied, so that it met no queue of
+        theirs. A dip in which that did not happen ends without having learnt anything.
+        """
+        if now_s >= (self._dip_until_s or 0.0):
+            self._believe(now_s, latency_s if self._quiet_s is None else self._quiet_s)
+            return True
+        if self._drained_s is None and in_use <= self.rule.floor:
+            self._drained_s = now_s
+        return self._drained_s is not None and now_s - latency_s >= self._drained_s
 
     def _end_window(self, now_s: float) -> None:
         mean_s, used, dropped = self._sum_s / self._count, self._used, self._dropped
-        self._begun_s = None
-        self._count = self._used = self._dropped = 0
-        self._sum_s = 0.0
+        self._new_window()
         self._windows += 1
         if dropped:
             self._shrunk += 1
             self._set(self._limit * DROPPED_SHRINKS)
             return
-        if self._measure_quiet(now_s, mean_s, used) or self._quiet_s is None:
+        if self._measures_quiet(now_s, mean_s, used) or self._quiet_s is None:
             return
         gradient = max(SHRINKS_AT_MOST, min(1.0, self.rule.tolerance * self._quiet_s / mean_s))
         wanted = self._limit * gradient + sqrt(self._limit)
@@ -132,26 +152,30 @@ class AdaptiveLimit:
         self._shrunk += wanted < self._limit
         self._set(self._limit + self.rule.smoothing * (wanted - self._limit))
 
-    def _measure_quiet(self, now_s: float, mean_s: float, used: int) -> bool:
-        """Keep the quiet latency; True for a window that must not move the limit, being of a dip."""
-        dipping = self._dip_until_s is not None
-        if used <= self.rule.floor or (self._quiet_s is not None and mean_s <= self._quiet_s):
-            if dipping or self._quiet_s is None or mean_s <= self._quiet_s or now_s >= self._quiet_until_s:
-                self._believe(now_s, mean_s)
-            return dipping
-        if dipping:
-            if now_s < (self._dip_until_s or 0.0):
-                return True  # the slots of before the dip are not empty yet
-            self._believe(now_s, mean_s if self._quiet_s is None else self._quiet_s)  # they did not empty
+    def _measures_quiet(self, now_s: float, mean_s: float, used: int) -> bool:
+        """Keep the quiet latency; True for a window that must not move the limit, being of a dip or before
+        one.
+        """
+        if self._dip_until_s is not None:
+            self._believe(now_s, mean_s)
             return True
-        if self._quiet_s is None or now_s >= self._quiet_until_s:
-            self._dip_until_s = now_s + self.rule.window_max_s
+        due = self._quiet_s is None or now_s >= self._quiet_until_s
+        if (self._quiet_s is not None and mean_s <= self._quiet_s) or (due and used <= self.rule.floor):
+            self._believe(now_s, mean_s)
+            return False
+        if due:
+            self._dip_until_s = now_s + DIP_MAX_WINDOWS * self.rule.window_max_s
             self._dips += 1
-            return True
-        return False
+        return due
+
+    def _new_window(self) -> None:
+        self._begun_s = None
+        self._count = self._used = self._dropped = 0
+        self._sum_s = 0.0
 
     def _believe(self, now_s: float, quiet_s: float) -> None:
-        self._quiet_s, self._dip_until_s = quiet_s, None
+        self._quiet_s = quiet_s
+        self._dip_until_s = self._drained_s = None
         self._quiet_until_s = now_s + self.rule.quiet_for_s
 
     def _set(self, limit: float) -> None:
