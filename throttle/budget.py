@@ -130,8 +130,10 @@ class FairShare(Generic[T]):
         client = self._active.get(client_id)
         if client is None:
             client = self._active[client_id] = self._recall(client_id)
-            spent = client.round == self._round and client.credit < size_bytes
-            (self._next if spent else self._now).append(client_id)
+            if client.credit >= size_bytes:
+                self._now.appendleft(client_id)  # its turn goes on, if it was not gone for too long
+            else:
+                (self._next if client.round == self._round else self._now).append(client_id)
         client.waiting[request] = size_bytes
 
     def remove(self, request: T) -> bool:
@@ -143,7 +145,7 @@ class FairShare(Generic[T]):
         return True
 
     def peek(self) -> T | None:
-        """Whose turn it is; None if nothing waits. Stays the same until that one is taken or removed."""
+        """Whose turn it is; None if nothing waits. The same until one is added, taken or removed."""
         while self._owners:
             if not self._now:
                 self._now, self._next = self._next, self._now

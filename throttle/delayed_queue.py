@@ -79,8 +79,10 @@ class DelayedQueue:
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
     ) -> Ticket | Refused:
         """A miss of about `size_bytes`: a ticket, granted already or waiting; the one that waits by this key
-        if there is one.
+        if there is one. ValueError: a negative size.
         """
+        if size_bytes < 0:
+            raise ValueError("a size is not negative")
         known = self._waiting.get(key)
         if known is not None:
             return known
