@@ -97,6 +97,17 @@ class Arena:
         if self.header is not None:
             lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), len(packed) // SEGMENT.size)
 
+    def prefault(self, from_bytes: int, size_bytes: int) -> None:
+        """Touches pages, in C and without the interpreter's lock; nothing once the arena is closed."""
+        keep, header = self._keep, self.header
+        if keep is not None and header is not None:
+            lib.fc_prefault(header, from_bytes, size_bytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the arena has taken so far, as the file system counts it."""
+        return 0 if self.header is None else os.fstat(self.fd).st_blocks * 512
+
     def holders(self, block: int, generation: int) -> list[Hit]:
         """The hits that pin a block."""
         return [hit for hit in self.hits if hit.holds(block, generation)]

@@ -62,6 +62,13 @@ class Inserted(NamedTuple):
     skipped_bytes: int
 
 
+class Span(NamedTuple):
+    """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches."""
+
+    next_offset: int
+    size_bytes: int
+
+
 def clamp(value: int, low: int, high: int) -> int:
     """`value`, held between the two."""
     return max(low, min(value, high))
@@ -87,8 +94,10 @@ class BlockCache:
     """The cache of one process. Slots stand for partitions; offsets are Kafka's; sizes are bytes.
 
     `size_bytes` is the whole arena, index and tables included. With `path` it is a file there (for one
-    process at a time), else anonymous memory. The other arguments bound its sections; by default they follow
-    from the size. Raises ArenaError where it cannot be had.
+    process at a time), else anonymous memory. An `observe` cache keeps the index, the ages and the order of
+    eviction of one of that size, and of each batch only the header: nothing can be looked up, `span` says what
+    could; it takes memory as it fills, not `size_bytes`, and has no file. The other arguments bound the
+    arena's sections; by default they follow from the size. Raises ArenaError where it cannot be had.
     """
 
     def __init__(
@@ -118,11 +127,12 @@ class BlockCache:
             pin_limit_bytes=pin_limit_bytes,
             observe=int(observe),
         )
-        self._arena = Arena(size_bytes, None if path is None else Path(path))
+        self._arena = Arena(size_bytes, None if path is None or observe else Path(path))
         self._a = self._arena.header
         if lib.fc_format(self._a, ffi.new("fc_config *", sections)) < 0:
             self._arena.close()
             raise ArenaError(f"an arena of {size_bytes} bytes cannot hold these sections: {sections}")
+        self.observes = observe
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
         self._hit = ffi.new("fc_hit *")
@@ -131,6 +141,7 @@ class BlockCache:
         self._hit_segments = words[8 * lib.FC_HIT_HEAD :]
         self._inserted = ffi.new("fc_inserted *")
         self._inserted_words = memoryview(ffi.buffer(self._inserted)).cast("q")
+        self._entry = ffi.new("fc_entry *")
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
         self._offering = False
@@ -206,9 +217,9 @@ class BlockCache:
     ) -> Hit | None:
         """Whole contiguous batches from the one that answers `offset`, each ending below `limit_offset`.
 
-        At most `max_bytes`, but for the first batch if `at_least_one`. None where the offset is not stored;
-        an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of it is
-        readable within the limits. The caller releases the hit.
+        At most `max_bytes`, but for the first batch if `at_least_one`. None where the offset is not stored, or
+        only observed; an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of
+        it is readable within the limits. The caller releases the hit.
         """
         rc = lib.fc_lookup(self._a, slot, offset, limit_offset, max(0, max_bytes), at_least_one, self._hit)
         if rc == lib.FC_NOT_STORED:
@@ -223,6 +234,26 @@ class BlockCache:
         hit = self._arena.hit(packed, next_offset)
         hit.on_reclaim = on_reclaim
         return hit
+
+    def span(
+        self, slot: int, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool = True
+    ) -> Span | None:
+        """What `lookup` would find, without its bytes or pins; in an `observe` cache as in another."""
+        room = max(0, max_bytes)
+        rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
+        if rc == lib.FC_NOT_STORED:
+            return None
+        self._call(rc)
+        return Span._make(self._hit_head.tolist()[:2])
+
+    def peek_head(self, slot: int, offset: int) -> bytes | None:
+        """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""
+        rc = lib.fc_find_batch(self._a, slot, offset, self._entry)
+        if rc == lib.FC_NOT_STORED:
+            return None
+        self._call(rc)
+        at = self._entry.position
+        return bytes(self._arena.view[at : at + lib.FC_BATCH_HEADER])
 
     # Where things are
 
@@ -249,6 +280,20 @@ class BlockCache:
         return None if age == lib.FC_NOT_STORED else self._call(age)
 
     # Room
+
+    def prefault(self, from_bytes: int, size_bytes: int) -> None:
+        """Touches the arena's pages from one offset on, so that no insert pays for their first use.
+
+        May run in another thread, beside any other call: no byte changes. Does nothing beyond the arena's
+        end, once it is closed, and for an `observe` cache.
+        """
+        if not self.observes:
+            self._arena.prefault(from_bytes, size_bytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the arena has taken so far."""
+        return self._arena.resident_bytes
 
     def evict_to(self, low_water_bytes: int) -> int:
         """Evicts the oldest blocks until at most so many bytes of blocks are used; returns how many went."""

@@ -48,6 +48,7 @@ def time_each(function: Callable[[int], object], times: int) -> float:
 def measure_insert(rounds: int, size: int, arena_bytes: int = 256 * MIB) -> list[Row]:
     """Inserts of one batch against a copy into memory of the arena's size, and that copy with a CRC."""
     cache, plain = BlockCache(arena_bytes), memoryview(bytearray(arena_bytes))
+    cache.prefault(0, arena_bytes)
     slot, batch = cache.open(TOPIC, 0), bytearray(build_batch(0, size=size))
     places, offsets, copied = arena_bytes // size, iter(range(10**9)), iter(range(10**9))
 
@@ -78,6 +79,33 @@ def measure_insert(rounds: int, size: int, arena_bytes: int = 256 * MIB) -> list
         (f"{name} / (memcpy + CRC-32C)", spread(ratios, "times"), "at most 1.5" if size > KIB else ""),
         (f"{name} / memcpy", spread(alone, "times"), ""),
         (name, spread([one[0] for one in taken], "us"), ""),
+    ]
+
+
+def measure_touch(rounds: int, size: int = 64 * KIB, arena_bytes: int = 64 * MIB) -> list[Row]:
+    """Inserts into a fresh arena, and into one that was prefaulted; what the prefault itself takes."""
+    batch = bytearray(build_batch(0, size=size))
+    taken: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        fresh, ready = BlockCache(arena_bytes), BlockCache(arena_bytes)
+        prefault_us = time_each(lambda _, cache=ready: cache.prefault(0, arena_bytes), 1) * MIB / arena_bytes
+        both = []
+        for cache in (fresh, ready):
+            slot = cache.open(TOPIC, 0)
+
+            def insert(offset: int, cache: BlockCache = cache, slot: int = slot) -> None:
+                restamp(batch, offset)
+                cache.insert(slot, batch, 0, size, offset)
+
+            both.append(time_each(insert, arena_bytes // 2 // size) * MIB / size)
+        taken.append((both[0], both[1], prefault_us))
+        fresh.close()
+        ready.close()
+    return [
+        ("insert at first touch / prefaulted", spread([one / two for one, two, _ in taken], "times"), ""),
+        ("insert of 1 MiB at first touch", spread([one[0] for one in taken], "us"), ""),
+        ("insert of 1 MiB, prefaulted", spread([one[1] for one in taken], "us"), ""),
+        ("prefault of 1 MiB", spread([one[2] for one in taken], "us"), ""),
     ]
 
 
@@ -138,6 +166,7 @@ def main() -> int:
     rows: list[Row] = []
     if options.only != "density":
         rows += measure_insert(options.rounds, 64 * KIB) + measure_insert(options.rounds, KIB)
+        rows += measure_touch(options.rounds)
         rows += measure_c(min(3, options.rounds)) + measure_lookup(options.rounds)
     if options.only != "speed":
         rows += density.measure()

@@ -68,19 +68,21 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("seed", "steps", "arena_bytes", "shared_bytes"), [
-    (1, 8000, 64 << 10, 0),
-    (2, 8000, 128 << 10, 0),
-    (3, 8000, 128 << 10, 4 << 10),
-    (4, 8000, 256 << 10, 16 << 10),
-    (5, 10000, 512 << 10, 32 << 10),
-    (6, 40000, 4 << 20, 64 << 10),
+@pytest.mark.parametrize(("seed", "steps", "arena_bytes", "shared_bytes", "observe"), [
+    (1, 8000, 64 << 10, 0, 0),
+    (2, 8000, 128 << 10, 0, 0),
+    (3, 8000, 128 << 10, 4 << 10, 0),
+    (4, 8000, 256 << 10, 16 << 10, 0),
+    (5, 10000, 512 << 10, 32 << 10, 0),
+    (6, 40000, 4 << 20, 64 << 10, 0),
+    (7, 10000, 512 << 10, 32 << 10, 1),
 ])  # fmt: skip
 def test_random_operations_under_sanitizers(
-    driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int
+    driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int, observe: int
 ) -> None:
-    command = [driver, *map(str, (seed, steps, arena_bytes, shared_bytes))]
+    command = [driver, *map(str, (seed, steps, arena_bytes, shared_bytes, observe))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
-    assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5 and int(counted["limbo"]) > 10
+    assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5
+    assert observe or int(counted["limbo"]) > 10

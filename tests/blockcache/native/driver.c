@@ -1,6 +1,6 @@
 /* Random operations on the cache, compared with a plain log per partition; built with sanitizers by test_native.py.
  *
- * usage: driver SEED STEPS ARENA_BYTES SHARED_BYTES. The truth is what a broker's log would hold; whatever the cache returns must
+ * usage: driver SEED STEPS ARENA_BYTES SHARED_BYTES OBSERVE. The truth is what a broker's log would hold; whatever the cache returns must
  * be those bytes, in that order. What the cache has let go of is its own business.
  * fc_check() after every step in a tiny arena, less often in a larger one. */
 #include <stdio.h>
@@ -206,14 +206,14 @@ static uint8_t *expect_bytes(const partition_log *p, int64_t offset, const fc_hi
 }
 
 static void check_bytes(const world *w, const fc_hit *hit, const uint8_t *expected) {
-    uint64_t at = 0;
+    uint64_t at = w->arena->observe ? hit->size_bytes : 0;
     for (uint64_t i = 0; i < hit->segments; i++) {
         const fc_segment *s = &hit->segment[i];
         MUST(memcmp((const uint8_t *)w->arena + s->position, expected + at, s->length) == 0);
         at += s->length;
     }
     MUST(at == hit->size_bytes);
-    if (!hit->pinned) {
+    if (!hit->pinned && !w->arena->observe) {
         uint8_t *copy = malloc(at + 1);
         MUST(fc_gather(w->arena, hit, copy) == 0 && memcmp(copy, expected, at) == 0);
         free(copy);
@@ -238,6 +238,11 @@ static void step_lookup(world *w, partition_log *p) {
     uint64_t max_bytes = below(w, 2) ? below(w, 20000) : UINT64_MAX;
     int at_least_one = (int)below(w, 2);
     int rc = fc_lookup(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);
+    if (w->arena->observe) {
+        MUST(rc == FC_NOT_STORED);
+        rc = fc_span(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);
+        hit.pinned = 0;
+    }
     if (rc < 0) {
         MUST(rc == FC_NOT_STORED && fc_contiguous_end(w->arena, p->slot, offset) == offset);
         return;
@@ -246,7 +251,7 @@ static void step_lookup(world *w, partition_log *p) {
     check_bytes(w, &hit, expected);
     check_span(w, p, offset, limit, max_bytes, at_least_one, &hit);
     MUST(hit.size_bytes <= max_bytes || at_least_one);
-    w->hits += hit.segments > 0;
+    w->hits += hit.size_bytes > 0;
     w->copied += !hit.pinned;
     held_hit *h = &w->held[below(w, HELD_MAX)];
     release(w, h);
@@ -352,7 +357,7 @@ static void finish(world *w) {
 }
 
 int main(int argc, char **argv) {
-    MUST(argc == 5);
+    MUST(argc == 6);
     uint64_t size = strtoull(argv[3], NULL, 10);
     world *w = calloc(1, sizeof(world));
     w->random = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
@@ -360,7 +365,8 @@ int main(int argc, char **argv) {
     memset(w->arena, 0, size);
     fc_config config = {.size_bytes = size, .partitions_max = PARTITIONS, .ghosts_max = 8,
                         .nodes_max = 32 + size / 10240, .block_min_bytes = 1024, .block_max_bytes = size / 16,
-                        .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4};
+                        .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4,
+                        .observe = strtoull(argv[5], NULL, 10)};
     MUST(fc_format(w->arena, &config) == 0);
     for (int i = 0; i < PARTITIONS; i++) {
         uint8_t topic[16] = {(uint8_t)i};
