@@ -1,0 +1,194 @@
+"""The controller on a model disk: it settles, does not swing, shares, and comes back. Simulated time.
+
+Bars: 10 s means within 5 points of the target within 20 s of any change; no swing of more than 5 points to
+and fro on a steady disk; laggards get what the target leaves.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.throttle.model_disk import ModelDisk
+from tests.throttle.simulation import MISS_BYTES, STEP_S, Event, Run, Simulation
+from throttle.controller import STEP_LEAST, STEP_MOST, Controller, ControllerRule
+from throttle.disks import Sample
+from throttle.throttle import ThrottleRules
+
+TARGET = ControllerRule().target
+MB = 1e6
+SETTLES_S = 20.0
+
+
+def change(**changes: float) -> Event:
+    def apply(simulation: Simulation) -> None:
+        for name, value in changes.items():
+            setattr(simulation.disk, name, value)
+
+    return apply
+
+
+def play(disk: ModelDisk, until_s: float, laggards: int = 8, events: dict[float, Event] | None = None) -> Run:
+    return Simulation(disk, ThrottleRules(), laggards).play(until_s, events)
+
+
+def sweep(steepness: float) -> float:
+    """The rate of misses, bytes/s, at which the disk shows the target's load in an open loop: by bisection."""
+    low, high = 0.0, 60 * MB
+    for _ in range(9):
+        rate, owed, disk = (low + high) / 2, 0.0, ModelDisk(steepness=steepness)
+        for _ in range(int(20 / STEP_S)):
+            owed += rate * STEP_S
+            disk.step(STEP_S)
+            while owed >= MISS_BYTES:
+                owed -= MISS_BYTES
+                disk.read(MISS_BYTES, None)
+        low, high = (rate, high) if disk.counters().io_ticks_ms / 20_000 < TARGET else (low, rate)
+    return low
+
+
+@pytest.mark.parametrize("steepness", [1.0, 3.0, 6.0])
+def test_step_settles_without_a_swing(steepness: float) -> None:
+    """20 s of nobody, then eight laggards; also on disks whose load rises steeply near their limit."""
+    disk = ModelDisk(steepness=steepness)
+    run = play(disk, 90, 0, {20.0: lambda simulation: simulation.set_laggards(8)})
+    assert run.settled_s(20, TARGET) <= 5
+    assert run.swings(25, TARGET) == 0
+    assert max(run.load[25:]) < TARGET + 0.08
+    possible = sweep(steepness)
+    assert sum(run.misses[30:]) / len(run.misses[30:]) == pytest.approx(possible, rel=0.05)
+
+
+def test_ramp_of_writes_is_followed() -> None:
+    ramp: dict[float, Event] = {
+        30.0 + second: change(write_bytes_s=(5 + second / 2) * MB) for second in range(41)
+    }
+    run = play(ModelDisk(), 120, 8, ramp)
+    for second in range(20, 110, 10):
+        assert run.mean_load(second, second + 10) == pytest.approx(TARGET, abs=0.05)
+    assert run.misses[-1] == pytest.approx(11 * MB, rel=0.15)
+
+
+def test_noise_leaves_the_mean_at_the_target() -> None:
+    for seed in range(3):
+        run = play(ModelDisk(noise=1.0, seed=seed), 120)
+        assert run.settled_s(0, TARGET) <= SETTLES_S
+        for second in range(20, 110, 10):
+            assert run.mean_load(second, second + 10) == pytest.approx(TARGET, abs=0.04)
+
+
+def test_write_back_every_five_seconds_does_not_shake_it() -> None:
+    """Bursts to full load for a second: 10 s means hold, and the rate does not follow each."""
+    bursts: dict[float, Event] = {}
+    for second in range(5, 120, 5):
+        bursts[float(second)] = change(write_bytes_s=30 * MB)
+        bursts[second + 1.0] = change(write_bytes_s=3 * MB)
+    run = play(ModelDisk(), 120, 8, bursts)
+    for second in range(20, 110, 10):
+        assert run.mean_load(second, second + 10) == pytest.approx(TARGET, abs=0.05)
+    assert max(run.rate[60:]) < 1.3 * min(run.rate[60:])
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.25, 4.0])
+def test_disk_that_changes_its_speed(factor: float) -> None:
+    run = play(ModelDisk(), 100, 8, {40.0: change(capacity_bytes_s=60 * MB * factor)})
+    assert run.settled_s(40, TARGET) <= SETTLES_S
+    assert run.swings(60, TARGET) <= 2 * (factor < 0.5)  # one miss is 7 points of a look there
+    left = (TARGET * 60 * factor - 5) * MB
+    assert sum(run.misses[-20:]) / 20 == pytest.approx(left, rel=0.1)
+
+
+def test_hundred_laggards_share_it() -> None:
+    run = play(ModelDisk(), 120, 100)
+    assert run.settled_s(0, TARGET) <= SETTLES_S
+    assert max(run.load[20:]) < TARGET + 0.05
+    got = [run.served[client] - run.served_at[59][client] for client in run.served]
+    assert len(got) == 100
+    assert max(got) - min(got) <= 2 << 20  # two misses, of about 18
+    assert sum(run.misses[-60:]) / 60 >= 0.95 * 31 * MB
+
+
+def test_equal_clients_within_five_percent_over_a_minute() -> None:
+    run = play(ModelDisk(), 90, 8)
+    got = [run.served[client] - run.served_at[29][client] for client in run.served]
+    assert max(got) <= 1.05 * min(got)
+
+
+def test_lone_laggard_gets_all() -> None:
+    run = Simulation(ModelDisk(), ThrottleRules(), 1, think_s=0.0).play(60)
+    assert sum(run.misses[-30:]) / 30 >= 0.9 * 31 * MB
+
+
+def test_page_cached_misses_are_let_through_and_cold_ones_held_again() -> None:
+    run = play(ModelDisk(), 90, 8, {20.0: change(cached=1.0), 45.0: change(cached=0.0)})
+    assert max(run.misses[25:45]) > 6 * 31 * MB
+    assert run.settled_s(46, TARGET) <= SETTLES_S
+
+
+def test_no_demand_does_not_wind_up() -> None:
+    """Nobody for 40 s: the rate neither grows beyond what the disk has carried, nor is lost."""
+    absent: dict[float, Event] = {
+        20.0: lambda simulation: simulation.set_laggards(0),
+        60.0: lambda simulation: simulation.set_laggards(8),
+    }
+    run = play(ModelDisk(), 100, 8, absent)
+    assert max(run.rate[20:60]) < 1.1 * 31 * MB
+    assert min(run.rate[20:60]) > 0.8 * 31 * MB
+    assert run.settled_s(60, TARGET) <= 5
+
+
+def test_recovers_when_others_leave_the_disk_idle() -> None:
+    """Writes alone hold the disk above the target for a minute: the floor; then they end."""
+    run = play(ModelDisk(), 130, 8, {20.0: change(write_bytes_s=50 * MB), 80.0: change(write_bytes_s=2 * MB)})
+    assert run.rate[75] < 2.5 * ControllerRule().floor_bytes_s
+    assert run.settled_s(80, TARGET) <= SETTLES_S
+
+
+@pytest.mark.parametrize("target", [0.3, 0.8])
+def test_other_targets(target: float) -> None:
+    rules = ThrottleRules(controller=ControllerRule(target=target))
+    rules = replace(rules, busy=replace(rules.busy, enter=target - 0.1, leave=0.15))
+    run = Simulation(ModelDisk(), rules, 8).play(60)
+    assert run.settled_s(0, target) <= SETTLES_S
+
+
+def look(load: float, at_s: float) -> Sample:
+    return Sample(at_s, interval_s=1.0, util=load, load=load, busy=True)
+
+
+def test_floor_and_ceiling_hold() -> None:
+    rule = ControllerRule(floor_bytes_s=1000, start_bytes_s=2000, ceiling_bytes_s=3000)
+    controller = Controller(rule, 0.0)
+    for second in range(1, 20):
+        assert 1000 <= controller.observe(look(1.0, second), 2000, True, float(second)) <= 2000
+    assert controller.rate_bytes_s == 1000
+    for second in range(20, 60):
+        assert 1000 <= controller.observe(look(0.0, second), 10**6, True, float(second)) <= 3000
+    assert controller.rate_bytes_s == 3000
+    assert controller.statistics().at_floor > 10
+
+
+def test_look_without_an_interval_changes_nothing() -> None:
+    controller = Controller(ControllerRule(), 0.0)
+    before = controller.statistics()
+    assert controller.observe(Sample(1.0, busy=True), 10**9, True, 1.0) == ControllerRule().start_bytes_s
+    assert controller.observe(look(1.0, 1.0), 10**9, True, 1.0) == ControllerRule().start_bytes_s
+    assert controller.statistics() == before
+
+
+def test_step_shrinks_when_the_error_swings_and_grows_back() -> None:
+    controller = Controller(ControllerRule(), 0.0)
+    for second in range(1, 20):
+        controller.observe(look(0.9 if second % 2 else 0.3, second), 10**7, True, float(second))
+    assert controller.statistics().step == STEP_LEAST
+    assert controller.statistics().swings == 18
+    for second in range(20, 40):
+        controller.observe(look(0.3, second), 10**7, True, float(second))
+    assert controller.statistics().step == STEP_MOST
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target": 0.0}, {"target": 1.0}, {"floor_bytes_s": 0}, {"start_bytes_s": 1.0}]
+)
+def test_rules_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"target|floor"):
+        ControllerRule(**wrong)
