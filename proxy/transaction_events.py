@@ -1,0 +1,119 @@
+"""What batches say of transactions, as a few events, and such events of ranges that are out of order. Pure.
+
+Owns the reading of batches (ProducerAppendInfo.append) and the pieces above the contiguous run that `transactions`
+follows. Must not know: which transactions are open, the LSO. Invariants:
+* a transactional data batch begins a transaction unless its producer id, of whatever epoch, has one: only the
+  first is an event; a marker ends whatever its producer id has.
+* events lie in offset order; those dropped as redundant follow from an earlier one of the same piece.
+* pieces are disjoint, not adjacent, in order.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.batch import MAGIC_V2, is_control, is_transactional
+from protocol.control_batch import ControlType, scan_control
+from protocol.errors import BadFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocol.batch import Batch
+    from protocol.wire import Frame
+
+_OF_INTEREST = 0x30  # transactional, control
+
+
+class Event(Enum):
+    """What happens to a producer's transaction at an offset."""
+
+    BEGUN = "begun"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNREADABLE = "unreadable"
+    """A marker of an unknown kind: emptied by the log cleaner, or garbage."""
+
+
+class TransactionEvent(NamedTuple):
+    """For BEGUN the base offset of the first batch, else the marker's offset."""
+
+    offset: int
+    producer_id: int
+    event: Event
+
+
+_MARKERS = {ControlType.COMMIT: Event.COMMITTED, ControlType.ABORT: Event.ABORTED, None: Event.UNREADABLE}
+
+
+def scan_events(buf: Frame, batches: Iterable[Batch], from_offset: int) -> list[TransactionEvent]:
+    """What batches of `buf`, in offset order, say; those that end below `from_offset` are left out, and control
+    records that end no transaction.
+    """
+    found = []
+    for batch in batches:
+        if (
+            not batch.attributes & _OF_INTEREST
+            or batch.magic != MAGIC_V2
+            or batch.producer_id < 0
+            or batch.last_offset < from_offset
+        ):
+            continue
+        if is_control(batch.attributes):
+            event = _scan_marker(buf, batch)
+            if event is not None:
+                found.append(TransactionEvent(batch.base_offset, batch.producer_id, event))
+        elif is_transactional(batch.attributes):
+            found.append(TransactionEvent(batch.base_offset, batch.producer_id, Event.BEGUN))
+    return found
+
+
+def _scan_marker(buf: Frame, batch: Batch) -> Event | None:
+    try:
+        return _MARKERS.get(scan_control(buf, batch))
+    except BadFrame:
+        return Event.UNREADABLE
+
+
+class Piece:
+    """The events of one range of offsets, [start, end), before which anything may have happened."""
+
+    __slots__ = ("_begun", "end", "events", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.events: list[TransactionEvent] = []
+        self._begun: set[int] = set()
+
+    def extend(self, events: Iterable[TransactionEvent], end: int) -> None:
+        """Go on to `end`, with what happens up to there; events below the present end are known already."""
+        known_to, self.end = self.end, end
+        for event in events:
+            if event.offset < known_to:
+                continue
+            if event.event is Event.BEGUN:
+                if event.producer_id in self._begun:
+                    continue
+                self._begun.add(event.producer_id)
+            else:
+                self._begun.discard(event.producer_id)
+            self.events.append(event)
+
+    def cut(self, end: int) -> Piece:
+        """The part below `end`."""
+        part = Piece(self.start)
+        part.extend((event for event in self.events if event.offset < end), end)
+        return part
+
+
+def merge(pieces: list[Piece], added: Piece) -> list[Piece]:
+    """The pieces with one more, which may overlap or touch any of them."""
+    below = [piece for piece in pieces if piece.end < added.start]
+    above = [piece for piece in pieces if piece.start > added.end]
+    touching = sorted((*pieces[len(below) : len(pieces) - len(above)], added), key=lambda piece: piece.start)
+    merged = touching[0]
+    for piece in touching[1:]:
+        if piece.end > merged.end:
+            merged.extend(piece.events, piece.end)
+    return [*below, merged, *above]
