@@ -28,13 +28,16 @@ LEAST_LOAD = 0.2
 MOST_FACTOR = 2.0  # by which one look may change the rate
 BINDS = 0.7  # sent less than this share of the rate: the disk, not the rate, was the limit
 SATURATED = 0.95
+ROUNDING = 0.02
+"""Share of `decide_s` that a look may be early: samplers do not sleep exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerRule:
     """`target`: the load at which the disk settles. The rate starts at `start_bytes_s`, and stays in between.
 
-    `deadband`: an error that does not count as a swing.
+    `deadband`: an error that does not count as a swing. `decide_s`: shorter looks are put together, so that one
+    miss is not taken for a load.
     """
 
     target: float = 0.6
@@ -42,6 +45,7 @@ class ControllerRule:
     ceiling_bytes_s: float = float(16 << 30)
     start_bytes_s: float = float(64 << 20)
     deadband: float = 0.04
+    decide_s: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.target < 1:
@@ -59,7 +63,7 @@ class ControllerStatistics:
     miss_bytes_s: float
     load: float
     step: float
-    looks: int = 0
+    looks: int = 0  # that were decided on
     swings: int = 0  # looks at which the error had changed sides
     saturated: int = 0  # looks at which the disk had nothing left
     at_floor: int = 0
@@ -76,6 +80,9 @@ class Controller:
         self._error = 0.0
         self._state = ControllerStatistics(self._rate, self._proven, 0.0, 0.0, STEP_FIRST)
         self._since_s = now_s
+        self._interval_s = self._load_s = 0.0  # looks not yet decided on: their time, and load x time
+        self._sent_bytes = 0
+        self._backlog = False
 
     @property
     def rate_bytes_s(self) -> float:
@@ -84,26 +91,37 @@ class Controller:
     def observe(self, sample: Sample, miss_bytes: int, backlog: bool, now_s: float) -> float:
         """A look at the disk, after `miss_bytes` of misses since the last one. `backlog`: some miss waited.
 
-        Returns the rate from now on. `now_s` is the moment of the look.
+        `now_s` is the moment of the look. Returns the rate from then on.
         """
         interval_s, self._since_s = now_s - self._since_s, now_s
         if sample.interval_s <= 0 or interval_s <= 0:
             return self._rate
-        sent = miss_bytes / interval_s
-        weight = min(1.0, interval_s / SMOOTHING_S)
-        self._load_mean += weight * (sample.load - self._load_mean)
-        self._miss_mean += weight * (sent - self._miss_mean)
-        error = self._rule.target - sample.load
-        step = self._adapt(error)
-        rate = self._plan_rate(sample, error, sent, backlog, min(1.0, step * interval_s))
-        self._rate = min(max(rate, self._rule.floor_bytes_s), self._rule.ceiling_bytes_s)
-        if backlog and abs(error) <= 2 * self._rule.deadband:
-            self._proven += weight * (self._rate - self._proven)
-        self._note(sample, step)
+        self._interval_s += interval_s
+        self._load_s += sample.load * interval_s
+        self._sent_bytes += miss_bytes
+        self._backlog = self._backlog or backlog
+        if self._interval_s >= self._rule.decide_s * (1 - ROUNDING):
+            self._decide(
+                self._load_s / self._interval_s, self._sent_bytes / self._interval_s, self._interval_s
+            )
+            self._interval_s, self._load_s, self._sent_bytes, self._backlog = 0.0, 0.0, 0, False
         return self._rate
 
     def statistics(self) -> ControllerStatistics:
         return self._state
+
+    def _decide(self, load: float, sent: float, interval_s: float) -> None:
+        """`sent`: bytes/s of misses over the interval."""
+        weight = min(1.0, interval_s / SMOOTHING_S)
+        self._load_mean += weight * (load - self._load_mean)
+        self._miss_mean += weight * (sent - self._miss_mean)
+        error = self._rule.target - load
+        step = self._adapt(error)
+        rate = self._plan_rate(load, error, sent, min(1.0, step * interval_s))
+        self._rate = min(max(rate, self._rule.floor_bytes_s), self._rule.ceiling_bytes_s)
+        if self._backlog and abs(error) <= 2 * self._rule.deadband:
+            self._proven += weight * (self._rate - self._proven)
+        self._note(load, step)
 
     def _adapt(self, error: float) -> float:
         """The step: less when the error swings, more while it stays on one side, outside the deadband."""
@@ -116,30 +134,30 @@ class Controller:
             return max(STEP_LEAST, step * SHRINK)
         return min(STEP_MOST, step * GROW)
 
-    def _plan_rate(self, sample: Sample, error: float, sent: float, backlog: bool, step: float) -> float:
+    def _plan_rate(self, load: float, error: float, sent: float, step: float) -> float:
         rate = self._rate
         if error < 0:
             carried = max(sent, self._miss_mean)
             if carried < BINDS * rate:
                 rate = max(carried, self._rule.floor_bytes_s)
-            if sample.load >= SATURATED:
+            if load >= SATURATED:
                 step = min(1.0, 2 * step)
         change = step * error * rate / max(self._load_mean, LEAST_LOAD)
         moved = min(max(rate + change, rate / MOST_FACTOR), rate * MOST_FACTOR)
-        if error > 0 and not backlog:
+        if error > 0 and not self._backlog:
             return max(self._rate, min(moved, self._proven))
         return moved
 
-    def _note(self, sample: Sample, step: float) -> None:
+    def _note(self, load: float, step: float) -> None:
         state, rate = self._state, self._rate
         self._state = replace(
             state,
             rate_bytes_s=rate,
             proven_bytes_s=self._proven,
             miss_bytes_s=self._miss_mean,
-            load=sample.load,
+            load=load,
             step=step,
             looks=state.looks + 1,
-            saturated=state.saturated + (sample.load >= SATURATED),
+            saturated=state.saturated + (load >= SATURATED),
             at_floor=state.at_floor + (rate <= self._rule.floor_bytes_s),
         )

@@ -102,7 +102,7 @@ class BusyRule:
     Defaults: a disk on which requests take 2 ms or queue eight deep is as loaded as its util says; an NVMe
     that answers in 0.1 ms with two in flight is at a quarter of that. `await_ms` 0: util alone counts.
     `pressure` (share of time in which some task waits for I/O) is off (0) by default: like util, it is high
-    wherever anybody reads all the time. Busy from `enter` on, and until `leave_looks` looks below `leave`:
+    wherever anybody reads all the time. Busy from `enter` on, and until it was below `leave` for `leave_s`:
     enter lies below the controller's target, or nothing would hold a load between the two.
     """
 
@@ -111,11 +111,11 @@ class BusyRule:
     pressure: float = 0.0
     enter: float = 0.5
     leave: float = 0.3
-    leave_looks: int = 5
+    leave_s: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.leave < self.enter <= 1 or self.leave_looks < 1:
-            raise ValueError("0 <= leave < enter <= 1, leave_looks at least 1")
+        if not 0 <= self.leave < self.enter <= 1 or self.leave_s < 0:
+            raise ValueError("0 <= leave < enter <= 1, leave_s not negative")
         if min(self.await_ms, self.pressure) < 0 or self.in_flight <= 0:
             raise ValueError("await_ms and pressure are not negative, in_flight is above 0")
 
@@ -167,7 +167,7 @@ class DiskGauge:
         self._counters: DiskCounters | None = None
         self._pressure: Pressure | None = None
         self._last: Sample | None = None
-        self._quiet_looks = 0
+        self._quiet_s = 0.0
         self.resets = 0
 
     @property
@@ -177,7 +177,7 @@ class DiskGauge:
     def forget(self) -> None:
         """The disk has vanished, or its counters cannot be read: the next look is a first one, not busy."""
         self._counters = self._pressure = self._last = None
-        self._quiet_looks = 0
+        self._quiet_s = 0.0
 
     def observe(self, counters: DiskCounters, pressure: Pressure | None, now_s: float) -> Sample:
         """A look. Without time since the last one (or a clock that went back) it is that one's sample again."""
@@ -236,9 +236,9 @@ class DiskGauge:
             write_bytes_s=grown.write_sectors * SECTOR_BYTES / interval_s,
             pressure_some=pressure_some,
             load=load,
-            busy=self._is_busy(last.busy, load),
+            busy=self._is_busy(last.busy, load, interval_s),
         )
 
-    def _is_busy(self, was: bool, load: float) -> bool:
-        self._quiet_looks = self._quiet_looks + 1 if load < self._rule.leave else 0
-        return load >= self._rule.enter or (was and self._quiet_looks < self._rule.leave_looks)
+    def _is_busy(self, was: bool, load: float, interval_s: float) -> bool:
+        self._quiet_s = self._quiet_s + interval_s if load < self._rule.leave else 0.0
+        return load >= self._rule.enter or (was and self._quiet_s < self._rule.leave_s)

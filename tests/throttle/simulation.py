@@ -23,7 +23,7 @@ MISS_BYTES = 1 << 20
 
 @dataclass
 class Run:
-    """A look a second: time, load, rate, miss bytes/s, target. `served`: bytes by client."""
+    """Look by look: time, load, rate, miss bytes/s, target. `served`: bytes by client."""
 
     at_s: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
@@ -63,9 +63,14 @@ class Simulation:
     """`laggards` clients named laggard-0 ...; `think_s` between an answer and the next request."""
 
     def __init__(
-        self, disk: ModelDisk, rules: ThrottleRules, laggards: int = 8, think_s: float = 0.02
+        self,
+        disk: ModelDisk,
+        rules: ThrottleRules,
+        laggards: int = 8,
+        think_s: float = 0.02,
+        look_s: float = LOOK_S,
     ) -> None:
-        self.disk, self.rules, self.think_s = disk, rules, think_s
+        self.disk, self.rules, self.think_s, self.look_s = disk, rules, think_s, look_s
         self.throttle = Throttle(rules, [NAME], 0.0)
         self.laggards = laggards
         self.now_s = 0.0
@@ -74,6 +79,7 @@ class Simulation:
         self._clients = laggards
         self._offset = 0
         self._read_before = 0.0
+        self._next_look_s = look_s
         self.throttle.observe(NAME, disk.counters(), None, 0.0)
 
     def set_laggards(self, laggards: int) -> None:
@@ -103,7 +109,8 @@ class Simulation:
                 self._ask(client)
             else:
                 self._clients = min(self._clients, client)
-        if self.now_s % LOOK_S < STEP_S / 2 or LOOK_S - self.now_s % LOOK_S < STEP_S / 2:
+        if self.now_s >= self._next_look_s:
+            self._next_look_s += self.look_s
             self._look()
         for ticket in self.throttle.advance(self.now_s):
             self.disk.read(ticket.size_bytes, ticket)
@@ -128,6 +135,6 @@ class Simulation:
         run.at_s.append(self.now_s)
         run.load.append(sample.load)
         run.rate.append(self.throttle.statistics().disks[NAME].controller.rate_bytes_s)
-        run.misses.append((served - self._read_before) / LOOK_S)
+        run.misses.append((served - self._read_before) / self.look_s)
         run.served_at.append(Counter(run.served))
         self._read_before = served

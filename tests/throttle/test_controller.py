@@ -107,6 +107,17 @@ def test_hundred_laggards_share_it() -> None:
     assert sum(run.misses[-60:]) / 60 >= 0.95 * 31 * MB
 
 
+@pytest.mark.parametrize("look_s", [0.06, 0.1, 0.26, 0.5, 2.0])
+@pytest.mark.parametrize("laggards", [8, 100])
+def test_however_often_it_is_looked_at(look_s: float, laggards: int) -> None:
+    disk = ModelDisk(steepness=2.0)
+    events = {40.0: change(capacity_bytes_s=30 * MB)}
+    run = Simulation(disk, ThrottleRules(), laggards, look_s=look_s).play(80, events)
+    assert run.settled_s(40, TARGET) <= SETTLES_S
+    for second in range(10, 30, 10):
+        assert run.mean_load(second, second + 10) == pytest.approx(TARGET, abs=0.05)
+
+
 def test_equal_clients_within_five_percent_over_a_minute() -> None:
     run = play(ModelDisk(), 90, 8)
     got = [run.served[client] - run.served_at[29][client] for client in run.served]

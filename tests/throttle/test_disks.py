@@ -150,7 +150,7 @@ def test_pressure_over_the_interval() -> None:
 
 
 def test_busy_has_hysteresis() -> None:
-    gauge = DiskGauge(BusyRule(await_ms=0, enter=0.5, leave=0.3, leave_looks=2))
+    gauge = DiskGauge(BusyRule(await_ms=0, enter=0.5, leave=0.3, leave_s=2.0))
     ticks, seen = 0, []
     for second, util in enumerate([0, 490, 500, 400, 290, 310, 290, 290, 400, 499, 500]):
         ticks += util
@@ -159,7 +159,7 @@ def test_busy_has_hysteresis() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"enter": 0.3}, {"leave": -0.1}, {"leave_looks": 0}, {"in_flight": 0}, {"await_ms": -1}]
+    "wrong", [{"enter": 0.3}, {"leave": -0.1}, {"leave_s": -1.0}, {"in_flight": 0}, {"await_ms": -1}]
 )
 def test_rules_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"enter|await"):
