@@ -220,7 +220,7 @@ class CacheMachine(RuleBasedStateMachine):
         p.log_start += ahead
         self.cache.advance_start(p.slot, p.log_start)
         p.entries = [e for e in p.entries if e.end > p.log_start]
-        if p.entries and p.entries[0].covers_from < p.log_start:
+        if ahead and p.entries and p.entries[0].covers_from < p.log_start:
             e = p.entries[0]
             p.entries[0] = replace(e, covers_from=max(e.covers_from, min(e.base, p.log_start)))
 
