@@ -7,14 +7,14 @@ machine lacks something, 3 a bar is broken, 4 the run is invalid, 128 + n ended 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import signal
 import sys
+import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.demo.progress import Progress
 from bench.pollution.arms import ARMS, FOREBAY, PLAIN, SECOND, Sizes
@@ -23,14 +23,20 @@ from bench.pollution.groups import find_version, remove_left_groups
 from bench.pollution.host import Unfit, find_missing, sweep_up
 from bench.pollution.lab import LoadFailed, disk_bytes, open_lab
 from bench.pollution.phases import run_arm
+from bench.pollution.report import build_page, build_result, write_report
+from bench.pollution.sweep import run_sweep
 from tests.broker.jars import FetchFailed, kafka_jars
 from tests.broker.java import JavaMissing
 from tests.broker.kafka import BrokerFailed
 from tests.e2e.sidecar import SidecarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
+
+    from bench.pollution.arms import Arm
+    from bench.pollution.lab import Lab
+    from bench.pollution.sweep import Step
 
 RUNS = Path(__file__).parents[2] / ".build" / "pollution"
 EXPECTED = (LoadFailed, FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)
@@ -51,6 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quiet-seconds", type=float, help="of the quiet phase (default: half of --seconds)")
     parser.add_argument("--arms", default=",".join(ARMS), help="which, by commas (default: all)")
     parser.add_argument("--no-pause", action="store_true", help="without the consumer that pauses for 25 s")
+    parser.add_argument(
+        "--no-sweep", action="store_true", help="without the sweep; the target's rate is then unknown"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms (default: 1)")
     parser.add_argument("--image-directory", type=Path, default=RUNS, help="where the disk's file is put")
     return parser
@@ -106,35 +115,50 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
     kept.mkdir(parents=True)
     arms = [ARMS[name] for name in options.arms.split(",")]
     order = random.Random(options.seed)
-    results: list[dict[str, object]] = []
+    results: list[dict[str, Any]] = []
+    steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
     with open_lab(sizes, options.image_directory) as lab:
         progress.step(f"writing a backlog of {sizes.backlog_bytes / 1e9:.1f} GB to {lab.disk.name}")
         lab.fill()
+        if not options.no_sweep:
+            progress.step("open-loop sweep: how busy the disk is at each rate of cold reads")
+            steps = sweep(lab, kept, progress)
         for number in range(1, options.rounds + 1):
             for arm in order.sample(arms, len(arms)):
                 progress.step(f"round {number} of {options.rounds}: {arm.meaning}")
-                directory = kept / f"{number}-{arm.name}"
-                directory.mkdir()
-                with_pause = arm.name in WITH_PAUSE and not options.no_pause
-                with lab.arm(arm) as way:
-                    ran = run_arm(lab, arm, way, directory, with_pause=with_pause)
-                figures = build_figures(ran, sizes, with_pause=with_pause)
+                figures = measure(lab, arm, kept, with_pause=arm.name in WITH_PAUSE and sizes.paused_s > 0)
                 results.append({"round": number, "arm": arm.name, **figures})
                 progress.step(describe_short(figures))
-                (kept / "result.json").write_text(json.dumps({"sizes": sizes._asdict(), "arms": results}))
-                for path in directory.iterdir():
-                    if path.name != "load.log":
-                        path.unlink()
-    print(kept / "result.json")
-    return EXIT_WELL
+                write_report(kept, build_result(sizes, results, steps), steps)
+    result = build_result(sizes, results, steps)
+    print(f"\n{build_page(result)}\nThe report: {kept / 'README.md'}", flush=True)
+    if result["invalid"]:
+        return EXIT_INVALID
+    return EXIT_BROKEN if any(bar["held"] is False for bar in result["bars"]) else EXIT_WELL
 
 
-def describe_short(figures: dict[str, object]) -> str:
+def sweep(lab: Lab, kept: Path, progress: Progress) -> list[Step]:
+    """The sweep, in a folder of its own, which is removed."""
+    with tempfile.TemporaryDirectory(dir=kept) as folder, lab.arm(ARMS[SECOND]) as way:
+        steps = run_sweep(lab, way, Path(folder))
+    for step in steps:
+        progress.step(f"  {step.rate_mb_s} MB/s: util {step.util}, await {step.await_ms} ms")
+    return steps
+
+
+def measure(lab: Lab, arm: Arm, kept: Path, *, with_pause: bool) -> dict[str, Any]:
+    """One arm once; the raw rows are removed."""
+    with tempfile.TemporaryDirectory(dir=kept) as folder:
+        with lab.arm(arm) as way:
+            ran = run_arm(lab, way, Path(folder), with_pause=with_pause)
+        return build_figures(ran, lab.sizes, with_pause=with_pause)
+
+
+def describe_short(figures: Mapping[str, Any]) -> str:
     """One line of progress."""
     quiet, polluted = figures["quiet"], figures["polluted"]
     disk = figures["disk_polluted"]
-    assert isinstance(quiet, dict) and isinstance(polluted, dict) and isinstance(disk, dict)
     said = [
         f"{what} p99 {quiet[key].get('p99')} -> {polluted[key].get('p99')} ms"
         for what, key in (("produce", "produce_ms"), ("end to end", "end_to_end_ms"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bench.pollution.arms import Sizes
     from bench.pollution.phases import Ran
-    from bench.pollution.sampling import DiskSample
+    from bench.pollution.sampling import DiskSample, Scrape
 
 CAUGHT_UP_MS = 100.0
 WINDOW_S = 10.0
@@ -97,6 +97,26 @@ def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:
     return round(float((fresh[:, 0] + fresh[:, 1]).min() - resumed_ns) / NS, 3)
 
 
+def tail_miss_bytes(scrapes: Sequence[Scrape], start_ns: int) -> int:
+    """Record bytes, from a time on, that no laggard can have asked for and memory did not serve.
+
+    The backlog was written before Forebay started, so a laggard's miss is `cold`; a tail's never is.
+    """
+    chosen = [one for one in scrapes if one.at_ns >= start_ns]
+    if not chosen:
+        return 0
+    first, last = (_other_misses(one) for one in (chosen[0], chosen[-1]))
+    return round(last - first)
+
+
+def _other_misses(scrape: Scrape) -> float:
+    total = 0.0
+    for key, value in scrape.samples.items():
+        if key[0] == "forebay_fetch_bytes_total" and key[2] != "hit" and key[1] != "cold":
+            total += value
+    return total
+
+
 def phase_figures(
     producer: NDArray[np.int64], tails: NDArray[np.int64], start: int, end: int
 ) -> dict[str, Any]:
@@ -128,10 +148,13 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "disk_polluted": disk_between(disk, times.polluted, polluted_end),
         "laggards_mb_s": round(sum(lag_rates), 2),
         "laggards_settled_mb_s": laggards_between(lag, sizes.laggards, settled_from, polluted_end),
+        "settled_s": (polluted_end - settled_from) / NS,
         "settled_utils": settled_utils(disk, times.polluted, polluted_end),
         "page_cache_mb": round(max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1),
         "course": build_course(ran, producer, tails, lag),
     }
+    if ran.sampler.scrapes:
+        figures["tail_miss_bytes"] = tail_miss_bytes(ran.sampler.scrapes, times.polluted)
     if with_pause:
         figures["pause"] = {
             "caught_up_s": catch_up_s(each[0], times.resumed),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.pollution.arms import Arm, Sizes, broker_memory, build_settings
+from bench.pollution.arms import Arm, Sizes, broker_memory, build_listener, build_settings
 from bench.pollution.groups import Group
 from bench.pollution.host import Disk, drop_pages, open_disk
 from bench.pollution.sampling import scan_diskstats
@@ -98,9 +98,8 @@ class Lab:
             yield Way(self._address(MAIN), self._address(CATCHUP if arm.lane else MAIN), None)
             return
         settings = build_settings(arm, self.sizes, self.disk.name)
-        entry = {"listen": f"{HOST}:{self.forebay_port}", "upstream": self._address(BEHIND)}
-        if arm.lane:
-            entry["catchUpUpstream"] = self._address(CATCHUP)
+        listen = f"{HOST}:{self.forebay_port}"
+        entry = build_listener(arm, listen, self._address(BEHIND), self._address(CATCHUP))
         with Sidecar([entry], settings) as sidecar:
             yield Way(sidecar.bootstrap, sidecar.bootstrap, sidecar)
 

@@ -17,8 +17,6 @@ from bench.pollution.series import NS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.pollution.arms import Arm
-
 JOIN_S = 6.0  # until producers and groups stand ready
 LEAD_S = 0.5
 
@@ -52,7 +50,7 @@ def plan_times(
     return Timetable(start_ns, polluted, paused, resumed, end)
 
 
-def run_arm(lab: Lab, arm: Arm, way: Way, directory: Path, *, with_pause: bool) -> Ran:
+def run_arm(lab: Lab, way: Way, directory: Path, *, with_pause: bool) -> Ran:
     """Run the phases. LoadFailed."""
     sizes = lab.sizes
     start_ns = time.monotonic_ns() + int(JOIN_S * NS)
@@ -61,13 +59,15 @@ def run_arm(lab: Lab, arm: Arm, way: Way, directory: Path, *, with_pause: bool) 
     )
     log = directory / "load.log"
     processes = [start_load(_tail(way, times, n, directory), log) for n in range(1, sizes.groups + 1)]
-    processes.append(start_load(_producer(lab, way, times, directory), log))
+    processes.append(start_load(build_producer(lab, way, times.quiet, times.end, directory), log))
     scrape = way.sidecar.metrics if way.sidecar else None
     sampler = Sampler(lab.disk.name, lab.group.peek_page_cache_bytes, scrape)
     try:
         sampler.start()
         _sleep_until(times.polluted - int(LEAD_S * 4 * NS))
-        processes.append(start_load(build_laggards(lab, way, times.polluted, times.end, directory), log))
+        processes.append(
+            start_load(build_laggards(lab, way, times.polluted, times.end, directory, skip=lab.skip), log)
+        )
         _sleep_until(times.end)
     finally:
         sampler.stop()
@@ -83,22 +83,32 @@ def _tail(way: Way, times: Timetable, number: int, directory: Path) -> list[str]
     return [*command, "--out", str(directory / f"tail-{number}")]
 
 
-def _producer(lab: Lab, way: Way, times: Timetable, directory: Path) -> list[str]:
+def build_producer(lab: Lab, way: Way, start_ns: int, end_ns: int, directory: Path) -> list[str]:
+    """The command of the steady producer."""
     sizes = lab.sizes
     command = ["producing", "--bootstrap", way.bootstrap, "--topic", TOPIC, "--client", "producer"]
     command += ["--partitions", str(sizes.partitions), "--size", str(sizes.record_bytes)]
-    command += ["--rate", str(sizes.rate), "--start-ns", str(times.quiet), "--end-ns", str(times.end)]
+    command += ["--rate", str(sizes.rate), "--start-ns", str(start_ns), "--end-ns", str(end_ns)]
     return [*command, "--out", str(directory / "producer")]
 
 
 def build_laggards(
-    lab: Lab, way: Way, start_ns: int, end_ns: int, directory: Path, rate: float = 0.0, name: str = "laggards"
+    lab: Lab,
+    way: Way,
+    start_ns: int,
+    end_ns: int,
+    directory: Path,
+    rate: float = 0.0,
+    name: str = "laggards",
+    skip: float = 0.0,
 ) -> list[str]:
-    """The command of all laggards; `rate` in bytes/s of all together, 0 as fast as they are answered."""
+    """The command of all laggards; `rate` in bytes/s of all together, 0 as fast as they are answered; `skip`:
+    where in their stretches they begin, as a share.
+    """
     command = ["lagging", "--bootstrap", way.laggards, "--topic", TOPIC]
     command += ["--ends", ",".join(map(str, lab.ends)), "--laggards", str(lab.sizes.laggards)]
     command += ["--start-ns", str(start_ns), "--end-ns", str(end_ns), "--rate", str(rate)]
-    return [*command, "--skip", f"{lab.skip:.3f}", "--out", str(directory / name)]
+    return [*command, "--skip", f"{skip:.3f}", "--out", str(directory / name)]
 
 
 def _sleep_until(at_ns: int) -> None:

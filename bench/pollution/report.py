@@ -1,0 +1,109 @@
+"""What the lab hands over: a table and the bars in Markdown, the figures as JSON, the pictures.
+
+Owns the wording and the files in a run's folder. Must not know how a figure was measured. Invariant: the JSON
+holds all that the page says, so that a page can be written again from it.
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.pollution.arms import ARMS, Sizes
+from bench.pollution.plots import plot_arms, plot_course, plot_sweep
+from bench.pollution.verdict import Bar, find_invalid, judge, rate_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from bench.pollution.sweep import Step
+
+    Figures = Mapping[str, Any]
+
+COLUMNS = (
+    "arm",
+    "produce p99, quiet",
+    "polluted: p50",
+    "p99",
+    "end to end p99, quiet",
+    "polluted",
+    "acknowledged/s",
+    "laggards MB/s",
+    "disk MB/s",
+    "util",
+    "caught up s",
+)
+WORDS = {True: "held", False: "BROKEN", None: "not measured"}
+
+
+def build_result(
+    sizes: Sizes, arms: Sequence[Figures], steps: Sequence[Step], extra: Sequence[Bar] = ()
+) -> dict[str, Any]:
+    """Everything of a run, as it is written to result.json."""
+    sweep = [(step.rate_mb_s, step.util) for step in steps]
+    bars = [*judge(arms, sweep, sizes.target), *extra]
+    return {
+        "sizes": sizes._asdict(),
+        "sweep": [step._asdict() for step in steps],
+        "target_rate_mb_s": rate_at(sweep, sizes.target) if sweep else None,
+        "invalid": find_invalid(arms),
+        "bars": [bar._asdict() for bar in bars],
+        "arms": list(arms),
+    }
+
+
+def build_page(result: Mapping[str, Any]) -> str:
+    """The report in Markdown: table (medians over rounds, times in ms), bars, what makes the run invalid."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
+    for name in ARMS:
+        rows = [one for one in result["arms"] if one["arm"] == name]
+        if rows:
+            lines.append(f"| {' | '.join([name, *_cells(rows)])} |")
+    lines += ["", f"Rounds: {max((one['round'] for one in result['arms']), default=0)}; medians.", ""]
+    lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
+    lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
+    return "\n".join(lines) + "\n"
+
+
+def write_report(folder: Path, result: Mapping[str, Any], steps: Sequence[Step]) -> None:
+    """result.json, README.md and the pictures into `folder`."""
+    (folder / "result.json").write_text(json.dumps(result, separators=(",", ":")))
+    pictures = {"arms.svg": "all arms"}
+    target = result["sizes"]["target"]
+    plot_arms(result["arms"], folder / "arms.svg")
+    for name, arm in ARMS.items():
+        rows = [one for one in result["arms"] if one["arm"] == name]
+        if rows:
+            plot_course(rows, arm.meaning, target, folder / f"{name}.svg")
+            pictures[f"{name}.svg"] = arm.meaning
+    if steps:
+        plot_sweep(steps, target, result["target_rate_mb_s"], folder / "sweep.svg")
+        pictures["sweep.svg"] = "the sweep"
+    shown = "".join(f"\n![{title}]({name})\n" for name, title in pictures.items())
+    (folder / "README.md").write_text(f"{build_page(result)}{shown}")
+
+
+def _cells(rows: Sequence[Figures]) -> list[str]:
+    def middle(*keys: str) -> str:
+        found = []
+        for row in rows:
+            value: Any = row
+            for key in keys:
+                value = value.get(key) if value else None
+            found += [value] if value is not None else []
+        return f"{median(found):.4g}" if found else "-"
+
+    return [
+        middle("quiet", "produce_ms", "p99"),
+        middle("polluted", "produce_ms", "p50"),
+        middle("polluted", "produce_ms", "p99"),
+        middle("quiet", "end_to_end_ms", "p99"),
+        middle("polluted", "end_to_end_ms", "p99"),
+        middle("polluted", "acknowledged_per_s"),
+        middle("laggards_mb_s"),
+        middle("disk_polluted", "read_mb_s"),
+        middle("disk_polluted", "util"),
+        middle("pause", "caught_up_s"),
+    ]

@@ -1,0 +1,165 @@
+"""The bars: what must hold, as functions of figures. No files, no clocks.
+
+Owns every limit of the proof and the rules that make a run invalid. Must not know how a figure was measured.
+Invariants: a bar that was not measured is neither held nor broken; a round in which the plain broker suffers
+less than a hundredfold proves nothing, nor one whose laggards a cache served; every bar is held in every
+round or it is broken.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.pollution.arms import FOREBAY, PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Figures = Mapping[str, Any]
+
+DAMAGE = 100.0  # the plain broker's produce p99 under pollution, in units of its quiet one
+CACHED = 1.1  # laggards' bytes for each byte that the disk read
+STEADY, STEADY_MS = 1.3, 10.0
+SETTLED = 0.05
+SHARE = 0.85
+FAIR = 0.2
+FAIR_S = 40.0  # the settled part of a minute of pollution
+CAUGHT_UP_S = 1.0
+PAUSE_STEADY = 1.5
+ISOLATED = 1.5
+
+
+class Bar(NamedTuple):
+    """`held`: None where it was not measured. `said`: the figures, every round's."""
+
+    name: str
+    held: bool | None
+    said: str
+
+
+def is_steady(quiet_ms: float, polluted_ms: float) -> bool:
+    """At most 1.3 times quiet, or quiet + 10 ms, whichever is more."""
+    return polluted_ms <= max(STEADY * quiet_ms, quiet_ms + STEADY_MS)
+
+
+def rate_at(sweep: Sequence[tuple[float, float]], target: float) -> float | None:
+    """The rate at which an open-loop sweep of (rate, utilisation) reaches `target`; None: it never does.
+
+    Between two steps it is a straight line; utilisation below its neighbours' is noise and is raised.
+    """
+    points = []
+    highest = 0.0
+    for rate, util in sorted(sweep):
+        highest = max(highest, util)
+        points.append((rate, highest))
+    for (rate, util), (next_rate, next_util) in pairwise([(0.0, 0.0), *points]):
+        if util <= target <= next_util and next_util > util:
+            return rate + (next_rate - rate) * (target - util) / (next_util - util)
+    return None
+
+
+def is_fair(rates: Sequence[float]) -> bool:
+    """No two differ by more than a fifth of the larger."""
+    return max(rates) - min(rates) <= FAIR * max(rates)
+
+
+def find_invalid(arms: Sequence[Figures]) -> list[str]:
+    """Why the run proves nothing; empty: it does."""
+    reasons = []
+    for one in arms:
+        at = f"round {one['round']}, {one['arm']}"
+        laggards, disk = one["laggards_mb_s"], one["disk_polluted"].get("read_mb_s", 0.0)
+        if laggards > CACHED * disk:
+            reasons.append(f"{at}: laggards got {laggards} MB/s from a disk that read {disk}")
+        if one["arm"] == PLAIN:
+            quiet, polluted = (_p99(one, phase, "produce_ms") for phase in ("quiet", "polluted"))
+            if polluted < DAMAGE * quiet:
+                reasons.append(f"{at}: produce p99 {quiet} -> {polluted} ms, less than a hundredfold")
+    return reasons
+
+
+def judge(arms: Sequence[Figures], sweep: Sequence[tuple[float, float]], target: float) -> list[Bar]:
+    """Every bar over the arm `forebay` of all rounds; the isolation bar is judged apart."""
+    rounds = [one for one in arms if one["arm"] == FOREBAY]
+    wanted = rate_at(sweep, target) if sweep else None
+    return [
+        _each(rounds, "produce p99 under pollution, ms", lambda one: _judge_steady(one, "produce_ms")),
+        _each(
+            rounds,
+            "tailing end-to-end p99 under pollution, ms",
+            lambda one: _judge_steady(one, "end_to_end_ms"),
+        ),
+        _each(rounds, "bytes of tailing consumers not from memory", _judge_tail_misses),
+        _each(rounds, f"utilisation within {SETTLED} of {target}", lambda one: _judge_settled(one, target)),
+        _each(
+            rounds,
+            f"laggards' share of the target's rate ({_mb(wanted)})",
+            lambda one: _judge_rate(one, wanted),
+        ),
+        _each(rounds, "laggards' rates, MB/s each", _judge_fair),
+        _each(rounds, "seconds to catch up after a pause of 25 s", _judge_caught_up),
+        _each(rounds, "produce p99 while it catches up, ms", _judge_pause_steady),
+    ]
+
+
+def judge_isolation(quiet_ms: float, sick_ms: float, late_heartbeats: int) -> Bar:
+    """B's produce p99 beside a topic on a slow log directory."""
+    held = sick_ms <= ISOLATED * quiet_ms and late_heartbeats == 0
+    said = f"{quiet_ms} -> {sick_ms}; {late_heartbeats} heartbeats late"
+    return Bar("produce p99 of the healthy topic, ms", held, said)
+
+
+def _each(rounds: Sequence[Figures], name: str, rule: Callable[[Figures], tuple[bool | None, str]]) -> Bar:
+    found = [rule(one) for one in rounds]
+    measured = [held for held, _ in found if held is not None]
+    return Bar(name, all(measured) if measured else None, "; ".join(said for _, said in found if said))
+
+
+def _judge_steady(one: Figures, key: str) -> tuple[bool | None, str]:
+    quiet, polluted = _p99(one, "quiet", key), _p99(one, "polluted", key)
+    return is_steady(quiet, polluted), f"{quiet} -> {polluted}"
+
+
+def _judge_tail_misses(one: Figures) -> tuple[bool | None, str]:
+    missed = one.get("tail_miss_bytes")
+    return (None, "") if missed is None else (missed == 0, str(missed))
+
+
+def _judge_settled(one: Figures, target: float) -> tuple[bool | None, str]:
+    utils = one["settled_utils"]
+    held = all(abs(util - target) <= SETTLED for util in utils) if utils else None
+    return held, " ".join(map(str, utils))
+
+
+def _judge_rate(one: Figures, wanted: float | None) -> tuple[bool | None, str]:
+    got = sum(one["laggards_settled_mb_s"])
+    return (got >= SHARE * wanted, f"{got / wanted:.0%}") if wanted else (None, f"{got:.1f} MB/s")
+
+
+def _judge_fair(one: Figures) -> tuple[bool | None, str]:
+    rates = one["laggards_settled_mb_s"]
+    measured = one["settled_s"] >= FAIR_S and max(rates) > 0
+    return (is_fair(rates) if measured else None), f"{min(rates)} to {max(rates)}"
+
+
+def _judge_caught_up(one: Figures) -> tuple[bool | None, str]:
+    if "pause" not in one:
+        return None, ""
+    seconds = one["pause"]["caught_up_s"]
+    return seconds is not None and seconds <= CAUGHT_UP_S, str(seconds)
+
+
+def _judge_pause_steady(one: Figures) -> tuple[bool | None, str]:
+    if "pause" not in one:
+        return None, ""
+    quiet, paused = _p99(one, "quiet", "produce_ms"), _p99(one, "pause", "produce_ms")
+    return paused <= PAUSE_STEADY * quiet, f"{quiet} -> {paused}"
+
+
+def _p99(one: Figures, phase: str, key: str) -> float:
+    return float(one[phase][key].get("p99", 0.0))
+
+
+def _mb(rate: float | None) -> str:
+    return "no sweep" if rate is None else f"{rate:.1f} MB/s"
