@@ -116,7 +116,8 @@ class Quotas:
             account = self._account(key, now_s)
             if account is not None and account.quota.fetch_bytes_per_s is not None:
                 account.fill(now_s)
-                delay_s = max(delay_s, -account.tokens / account.quota.fetch_bytes_per_s)
+                if account.tokens <= -1:  # less than a byte of debt is what rounding leaves
+                    delay_s = max(delay_s, -account.tokens / account.quota.fetch_bytes_per_s)
         self.delayed += delay_s > 0
         return delay_s
 

@@ -6,8 +6,9 @@ safe; acks=0 is never refused (there is nobody to tell), nor is anything but Pro
 Produce passes or fails whole (KIP-890: from version 12 it also adds its partitions to the transaction).
 
 Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence).
-After a refused batch, later ones of that producer id and partition are refused until the refused base sequence
-or a higher producer epoch returns; earlier sequences (retries of what was forwarded before) pass. Without a
+After a refused batch, later ones of that producer id and partition are refused until the refused sequence or a
+higher producer epoch returns, and so on with each refused for that reason: they pass in the order of their
+sequences. Earlier sequences (retries of what was forwarded before) pass. Without a
 producer id, all of the partition's Produces are refused that were received before the refusal's reply left.
 The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
 """
@@ -45,13 +46,16 @@ class Verdict(Enum):
 
 
 class Batch(NamedTuple):
-    """One partition of a Produce. Where its records are null or unreadable: the ids -1."""
+    """One partition of a Produce; `records`: their number (last offset delta + 1). Where the batch is missing
+    or unreadable: the defaults.
+    """
 
     topic: Hashable
     partition: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
     base_sequence: int = -1
+    records: int = 1
 
 
 class Plan(NamedTuple):
@@ -87,17 +91,27 @@ def refusal_of(kind: Kind, *, is_read: bool, acks: int = -1) -> Refusal:
 
 
 class _Refused:
-    """The first batch that must return. Without a producer id: `until`, the last ordinal that was received
-    before the refusal's reply left; None while it has not.
+    """`awaited`: the sequence that must return next; `end`: the one after the last refused. Without a producer
+    id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
     """
 
-    __slots__ = ("base_sequence", "producer_epoch", "since_s", "until")
+    __slots__ = ("awaited", "end", "producer_epoch", "since_s", "until")
 
     def __init__(self, batch: Batch, now_s: float) -> None:
         self.producer_epoch = batch.producer_epoch
-        self.base_sequence = batch.base_sequence
+        self.awaited = batch.base_sequence
+        self.end = _end_of(batch)
         self.since_s = now_s
         self.until: int | None = None
+
+    def extend(self, batch: Batch) -> None:
+        """One more of the run is refused."""
+        if _is_earlier(self.end, _end_of(batch)):
+            self.end = _end_of(batch)
+
+
+def _end_of(batch: Batch) -> int:
+    return (batch.base_sequence + batch.records) % SEQUENCES
 
 
 def _is_earlier(sequence: int, than: int) -> bool:
@@ -109,9 +123,7 @@ def _must_refuse(batch: Batch, refused: _Refused, ordinal: int) -> bool:
         return refused.until is None or ordinal <= refused.until
     if batch.producer_epoch != refused.producer_epoch:
         return batch.producer_epoch < refused.producer_epoch
-    if batch.base_sequence == refused.base_sequence:
-        return False
-    return not _is_earlier(batch.base_sequence, refused.base_sequence)
+    return _is_earlier(refused.awaited, batch.base_sequence)
 
 
 class RefusedSequences:
@@ -170,23 +182,30 @@ class RefusedSequences:
     def _remember(self, batch: Batch, ordinal: int, now_s: float) -> None:
         key = batch[:3]
         known = self._entries.get(key)
+        same_run = known is not None and batch.producer_epoch == known.producer_epoch
         if known is not None and _must_refuse(batch, known, ordinal):
             self.by_order += 1
+            if same_run:
+                known.extend(batch)
             return  # a consequence of the first refusal, which stands
         self._entries.pop(key, None)  # the oldest stays first
         refused = self._entries[key] = _Refused(batch, now_s)
         if batch.producer_id == NO_PRODUCER_ID:
             self._unseen.setdefault(ordinal, []).append(refused)
+        elif known is not None and same_run and _is_earlier(refused.end, known.end):
+            refused.end = known.end
 
     def _forget(self, batch: Batch, ordinal: int) -> None:
         key = batch[:3]
         known = self._entries.get(key)
         if known is None or _must_refuse(batch, known, ordinal):
             return
-        same_epoch = batch.producer_epoch == known.producer_epoch
-        if batch.producer_id != NO_PRODUCER_ID and same_epoch and batch.base_sequence != known.base_sequence:
-            return  # an earlier one, forwarded before; the refused one has yet to return
-        del self._entries[key]
+        if batch.producer_id == NO_PRODUCER_ID or batch.producer_epoch != known.producer_epoch:
+            del self._entries[key]
+        elif _is_earlier(known.awaited, _end_of(batch)):
+            known.awaited = _end_of(batch)
+            if not _is_earlier(known.awaited, known.end):
+                del self._entries[key]
 
     def reply_left(self, ordinal: int, last_received: int) -> None:
         """The answer to request `ordinal` was handed to the socket when `last_received` was the newest request

@@ -1,0 +1,156 @@
+"""Limits against model brokers: what concurrency helps is allowed, what only queues is not."""
+
+import random
+from heapq import heappop, heappush
+
+import pytest
+
+from isolation.limits import DIP_MAX_WINDOWS, AdaptiveLimit, AdaptiveRule, FixedLimit
+
+
+class Broker:
+    """Keeps every slot of a limit busy; `service_s(now_s)` is one request's, one after the other where
+    `is_serial`.
+    """
+
+    def __init__(self, limit, *, is_serial):
+        self.limit, self.is_serial = limit, is_serial
+        self.random = random.Random(7)
+        self.now_s = self.free_s = 0.0
+        self.in_flight = []
+
+    def run(self, until_s, service_s, in_use=10**9):
+        """The slots seen at each answer, with at most `in_use` requests in flight."""
+        seen = []
+        while self.now_s < until_s:
+            while len(self.in_flight) < min(in_use, self.limit.slots_at(self.now_s)):
+                self._send(service_s(self.now_s) * self.random.lognormvariate(0, 0.3))
+            done_s, sent_s = heappop(self.in_flight)
+            self.now_s = done_s
+            self.limit.sample(done_s, done_s - sent_s, len(self.in_flight) + 1, True)
+            seen.append(self.limit.slots_at(done_s))
+        return seen
+
+    def _send(self, lasts_s):
+        start_s = max(self.free_s, self.now_s) if self.is_serial else self.now_s
+        self.free_s = start_s + lasts_s
+        heappush(self.in_flight, (self.free_s, self.now_s))
+
+
+def test_a_log_that_works_serially_is_held_at_a_few_slots():
+    limit = AdaptiveLimit(AdaptiveRule(initial=64))
+    broker = Broker(limit, is_serial=True)
+    broker.run(60, lambda _now: 0.02)
+    assert 3 <= limit.slots_at(broker.now_s) <= 8
+
+
+def test_a_serial_log_that_slows_down_a_hundredfold_never_gets_more():
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=True)
+    broker.run(30, lambda _now: 0.002)
+    seen = broker.run(300, lambda _now: 0.2)
+    assert max(seen) <= 10
+    assert min(seen) >= limit.rule.floor
+
+
+def test_waiting_that_concurrency_does_not_lengthen_gets_the_ceiling():
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=False)
+    broker.run(30, lambda _now: 0.05)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+
+
+def test_it_comes_back_when_such_waiting_has_become_longer_for_good():
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=False)
+    broker.run(30, lambda _now: 0.01)
+    assert min(broker.run(60, lambda _now: 0.4)) < 16
+    broker.run(200, lambda _now: 0.4)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+
+
+def test_it_does_not_oscillate_between_dips():
+    rule = AdaptiveRule(quiet_for_s=1000.0)
+    broker = Broker(AdaptiveLimit(rule), is_serial=True)
+    broker.run(60, lambda _now: 0.02)
+    seen = broker.run(300, lambda _now: 0.02)
+    assert max(seen) - min(seen) <= 1
+
+
+def test_it_does_not_grow_while_it_is_not_used():
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=False)
+    broker.run(30, lambda _now: 0.05, in_use=3)
+    assert limit.slots_at(broker.now_s) == limit.rule.initial
+
+
+def answers(limit, now_s, count, *, latency_s=0.01, in_use=1, ok=True, apart_s=0.02):
+    for _ in range(count):
+        now_s += apart_s
+        limit.sample(now_s, latency_s, in_use, ok)
+    return now_s
+
+
+def test_drops_shrink_it_to_the_floor_and_no_further():
+    limit = AdaptiveLimit(AdaptiveRule(initial=8))
+    now_s = answers(limit, 0.0, 10)
+    answers(limit, now_s, 10, ok=False)
+    assert limit.slots_at(99.0) == 5
+    answers(limit, now_s, 200, ok=False)
+    assert limit.slots_at(99.0) == limit.rule.floor
+
+
+def test_one_window_shrinks_it_by_no_more_than_half():
+    limit = AdaptiveLimit(AdaptiveRule(initial=60, smoothing=1.0))
+    now_s = answers(limit, 0.0, 10, in_use=2)
+    before = limit.slots_at(now_s)
+    answers(limit, now_s, 10, latency_s=100.0, in_use=60)
+    assert limit.slots_at(now_s) >= before / 2
+
+
+def test_a_dip_stands_at_the_floor_and_ends_by_itself():
+    limit = AdaptiveLimit(AdaptiveRule(initial=20))
+    now_s = answers(limit, 0.0, 10, in_use=20)
+    assert limit.slots_at(now_s) == limit.rule.floor
+    ends_s = now_s + DIP_MAX_WINDOWS * limit.rule.window_max_s
+    assert limit.slots_at(ends_s - 0.01) == limit.rule.floor
+    assert limit.slots_at(ends_s) == 20
+    answers(limit, ends_s, 1, in_use=20)
+    assert limit.statistics()["dips"] == 1
+
+
+def test_what_was_sent_before_the_slots_emptied_is_not_the_quiet_latency():
+    limit = AdaptiveLimit(AdaptiveRule(initial=20))
+    now_s = answers(limit, 0.0, 10, in_use=20)
+    now_s = answers(limit, now_s, 10, latency_s=0.5, in_use=2)
+    assert limit.statistics()["quiet_s"] == -1
+    answers(limit, now_s + 0.5, 10, latency_s=0.03, in_use=2)
+    assert limit.statistics()["quiet_s"] == pytest.approx(0.03)
+
+
+def test_a_fixed_limit_does_not_move():
+    limit = FixedLimit(3)
+    answers(limit, 0.0, 100, ok=False)
+    assert limit.slots_at(99.0) == 3
+    assert limit.statistics() == {"slots": 3}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"floor": 0},
+        {"initial": 1},
+        {"initial": 65},
+        {"tolerance": 0.9},
+        {"smoothing": 0.0},
+        {"quiet_for_s": 6.0},
+    ],
+)
+def test_rules_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match="<="):
+        AdaptiveRule(**wrong)
+
+
+def test_a_limit_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="nothing"):
+        FixedLimit(0)

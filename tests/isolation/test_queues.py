@@ -1,0 +1,219 @@
+"""Queues at their bounds: slots, waiting, expiry, lanes, early release."""
+
+import pytest
+
+from isolation.classify import CONTROL
+from isolation.limits import FixedLimit
+from isolation.queues import QueueRule, Queues, State, Waits
+
+
+class Recorded(FixedLimit):
+    """A fixed limit that remembers its samples."""
+
+    def __init__(self, slots):
+        super().__init__(slots)
+        self.samples = []
+
+    def sample(self, now_s, latency_s, in_use, ok):
+        self.samples.append((latency_s, in_use, ok))
+
+
+def make(slots=1, **rule):
+    limits = []
+
+    def new_limit():
+        limits.append(Recorded(slots))
+        return limits[-1]
+
+    queues = Queues(QueueRule(**{"data_queues": 2, **rule}), FixedLimit(2), new_limit)
+    return queues, limits
+
+
+def offer(queues, item, queue=0, now_s=0.0, size_bytes=10, **more):
+    return queues.offer(item, queue=queue, size_bytes=size_bytes, now_s=now_s, **more)
+
+
+def items(tickets):
+    return [ticket.item for ticket in tickets]
+
+
+def test_a_free_slot_admits_the_next_one_waits_and_follows():
+    queues, _ = make()
+    first, second = offer(queues, 1), offer(queues, 2)
+    assert (first.state, second.state) == (State.ADMITTED, State.WAITING)
+    assert queues.finished(first, 0.1, 0.1) == [second]
+    assert second.state is State.ADMITTED
+    assert first.state is State.DONE
+
+
+def test_a_full_queue_touches_no_other():
+    queues, _ = make(max_waiting=1)
+    states = [offer(queues, n).state for n in range(3)]
+    assert states == [State.ADMITTED, State.WAITING, State.REFUSED]
+    assert offer(queues, "other", queue=1).state is State.ADMITTED
+    assert offer(queues, "control", queue=CONTROL).state is State.ADMITTED
+
+
+@pytest.mark.parametrize(("sizes", "last"), [((60, 40), State.WAITING), ((60, 41), State.REFUSED)])
+def test_waiting_bytes_at_their_bound(sizes, last):
+    queues, _ = make(max_waiting_bytes=100)
+    offer(queues, "in service")
+    states = [offer(queues, size, size_bytes=size).state for size in sizes]
+    assert states == [State.WAITING, last]
+
+
+def test_one_request_larger_than_the_bound_waits_alone():
+    queues, _ = make(max_waiting_bytes=100)
+    offer(queues, "in service")
+    assert offer(queues, "large", size_bytes=1000).state is State.WAITING
+    assert offer(queues, "small", size_bytes=1).state is State.REFUSED
+
+
+def test_no_wait_at_all_refuses_at_once():
+    queues, _ = make(max_wait_s=0)
+    offer(queues, "in service")
+    assert offer(queues, "late").state is State.REFUSED
+    assert offer(queues, "acks=0", never_refused=True).state is State.WAITING
+
+
+def test_what_is_never_refused_waits_beyond_every_bound_and_never_expires():
+    queues, _ = make(max_waiting=1, max_waiting_bytes=10)
+    first = offer(queues, "in service")
+    waiting = [offer(queues, n, never_refused=True) for n in range(3)]
+    assert {ticket.state for ticket in waiting} == {State.WAITING}
+    assert queues.next_due_s(0.0) is None
+    assert queues.turn(1e9).expired == []
+    assert queues.finished(first, 1e9, None) == [waiting[0]]
+
+
+def test_who_waited_for_too_long_expires_when_due():
+    queues, _ = make(max_wait_s=1.0)
+    offer(queues, "in service")
+    early, late = offer(queues, "early", now_s=0.0), offer(queues, "late", now_s=0.5)
+    assert queues.next_due_s(0.5) == 1.0
+    assert queues.turn(0.99).expired == []
+    assert queues.turn(1.0).expired == [early]
+    assert (early.state, late.state) == (State.EXPIRED, State.WAITING)
+    assert queues.next_due_s(1.0) == 1.5
+
+
+def test_a_client_that_goes_away_leaves_no_trace():
+    queues, _ = make()
+    first, second, third = (offer(queues, n) for n in range(3))
+    assert queues.cancel(second, 0.1) == []
+    assert queues.cancel(first, 0.2) == [third]
+    assert queues.cancel(first, 0.2) == []
+    assert queues.cancel(third, 0.3) == []
+    assert queues.statistics(0.3)[0] | {"admitted": 0, "canceled": 0} == dict.fromkeys(
+        queues.statistics(0.3)[0], 0
+    ) | {"slots": 1}
+
+
+def test_finishing_twice_is_a_mistake():
+    queues, _ = make()
+    ticket = offer(queues, 1)
+    queues.finished(ticket, 0.1, 0.1)
+    with pytest.raises(ValueError, match="done"):
+        queues.finished(ticket, 0.2, 0.1)
+
+
+def test_a_lane_keeps_its_order_across_queues():
+    queues, _ = make()
+    first = offer(queues, "other client's")
+    offer(queues, "A1", lane="c")
+    waiting = offer(queues, "B1", queue=1, lane="c")
+    assert (waiting.state, waiting.queue) == (State.WAITING, 0), "it would overtake A1"
+    assert offer(queues, "B of another", queue=1, lane="d").state is State.ADMITTED
+    (a1,) = queues.finished(first, 0.1, 0.1)
+    (b1,) = queues.finished(a1, 0.2, 0.1)
+    assert (a1.item, b1.item) == ("A1", "B1")
+    assert offer(queues, "B2", queue=1, lane="c").queue == 1, "nothing of the lane waits any more"
+
+
+def test_a_lane_is_free_again_when_what_waited_is_gone():
+    queues, _ = make(max_wait_s=1.0)
+    offer(queues, "in service")
+    canceled = offer(queues, "A1", lane="c")
+    offer(queues, "A2", lane="c")
+    queues.cancel(canceled, 0.1)
+    assert offer(queues, "B1", queue=1, lane="c").queue == 0
+    queues.turn(5.0)
+    assert offer(queues, "B2", queue=1, lane="c", now_s=5.0).state is State.ADMITTED
+
+
+def test_long_polls_free_their_slots_when_due_without_a_sample():
+    queues, limits = make(release_after_s=0.5)
+    poll = offer(queues, "poll", waits=Waits.POLL)
+    offer(queues, "next", never_refused=True)
+    assert queues.next_due_s(0.0) == 0.5
+    assert queues.turn(0.49).admitted == []
+    assert items(queues.turn(0.5).admitted) == ["next"]
+    assert queues.finished(poll, 30.0, 30.0) == []
+    assert limits[0].samples == []
+
+
+def test_what_does_not_wait_on_purpose_keeps_its_slot():
+    queues, _ = make(release_after_s=0.5)
+    slow = offer(queues, "slow")
+    offer(queues, "next", never_refused=True)
+    assert queues.turn(60.0).admitted == []
+    assert queues.release_early(slow, 60.0) == []
+    assert slow.holds_slot
+
+
+def test_an_acks_all_wait_counts_as_a_sample_of_at_least_so_long():
+    queues, limits = make(release_after_s=0.5)
+    offer(queues, "acks=all", waits=Waits.ACKS)
+    queues.turn(0.6)
+    assert limits[0].samples == [(0.6, 1, True)]
+
+
+def test_acks_all_waits_beyond_their_share_of_the_limit_keep_their_slots():
+    queues, _ = make(slots=2, release_after_s=0.5, lingering_acks_per_slot=1.0)
+    tickets = [offer(queues, n, waits=Waits.ACKS, never_refused=True) for n in range(5)]
+    assert items(queues.turn(0.5).admitted) == [2, 3]
+    assert queues.turn(9.0).admitted == [], "two linger, which is the bound"
+    assert queues.next_due_s(9.0) is None, "nothing is due that could not be done"
+    admitted = queues.finished(tickets[0], 9.0, 9.0)
+    assert items(admitted) == [4], "one lingers no more, so the next one may"
+    assert queues.statistics(9.0)[0]["lingering_acks"] == 2
+
+
+def test_polls_linger_up_to_their_bound():
+    queues, _ = make(slots=2, release_after_s=0.5, lingering_polls=1)
+    first, second = (offer(queues, n, waits=Waits.POLL) for n in range(2))
+    queues.turn(0.5)
+    assert (first.holds_slot, second.holds_slot) == (False, True)
+    queues.finished(first, 1.0, None)
+    assert not second.holds_slot
+
+
+def test_a_slot_can_be_released_before_its_time():
+    queues, _ = make()
+    poll = offer(queues, "poll", waits=Waits.POLL)
+    offer(queues, "next")
+    assert items(queues.release_early(poll, 0.01)) == ["next"]
+    assert queues.release_early(poll, 0.02) == []
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "ok", "samples"),
+    [(0.2, True, [(0.2, 1, True)]), (None, True, []), (None, False, [(3.0, 1, False)])],
+)
+def test_samples_are_of_service_and_of_drops(latency_s, ok, samples):
+    queues, limits = make()
+    queues.finished(offer(queues, 1, now_s=1.0), 4.0, latency_s, ok)
+    assert limits[0].samples == samples
+
+
+def test_load_counts_service_and_waiting():
+    queues, _ = make()
+    for n in range(3):
+        offer(queues, n)
+    assert (queues.load_of(0), queues.load_of(1)) == (3, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"data_queues": 0}, {"max_waiting": -1}, {"max_wait_s": -1.0}])
+def test_rules_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match="negative"):
+        QueueRule(**wrong)

@@ -1,0 +1,248 @@
+"""Refusals: who may be refused, what a refusal does to the batches after it, the table at its bound."""
+
+import pytest
+
+from isolation.refusals import (
+    SEQUENCES,
+    Batch,
+    Kind,
+    Plan,
+    Refusal,
+    RefusedSequences,
+    Verdict,
+    plan_refusal,
+    refusal_of,
+)
+
+PASS, REFUSE = Verdict.PASS, Verdict.REFUSE
+
+
+class Connection:
+    """One connection's Produces, in the order of arrival."""
+
+    def __init__(self, limit=1000):
+        self.sequences = RefusedSequences(limit)
+        self.ordinal = 0
+
+    def produce(self, *batches, refused=(), acks=-1, transactional=False, ordinal=None, now_s=0.0):
+        if ordinal is None:
+            self.ordinal = ordinal = self.ordinal + 1
+        plan = plan_refusal(
+            batches,
+            lambda batch: batch.topic in refused,
+            self.sequences,
+            ordinal=ordinal,
+            acks=acks,
+            is_transactional=transactional,
+        )
+        self.sequences.apply(batches, plan, ordinal, now_s)
+        return plan
+
+    def one(self, sequence, epoch=0, **more):
+        """The verdict on one batch of producer 7 in partition t-0."""
+        (verdict,) = self.produce(Batch("t", 0, 7, epoch, sequence), **more).verdicts
+        return verdict
+
+    def plain(self, **more):
+        """The verdict on one batch without a producer id in t-0."""
+        (verdict,) = self.produce(Batch("t", 0), **more).verdicts
+        return verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_read", "acks", "expected"),
+    [
+        (Kind.PRODUCE, True, -1, Refusal.ERROR),
+        (Kind.PRODUCE, True, 1, Refusal.ERROR),
+        (Kind.PRODUCE, True, 0, Refusal.NEVER),
+        (Kind.PRODUCE, False, 1, Refusal.NEVER),
+        (Kind.FETCH, True, -1, Refusal.EMPTY),
+        (Kind.FETCH, False, -1, Refusal.NEVER),
+        (Kind.OTHER, True, -1, Refusal.NEVER),
+    ],
+)
+def test_the_table_of_refusals(kind, is_read, acks, expected):
+    assert refusal_of(kind, is_read=is_read, acks=acks) is expected
+
+
+def test_what_was_in_flight_behind_a_refused_batch_is_refused_until_that_returns():
+    link = Connection()
+    assert link.one(4) is PASS
+    assert link.one(5, refused={"t"}) is REFUSE
+    assert [link.one(6), link.one(7)] == [REFUSE, REFUSE]
+    assert [link.one(5), link.one(6), link.one(7)] == [PASS, PASS, PASS]
+    assert len(link.sequences) == 0
+    assert link.sequences.statistics()["by_order"] == 2
+
+
+def test_other_partitions_producers_and_connections_are_not_concerned():
+    link = Connection()
+    link.one(5, refused={"t"})
+    assert link.produce(Batch("t", 1, 7, 0, 6), Batch("u", 0, 7, 0, 6), Batch("t", 0, 8, 0, 6)).verdicts == (
+        PASS,
+        PASS,
+        PASS,
+    )
+    assert Connection().one(6) is PASS
+
+
+def test_a_refused_batch_may_be_refused_again():
+    link = Connection()
+    for _ in range(3):
+        assert link.one(5, refused={"t"}) is REFUSE
+        assert link.one(6) is REFUSE
+    assert link.one(5) is PASS
+    assert link.one(6) is PASS
+
+
+def test_a_higher_epoch_starts_anew_and_a_lower_one_does_not():
+    link = Connection()
+    link.one(5, epoch=2, refused={"t"})
+    assert link.one(9, epoch=1) is REFUSE
+    assert link.one(0, epoch=3) is PASS
+    assert link.one(6, epoch=2) is PASS, "the broker fences it"
+    link.one(5, epoch=3, refused={"t"})
+    assert link.one(0, epoch=4, refused={"t"}) is REFUSE
+    assert link.one(5, epoch=3) is REFUSE
+    assert link.one(0, epoch=4) is PASS
+
+
+def test_a_retry_of_what_was_forwarded_before_passes_and_changes_nothing():
+    link = Connection()
+    link.one(5, refused={"t"})
+    assert link.one(4) is PASS
+    assert link.one(6) is REFUSE
+    assert [link.one(5), link.one(6)] == [PASS, PASS]
+
+
+def test_an_earlier_batch_that_is_refused_later_has_to_return_first():
+    link = Connection()
+    link.one(5, refused={"t"})
+    assert link.one(4, refused={"t"}) is REFUSE
+    assert link.one(5) is REFUSE
+    assert [link.one(4), link.one(5)] == [PASS, PASS]
+
+
+def test_sequences_wrap():
+    link = Connection()
+    last = SEQUENCES - 1
+    link.one(last, refused={"t"})
+    assert link.one(0) is REFUSE
+    assert link.one(last - 1) is PASS
+    assert link.one(last) is PASS
+    assert link.one(1) is REFUSE
+    assert [link.one(0), link.one(1)] == [PASS, PASS]
+    assert len(link.sequences) == 0
+
+
+def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
+    link = Connection()
+    link.one(5, refused={"t"})
+    assert [link.one(6), link.one(5)] == [REFUSE, PASS]
+    assert link.one(7) is REFUSE, "6 has yet to return"
+    assert [link.one(6), link.one(7)] == [PASS, PASS]
+    assert len(link.sequences) == 0
+
+
+def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
+    def batch(sequence, records):
+        return Batch("t", 0, 7, 0, sequence, records)
+
+    link = Connection()
+    link.produce(batch(10, 10), refused={"t"})
+    assert link.produce(batch(20, 10)).verdicts == (REFUSE,)
+    # A batch of 7 before them failed for good: TransactionManager.adjustSequencesDueToFailedBatch.
+    verdicts = [link.produce(batch(sequence, 10)).verdicts for sequence in (3, 13, 23, 33)]
+    assert verdicts == [(PASS,)] * 4
+    assert len(link.sequences) == 0
+
+
+def test_without_a_producer_id_what_was_received_before_the_reply_left_is_refused():
+    link = Connection()
+    assert link.plain(refused={"t"}) is REFUSE
+    assert [link.plain(), link.plain()] == [REFUSE, REFUSE]
+    link.sequences.reply_left(1, last_received=4)
+    assert link.plain(ordinal=4) is REFUSE, "received before, though decided after"
+    link.sequences.reply_left(2, last_received=5)
+    assert link.plain(ordinal=5) is PASS
+    assert link.plain(ordinal=4) is PASS, "nothing is remembered any more"
+    assert len(link.sequences) == 0
+
+
+def test_without_a_producer_id_a_retry_may_be_refused_again():
+    link = Connection()
+    link.plain(refused={"t"})
+    link.sequences.reply_left(1, last_received=1)
+    assert link.plain(refused={"t"}) is REFUSE
+    assert link.plain() is REFUSE
+    link.sequences.reply_left(2, last_received=3)
+    assert link.plain() is PASS
+
+
+def test_only_the_topics_concerned_fail_but_a_transaction_fails_whole():
+    batches = (Batch("t", 0, 7, 0, 5), Batch("u", 0, 7, 0, 8))
+    assert Connection().produce(*batches, refused={"t"}).verdicts == (REFUSE, PASS)
+    link = Connection()
+    assert link.produce(*batches, refused={"t"}, transactional=True).verdicts == (REFUSE, REFUSE)
+    assert link.produce(Batch("u", 0, 7, 0, 9), transactional=True).verdicts == (REFUSE,)
+    assert link.produce(*batches, transactional=True).verdicts == (PASS, PASS)
+
+
+def test_a_transaction_of_which_order_demands_one_fails_whole():
+    link = Connection()
+    link.one(5, refused={"t"}, transactional=True)
+    batches = (Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0))
+    assert link.produce(*batches, transactional=True).verdicts == (REFUSE, REFUSE)
+
+
+def test_acks_0_waits_and_is_never_refused():
+    link = Connection()
+    plan = link.produce(Batch("t", 0), refused={"t"}, acks=0)
+    assert plan == Plan((PASS,), must_wait=True)
+    link.plain(refused={"t"})
+    assert link.produce(Batch("t", 0), acks=0) == Plan((PASS,))
+
+
+def test_at_the_bound_newcomers_wait_and_the_known_are_refused():
+    link = Connection(limit=2)
+    link.produce(Batch("t", 0, 7, 0, 5), Batch("t", 1, 7, 0, 5), refused={"t"})
+    plan = link.produce(Batch("t", 2, 7, 0, 5), refused={"t"})
+    assert plan.must_wait
+    assert not plan.must_close
+    assert len(link.sequences) == 2
+    assert link.one(6) is REFUSE
+    assert link.one(5, refused={"t"}) is REFUSE
+    assert [link.one(5), link.one(6)] == [PASS, PASS]
+    assert link.produce(Batch("t", 2, 7, 0, 5), refused={"t"}) == Plan((REFUSE,))
+    assert link.sequences.statistics() == {"awaited": 2, "by_order": 1, "at_limit": 1}
+
+
+def test_at_the_bound_what_order_demands_of_a_transaction_closes_the_connection():
+    link = Connection(limit=1)
+    link.one(5, refused={"t"}, transactional=True)
+    plan = link.produce(Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0), transactional=True)
+    assert (plan.must_wait, plan.must_close) == (False, True)
+    assert len(link.sequences) == 1
+
+
+def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
+    link = Connection(limit=2)
+    link.one(5, refused={"t"}, now_s=0.0)
+    assert link.one(6, now_s=1e6) is REFUSE
+    link.produce(Batch("u", 0, 7, 0, 5), refused={"u"}, now_s=10.0)
+    late = Batch("v", 0, 7, 0, 5)
+    assert link.produce(late, refused={"v"}, now_s=599.9).must_wait
+    assert link.produce(late, refused={"v"}, now_s=600.0).must_wait, "it makes room for the next"
+    assert link.produce(late, refused={"v"}, now_s=600.0) == Plan((REFUSE,))
+    assert link.one(6) is PASS
+
+
+def test_planning_has_no_effect():
+    link = Connection()
+    batch = Batch("t", 0, 7, 0, 5)
+    for _ in range(2):
+        plan = plan_refusal(
+            [batch], lambda _batch: True, link.sequences, ordinal=1, acks=-1, is_transactional=False
+        )
+        assert (plan.refuses, plan.passes) == (True, False)
+    assert len(link.sequences) == 0
