@@ -17,12 +17,12 @@ import struct
 from typing import TYPE_CHECKING
 
 from blockcache._pyfastcache import ffi, lib
+from blockcache.layout import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-MAGIC = struct.pack("=Q", lib.FC_MAGIC)
 SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blockcache._pyfastcache import ffi, lib
 from blockcache.admission import Edges
 from blockcache.arena import SEGMENT, Arena, ArenaError, Hit
+from blockcache.layout import NODE_BYTES
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
-PARTITION_BYTES, GHOST_BYTES, NODE_BYTES = map(ffi.sizeof, ("fc_partition", "fc_ghost", "fc_node"))
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
 }

@@ -5,8 +5,6 @@
 
 #include "pyfastcache.h"
 
-_Static_assert(sizeof(fc_block) == 96, "a block's header is 96 bytes");
-
 /* Reads the batch at `used` bytes from the block's start and steps over it. 0 at the end, negative if garbled. */
 int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot, fc_batch *batch) {
     if (*used >= b->filled_bytes) {

@@ -2,8 +2,6 @@
  * What follows on a partition's newest ghost, in offsets and closely in age, makes that one longer. */
 #include "pyfastcache.h"
 
-_Static_assert(sizeof(fc_ghost) == 48, "a ghost is 48 bytes");
-
 static fc_ghost *find_newest(fc_arena *a, uint32_t index) {
     const fc_partition *p = fc_partition_at(a, index);
     if (p->ghost == 0 || a->ghosts_written - p->ghost >= a->ghosts_max) {

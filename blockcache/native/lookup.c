@@ -3,9 +3,6 @@
 
 #include "pyfastcache.h"
 
-_Static_assert(sizeof(fc_segment) == 32, "a segment is 32 bytes");
-_Static_assert(sizeof(fc_hit) == FC_HIT_HEAD * 8 + FC_SEGMENTS_MAX * sizeof(fc_segment), "FC_SEGMENTS_MAX");
-
 static fc_entry *next_entry(fc_arena *a, fc_entry *e) {
     uint64_t from_nodes = (uint64_t)((uint8_t *)e - fc_at(a, a->nodes_at));
     fc_node *leaf = fc_node_at(a, (uint32_t)(from_nodes / sizeof(fc_node)));

@@ -3,12 +3,6 @@
 
 #include "pyfastcache.h"
 
-_Static_assert(sizeof(fc_entry) == 48, "an entry is 48 bytes");
-_Static_assert(sizeof(fc_item) == 16, "an item is 16 bytes");
-_Static_assert(sizeof(fc_node) == 256, "a node is 256 bytes");
-_Static_assert(sizeof(((fc_node *)0)->entry) == FC_LEAF_MAX * sizeof(fc_entry), "FC_LEAF_MAX");
-_Static_assert(sizeof(((fc_node *)0)->item) == FC_INNER_MAX * sizeof(fc_item), "FC_INNER_MAX");
-
 /* The caller has made sure of fc_tree_room(). */
 uint32_t fc_node_take(fc_arena *a, uint32_t level) {
     uint32_t n = (uint32_t)a->nodes_free;

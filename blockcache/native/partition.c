@@ -3,9 +3,6 @@
 
 #include "pyfastcache.h"
 
-_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 512 bytes");
-_Static_assert(sizeof(fc_partition) == 128, "a partition is 128 bytes");
-
 static uint64_t place(uint64_t *end, uint64_t bytes) {
     uint64_t at = (*end + 63) / 64 * 64;
     *end = at + bytes;

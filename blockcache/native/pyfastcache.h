@@ -21,6 +21,10 @@
  *     observe | fc_block | head  | head  | ...  | never touched ...            |    head: FC_BATCH_HEADER bytes
  *                                               ^ filled_bytes        ^ used_bytes (headers included; the same but
  *                                                                       in an observing arena)
+ *   an index node:  0 | level, count, prev, next | 16: fc_entry[5], a leaf, or fc_item[15]                    | 256
+ *   fc_entry:       0 | covers_from | 8 base_offset | 16 position | 24 admitted | 32 last_delta | 36 length
+ *                                                          | 40 leader_epoch | 44 run_start                   | 48
+ * Sizes and places are asserted in layout.c, and in layout.py for who reads an arena from beside.
  * The part between the cdef marks is fed to cffi unchanged. */
 #ifndef PYFASTCACHE_H
 #define PYFASTCACHE_H

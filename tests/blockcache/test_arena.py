@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blockcache.arena import MAGIC, ArenaError, ArenaInUse, open_file
+from blockcache.arena import ArenaError, ArenaInUse, open_file
 from blockcache.cache import BlockCache, StaleSlot
+from blockcache.layout import MAGIC
 from tests.blockcache.batches import TOPIC, build_run, insert, read
 
 SIZE = 64 * 1024

@@ -3,6 +3,8 @@
 A compiler without these sanitizers is a failure, with what to install.
 """
 
+import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from blockcache._pyfastcache import ffi, lib
 
 from blockcache import _build
+from blockcache.admission import Edges
+from blockcache.layout import BLOCK, ENTRY, PARTITION, BlockHead, Entry, PartitionSlot
 
 NATIVE = Path(_build.__file__).parent / "native"
 DRIVER = Path(__file__).parent / "native" / "driver.c"
@@ -30,11 +34,18 @@ SIZES = {
     "fc_inserted": 56,
     "fc_edges": 48,
 }
-FIRST_FIELDS = {
-    "fc_arena": "magic",
-    "fc_entry": "covers_from",
-    "fc_hit": "next_offset",
-    "fc_inserted": "position",
+READ_FROM_BESIDE = {"fc_partition": PartitionSlot, "fc_entry": Entry, "fc_block": BlockHead}
+FORMATS = {"fc_partition": PARTITION, "fc_entry": ENTRY, "fc_block": BLOCK}
+SECTIONS = {
+    "magic": 0,
+    "layout": 8,
+    "partitions_at": 24,
+    "ghosts_at": 64,
+    "taken_at": 88,
+    "starts_at": 96,
+    "nodes_at": 104,
+    "data_at": 144,
+    "changes": 472,
 }
 
 
@@ -43,9 +54,37 @@ def test_sizes(name: str) -> None:
     assert ffi.sizeof(name) == SIZES[name]
 
 
-@pytest.mark.parametrize("name", FIRST_FIELDS)
-def test_first_fields(name: str) -> None:
-    assert ffi.offsetof(name, FIRST_FIELDS[name]) == 0
+def test_places_of_the_sections() -> None:
+    assert {name: ffi.offsetof("fc_arena", name) for name in SECTIONS} == SECTIONS
+
+
+@pytest.mark.parametrize("name", READ_FROM_BESIDE)
+def test_formats_have_the_fields_of_c_in_their_places(name: str) -> None:
+    in_c = {field: ffi.offsetof(name, field) for field, _ in ffi.typeof(name).fields}
+    parts = re.findall(r"16s|\w", FORMATS[name].format.removeprefix("="))
+    places = [struct.calcsize("=" + "".join(parts[:i])) for i in range(len(parts))]
+    fields = ["index" if field == "partition" else field for field in READ_FROM_BESIDE[name]._fields]
+    assert in_c == dict(zip(fields, places, strict=True))
+
+
+def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
+    fields = [field for field, _ in ffi.typeof("fc_inserted").fields]
+    assert fields == [
+        "position",
+        "covers_from",
+        "first_offset",
+        "next_offset",
+        "conflict_offset",
+        "stored_bytes",
+        "skipped_bytes",
+    ]
+    assert [field for field, _ in ffi.typeof("fc_hit").fields][:4] == [
+        "next_offset",
+        "size_bytes",
+        "segments",
+        "pinned",
+    ]
+    assert tuple(field for field, _ in ffi.typeof("fc_edges").fields) == Edges._fields
 
 
 def test_bounds_are_those_of_the_arrays() -> None:
