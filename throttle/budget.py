@@ -142,6 +142,11 @@ class FairShare(Generic[T]):
         if client_id is None:
             return False
         del self._active[client_id].waiting[request]
+        if not self._owners:
+            for one in (*self._now, *self._next):
+                self._retire(one)
+            self._now.clear()
+            self._next.clear()
         return True
 
     def peek(self) -> T | None:

@@ -36,6 +36,7 @@ ROUNDING = 0.02
 class ControllerRule:
     """`target`: the load at which the disk settles. The rate starts at `start_bytes_s`, and stays in between.
 
+    The start is what a slow disk bears: a fast one is found out within seconds, the rate may double at each look.
     `deadband`: an error that does not count as a swing. `decide_s`: shorter looks are put together, so that one
     miss is not taken for a load.
     """
@@ -43,7 +44,7 @@ class ControllerRule:
     target: float = 0.6
     floor_bytes_s: float = float(1 << 20)
     ceiling_bytes_s: float = float(16 << 30)
-    start_bytes_s: float = float(64 << 20)
+    start_bytes_s: float = float(16 << 20)
     deadband: float = 0.04
     decide_s: float = 0.5
 

@@ -36,7 +36,7 @@ class QueueRule:
     waiting_bytes: int = 8 << 30
     burst_s: float = 0.1
     burst_floor_bytes: int = 64 << 10
-    surge_s: float = 1.0
+    surge_s: float = 0.5
     tick_s: float = 0.01
     fair: FairRule = field(default_factory=FairRule)
 

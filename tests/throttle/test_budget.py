@@ -163,6 +163,16 @@ def test_removed_and_added_again() -> None:
     assert len(share) == 1
 
 
+def test_clients_that_gave_up_leave_nothing_behind() -> None:
+    share: FairShare[int] = FairShare(FairRule(idle_clients=2))
+    for number in range(100):
+        share.add(str(number), number, 1 << 30)
+        share.add(f"other-{number}", -number - 1, 5)
+        assert share.remove(number)
+        assert share.remove(-number - 1)
+    assert (len(share._active), len(share._now), len(share._next), len(share._idle)) == (0, 0, 0, 2)
+
+
 def test_idle_clients_are_bounded() -> None:
     share: FairShare[str] = FairShare(FairRule(idle_clients=3))
     for number in range(10):
