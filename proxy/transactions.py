@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 NO_OFFSET = -1
 PIECES_LIMIT = 32
-_MANY = -1  # in the place of a producer id: several transactions, taken together
 
 
 class Aborted(NamedTuple):
@@ -41,11 +40,10 @@ class Aborted(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """One transaction with its marker, wherever the HW is."""
+    """One transaction with its marker, wherever the HW is; or several with their last marker, and first offset."""
 
     marker: int
     first: int
-    producer_id: int
 
 
 class TransactionStatistics(NamedTuple):
@@ -67,7 +65,6 @@ class Transactions:
     __slots__ = (
         "_aborted",
         "_decided",
-        "_delivered",
         "_end",
         "_hole_since",
         "_known_from",
@@ -86,7 +83,6 @@ class Transactions:
         self._open: dict[int, int] = {}  # producer id: first offset, in the order of these
         self._decided: deque[Decided] = deque()  # in the order of markers, which may be above the HW
         self._aborted: list[Aborted] = []  # in the order of markers
-        self._delivered = NO_OFFSET  # below it, markers have left `_decided`
         self._shown = self._log_start = NO_OFFSET
         self._hole_since: float | None = None
         self._pieces: list[Piece] = []
@@ -140,33 +136,17 @@ class Transactions:
             self._join()
 
     def truncate(self, offset: int) -> None:
-        """The log ends at `offset` now, whatever was observed from there on. Below the HW, as after an unclean
-        election, what was stable need not be.
+        """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the broker
+        shows its LSO again: a marker that was cut off may have ended a transaction that began before the run,
+        and after an unclean election what was stable need not be.
         """
-        if offset < max(self._delivered, self._shown):
-            self._forget()
-            self._shown, self._delivered = NO_OFFSET, offset
+        self._forget()
+        self._shown = self._log_start = NO_OFFSET
         self._pieces = [
             piece if piece.end <= offset else piece.cut(offset)
             for piece in self._pieces
             if piece.start < offset
         ]
-        if offset < self._end:
-            self._reopen(offset)
-
-    def _reopen(self, offset: int) -> None:
-        """The run ends at `offset`, earlier than it did, and what was decided from there on is open again."""
-        undone = [one for one in self._decided if one.marker >= offset and one.first < offset]
-        if offset < self._known_from or any(one.producer_id == _MANY for one in undone):
-            self._forget()
-            return
-        reopened = [(pid, first) for pid, first in self._open.items() if first < offset]
-        reopened += [(one.producer_id, one.first) for one in undone]
-        self._open = dict(sorted(reopened, key=lambda entry: entry[1]))
-        self._decided = deque(one for one in self._decided if one.marker < offset)
-        del self._aborted[bisect_left(self._aborted, (offset,)) :]
-        self._end = offset
-        self._keep_bounds()
 
     def advance_start(self, log_start_offset: int) -> None:
         """The log begins there now: retention, or DeleteRecords."""
@@ -254,7 +234,7 @@ class Transactions:
             if event is Event.UNREADABLE:
                 self._forget()
                 return
-            self._decided.append(Decided(offset, first, producer_id))
+            self._decided.append(Decided(offset, first))
             if event is Event.ABORTED:
                 stable = next(iter(self._open.values()), offset + 1)
                 self._aborted.append(Aborted(offset, first, producer_id, stable))
@@ -270,7 +250,7 @@ class Transactions:
             self._known_from = max(self._known_from, dropped[-1].marker + 1)
         while len(self._decided) > self._limit:
             one, other = self._decided.popleft(), self._decided.popleft()
-            self._decided.appendleft(Decided(other.marker, min(one.first, other.first), _MANY))
+            self._decided.appendleft(Decided(other.marker, min(one.first, other.first)))
 
     def _join(self) -> None:
         """Take in the pieces that the run has reached."""
@@ -289,6 +269,5 @@ class Transactions:
 
     def _deliver(self, high_watermark: int) -> None:
         """Markers below the HW are replicated (ProducerStateManager.onHighWatermarkUpdated)."""
-        self._delivered = max(self._delivered, high_watermark)
         while self._decided and self._decided[0].marker < high_watermark:
             self._decided.popleft()

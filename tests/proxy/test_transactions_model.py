@@ -141,7 +141,7 @@ WEIGHTS = {
     Life.batches_in_order: 8,
     Life.batches_out_of_order: 6,
     Life.everything_is_seen: 2,
-    Life.truncated: 1,
+    Life.truncated: 0.3,
     Life.log_start_moves: 0.3,
     Life.old_blocks_are_evicted: 0.3,
     Life.stable_offset_is_wanted: 6,

@@ -149,6 +149,15 @@ class Log:
         return buf, batches, first, last
 
 
+def log_of(*steps):
+    """A log written by steps such as ("data", A), all of it replicated."""
+    log = Log()
+    for name, *arguments in steps:
+        getattr(log, name)(*arguments)
+    log.replicate()
+    return log
+
+
 def _data_batch(entry):
     attributes = TRANSACTIONAL if entry.transactional else 0
     count = entry.last - entry.base + 1
