@@ -29,6 +29,7 @@ class Metric(NamedTuple):
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "purpose": ("client", "watch", "proof", "authorization"),
     "direction": ("request", "response"),
+    "bound": ("requests", "bytes"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -139,6 +140,65 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
         ),
         Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
+    ),
+    "Throttle": (
+        Metric("forebay_throttle_disk_sampled", "gauge", "1 while the disk can be looked at", ("disk",)),
+        Metric(
+            "forebay_throttle_disk_busy", "gauge", "1 while misses of this disk may have to wait", ("disk",)
+        ),
+        Metric(
+            "forebay_throttle_disk_load_ratio",
+            "gauge",
+            "The disk's load at the last look: util, as far as requests also wait or queue",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_disk_util_ratio", "gauge", "Share of time with a request in flight", ("disk",)
+        ),
+        Metric("forebay_throttle_disk_await_seconds", "gauge", "Mean time of the disk's requests", ("disk",)),
+        Metric(
+            "forebay_throttle_rate_bytes_per_second",
+            "gauge",
+            "Bytes of misses that the disk is given",
+            ("disk",),
+        ),
+        Metric("forebay_throttle_waiting_requests", "gauge", "Misses that wait for their disk", ("disk",)),
+        Metric("forebay_throttle_waiting_bytes", "gauge", "What they would read at most", ("disk",)),
+        Metric(
+            "forebay_throttle_granted_total", "counter", "Misses let go, at once or in their turn", ("disk",)
+        ),
+        Metric(
+            "forebay_throttle_miss_bytes_total", "counter", "Record bytes that misses have read", ("disk",)
+        ),
+        Metric(
+            "forebay_throttle_delayed_total", "counter", "Misses that had to wait before they went", ("disk",)
+        ),
+        Metric("forebay_throttle_delay_seconds_total", "counter", "Time that misses have waited", ("disk",)),
+        Metric(
+            "forebay_throttle_overdue_total",
+            "counter",
+            "Misses that went because of throttle.maxDelay",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_cancelled_total",
+            "counter",
+            "Waiting misses that nobody wanted any more",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_refused_total",
+            "counter",
+            "Misses that found no room to wait and were answered empty, by the bound",
+            ("disk", "bound"),
+        ),
+        Metric(
+            "forebay_throttle_ungated_total",
+            "counter",
+            "Misses of no known disk, or not lagging: never delayed",
+        ),
+        Metric("forebay_lane_requests_total", "counter", "Requests sent to the broker's second listener"),
+        Metric("forebay_lanes_lost_total", "counter", "Second links lost with something unanswered on them"),
     ),
     "Connections": (
         Metric(

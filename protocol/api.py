@@ -15,6 +15,7 @@ METADATA: Final = 3
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 DESCRIBE_CONFIGS: Final = 32
+DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
 
 NEVER_FLEXIBLE: Final = 1 << 15
@@ -67,7 +68,7 @@ APIS: Final[dict[int, Api]] = {
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", 4, (1, 4)),
         Api(33, "AlterConfigs", 2),
         Api(34, "AlterReplicaLogDirs", 2),
-        Api(35, "DescribeLogDirs", 2),
+        Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 2, (1, 4)),
         Api(SASL_AUTHENTICATE, "SaslAuthenticate", 2, (0, 2)),
         Api(37, "CreatePartitions", 2),
         Api(38, "CreateDelegationToken", 2),

@@ -19,6 +19,7 @@ from kio.static.constants import EntityType
 from protocol.api import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
     METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -26,7 +27,7 @@ from protocol.api import (
 )
 from protocol.errors import BadFrame
 from protocol.header import build_request_header, response_body_start
-from protocol.wire import INT32, Frame, Topic
+from protocol.wire import CLASSIC, INT32, Frame, Topic, refuses_garbage
 
 METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)
@@ -102,6 +103,13 @@ class TopicConfig(NamedTuple):
     error_code: int
     topic: str
     values: dict[str, str | None]
+
+
+class LogDirectory(NamedTuple):
+    """One of the broker's log directories as it names it, and (topic, partition) of the logs in it."""
+
+    path: str
+    partitions: list[tuple[str, int]]
 
 
 def _build(
@@ -234,6 +242,22 @@ def scan_sasl_authenticate_response(frame: Frame, version: int) -> SaslAuthentic
     return SaslAuthenticate(int(answer.error_code), answer.error_message, answer.auth_bytes, lifetime_ms)
 
 
+def is_authenticated(frame: Frame, version: int) -> bool:
+    """Whether this SaslAuthenticate answer accepts; False also for one that cannot be read."""
+    try:
+        return scan_sasl_authenticate_response(frame, version).error_code == 0
+    except BadFrame:
+        return False
+
+
+def scan_sasl_mechanism(frame: Frame, body_start: int) -> str:
+    """The mechanism that a SaslHandshake request (version 0 or 1) names; empty where it cannot be read."""
+    try:
+        return refuses_garbage(CLASSIC.read_nullable_string)(frame, body_start)[0] or ""
+    except BadFrame:
+        return ""
+
+
 def build_describe_configs_request(
     version: int,
     correlation_id: int,
@@ -261,4 +285,28 @@ def scan_describe_configs_response(frame: Frame, version: int) -> list[TopicConf
         )
         for result in _scan(frame, DESCRIBE_CONFIGS, version).results
         if result.resource_type == _TOPIC_RESOURCE
+    ]
+
+
+def build_describe_log_dirs_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A DescribeLogDirs request, version 1 to 4, for all topics (null)."""
+    return _build(DESCRIBE_LOG_DIRS, version, correlation_id, client_id, {"topics": None})
+
+
+def scan_describe_log_dirs_response(frame: Frame, version: int) -> list[LogDirectory]:
+    """A DescribeLogDirs answer's directories, those with an error left out; raises `BadFrame`. A copy under way to
+    another disk (isFutureKey) is not there yet.
+    """
+    return [
+        LogDirectory(
+            result.log_dir,
+            [
+                (topic.name, int(one.partition_index))
+                for topic in result.topics
+                for one in topic.partitions
+                if not one.is_future_key
+            ],
+        )
+        for result in _scan(frame, DESCRIBE_LOG_DIRS, version).results
+        if int(result.error_code) == 0
     ]

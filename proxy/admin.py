@@ -63,6 +63,7 @@ def build_routes(
     readiness: Callable[[], tuple[bool, Sequence[str]]],
     config: Callable[[], object],
     cache: Callable[[], object],
+    throttle: Callable[[], object],
 ) -> dict[str, Handler]:
     """The routes of Forebay. `readiness` says whether clients should come, else why not."""
 
@@ -83,6 +84,7 @@ def build_routes(
         "/readyz": answer_ready,
         "/config": lambda: json_answer(config()),
         "/cache": lambda: json_answer(cache()),
+        "/throttle": lambda: json_answer(throttle()),
     }
 
 

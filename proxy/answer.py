@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from proxy.reads import Read
 
 PENDING = ("miss", "pending")
+PAUSE_MS = 500
 
 
 class _Budget:
@@ -61,7 +62,7 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
     buffers = build_response(
         record.head.api_version,
         record.head.correlation_id,
-        throttle_time_ms=max((read.throttle_time_ms for read in taken), default=0),
+        throttle_time_ms=_throttle_time_ms(record, verdicts, taken),
         error_code=ErrorCode.NONE,
         session_id=0,
         partitions=answers,
@@ -77,6 +78,16 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
     sizes = [answer.records_bytes for answer in answers]
     held_bytes = sum(size for size, looked in zip(sizes, looks, strict=True) if looked.look in HARD)
     record.served(looks, sizes, verdicts, buffers, budget.hits, held_bytes)
+
+
+def _throttle_time_ms(record: FetchRecord, verdicts: Sequence[tuple[str, str]], taken: Sequence[Read]) -> int:
+    """What the broker has set; or, where all there is to say is that everything waits and the request did not wait
+    for it, a pause, so that the client does not ask in a circle (KIP-219).
+    """
+    if any(verdict != PENDING for verdict in verdicts):
+        return max((read.throttle_time_ms for read in taken), default=0)
+    waited_ms = (record.link.broker.now() - record.received_at) * 1000
+    return max(0, round(PAUSE_MS - waited_ms))
 
 
 def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:

@@ -66,6 +66,7 @@ class Forebay:
             self.readiness,
             lambda: config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(self.cache.statistics()),
+            lambda: dataclasses.asdict(self.broker.pacer.statistics()),
         )
         limits = config.admin
         self.admin = AdminServer(
@@ -93,6 +94,7 @@ class Forebay:
             await listener.start()
         self.own_links.start()
         self.janitor.start()
+        self.broker.pacer.start()
         address = await self.admin.start()
         log.info("admin HTTP at %s", address)
 
@@ -110,6 +112,7 @@ class Forebay:
         for listener in self.listeners:
             listener.abort()
         self.janitor.stop()
+        self.broker.pacer.stop()
         await self.own_links.close()
         await self.admin.close()
         if self.access_log is not None:

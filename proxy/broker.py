@@ -18,6 +18,7 @@ from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.counters import Counters
 from proxy.fetch_plan import Look
+from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.topics import Topics
 from proxy.watch import Watch
@@ -64,6 +65,7 @@ class Broker:
         self.age_clock = AgeClock()
         self.partitions = Partitions(cache, 2 * config.limits.watched_partitions)
         self.watch = Watch(self)
+        self.pacer = Pacer(self)
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
 
     def stores_on(self, listener: Listener) -> bool:

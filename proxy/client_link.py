@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from protocol import header
 from protocol.errors import BadFrame
 from proxy.authorization import Authorization
+from proxy.lane import Lane
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -48,6 +49,7 @@ class ClientLink:
         "authorization",
         "broker",
         "client_id",
+        "lane",
         "listener",
         "number",
         "parked",
@@ -79,6 +81,7 @@ class ClientLink:
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
         )
         self.upstream.on_drained = self._on_upstream_drained
+        self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
         self.reads = Reads(self)
         self.parked: dict[object, None] = {}
@@ -135,7 +138,10 @@ class ClientLink:
     # -- replies -------------------------------------------------------------------------------------------
 
     def forward(
-        self, head: RequestHeader, frame: Frame, on_answer: Callable[[Frame | None], None] | None
+        self,
+        head: RequestHeader,
+        frame: Frame,
+        on_answer: Callable[[Frame | None], None] | None,
     ) -> None:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will
         come.
@@ -199,12 +205,14 @@ class ClientLink:
     def _on_progress(self) -> None:
         if self._response_bytes >= self._limits.connection_response_memory_bytes:
             self.upstream.hold_reading(self)
+            self.lane.hold_reading(self)
         under = self._request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
             self.wire.release_reading(self.replies)
 
     def _on_drained(self) -> None:
         self.upstream.release_reading(self)
+        self.lane.release_reading(self)
         if self._finishing and self.replies.oldest is None:
             self.close("client_closed")
 
@@ -251,6 +259,7 @@ class ClientLink:
         self.authorization.close()
         self.reads.close()
         self.upstream.close()
+        self.lane.close()
         self.replies.abandon()
         self.broker.requests.forget(self.wire)
         self.broker.requests.sub(self._request_bytes)

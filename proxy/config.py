@@ -9,32 +9,15 @@ Secrets never stand here: the keys that end in File name files that hold them.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints
 
+from proxy.config_section import Name, Path, Section
+from proxy.config_throttle import Throttle
 from proxy.config_units import GIB, KIB, MIB, Address, Count, Duration, ListenAddress, RemoteAddress, Size
 
-UNIT_SUFFIXES = ("_bytes", "_s")
 LARGEST_FRAME_BYTES = (1 << 31) - 1  # Kafka's length prefix is an int32
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Path = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-
-
-def key_of(attribute: str) -> str:
-    """The YAML key of an attribute: without its unit, in camelCase."""
-    for suffix in UNIT_SUFFIXES:
-        attribute = attribute.removesuffix(suffix)
-    return to_camel(attribute)
-
-
-class Section(BaseModel):
-    """What all sections share: frozen, no unknown keys, camelCase keys. Python code uses attribute names."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=key_of, validate_by_name=True, serialize_by_alias=True
-    )
 
 
 class ListenerTls(Section):
@@ -95,6 +78,12 @@ class Listener(Section):
     )
     upstream: RemoteAddress = Field(
         description="HOST:PORT of the broker's listener for Forebay; not the one that clients are told."
+    )
+    catch_up_upstream: RemoteAddress | None = Field(
+        default=None,
+        description="HOST:PORT of a second listener of the same broker, with the same security, for reads of "
+        "history: Kafka's network threads block on cold data, and are per listener (KAFKA-7504). Clients that "
+        "authenticate by SCRAM or GSSAPI stay on the first.",
     )
     allow_shared_identity: bool = Field(
         default=False,
@@ -298,6 +287,7 @@ class Config(Section):
 
     listeners: tuple[Listener, ...] = Field(min_length=1, max_length=64, description="Where clients connect.")
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
+    throttle: Throttle = Field(default_factory=Throttle, description="Lagging consumers on a busy disk.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on memory, counts and times.")
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
     access_log: AccessLog = Field(default_factory=AccessLog, description="The record of every fetch.")

@@ -13,8 +13,9 @@ from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from proxy.config import Config, Section
+from proxy.config import Config
 from proxy.config_keys import EVERY, KEYS, Key, environment_name, path_text, section_of
+from proxy.config_section import Section
 from proxy.config_units import format_duration, format_size
 
 PAGE = Path("docs/configuration.md")

@@ -13,7 +13,8 @@ from typing import NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from proxy.config import Config, Section, key_of
+from proxy.config import Config
+from proxy.config_section import Section, key_of
 
 EVERY = "[]"  # stands in a pattern where a path has the index into a list
 PREFIX = "FOREBAY_"

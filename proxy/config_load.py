@@ -107,6 +107,8 @@ def _describe(
         if isinstance(value, Mapping):
             lines.append((f"{indent}{key}:", ""))
             _describe(value, here, sources, lines)
+        elif isinstance(value, list) and not value:
+            lines.append((f"{indent}{key}: []", "default"))
         elif isinstance(value, list):
             lines.append((f"{indent}{key}:", ""))
             for index, item in enumerate(value):

@@ -42,6 +42,8 @@ class Counters:
     internal_errors: int = 0
     upstream_connect_errors: int = 0
     upstream_reopened: int = 0
+    lanes_lost: int = 0
+    lane_requests: int = 0
     disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     requests_in: defaultdict[int, Hop] = field(default_factory=_hops)
     requests_out: defaultdict[int, Hop] = field(default_factory=_hops)

@@ -34,7 +34,12 @@ class Listener:
         self.config = config
         self.name = config.name
         self.upstream: Address = config.upstream
-        self.dial = build_dial(config, broker.config.limits)
+        self.dial = build_dial(config, config.upstream, broker.config.limits)
+        self.catch_up_dial = (
+            build_dial(config, config.catch_up_upstream, broker.config.limits)
+            if config.catch_up_upstream is not None
+            else None
+        )
         self.links: dict[ClientLink, None] = {}
         self.bound: Address | None = None
         self._server: asyncio.Server | None = None
@@ -97,9 +102,9 @@ class Listener:
             link.close("drain_timeout")
 
 
-def build_dial(config: ListenerConfig, limits: Limits) -> Dial:
-    """How to reach the broker behind a listener."""
-    host, port = config.upstream
+def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:
+    """How to reach the broker at `address`, with the security of `config`."""
+    host, port = address
     tls = config.upstream_tls
     return Dial(
         host,

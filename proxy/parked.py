@@ -146,8 +146,9 @@ class ParkedFetch:
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         absent = [one for one in missed if found[id(one)] is None]
-        alone = len(absent) == len(looks)
-        if absent and (alone or not reads.begin(self.record, absent, self)):
+        if len(absent) == len(looks) and not self._goes_apart(absent):
+            return None
+        if absent and not reads.begin(self.record, absent, self):
             return None
         for one in absent:
             found[id(one)] = reads.find(one.asked, isolation_level)
@@ -155,6 +156,14 @@ class ParkedFetch:
             if read is not None:
                 read.waiter = self
         return [Seen(looked, found.get(id(looked))) for looked in looks]
+
+    def _goes_apart(self, missed: Sequence[Looked]) -> bool:
+        """Whether a request of nothing but misses is read beside all the same: it is history, and may have to wait
+        for its disk or has a link of its own.
+        """
+        link = self.record.link
+        paced = link.broker.pacer.active or link.lane.usable
+        return paced and all(one.lagging and one.nameable for one in missed)
 
     def _waits_at_tail(self, looked: Looked, now: float) -> bool:
         """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""

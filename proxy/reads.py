@@ -19,6 +19,7 @@ from protocol import batch, fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 from proxy.learn import learn_answer
+from throttle.tickets import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
     from proxy.parked import ParkedFetch
+    from throttle.tickets import Ticket
 
 KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
@@ -86,7 +88,7 @@ class Read:
         self.frame: Frame = b""
         self.charged_bytes = 0
         self.throttle_time_ms = 0
-        self.ticket: object | None = None
+        self.ticket: Ticket | None = None
         self.waiter: ParkedFetch | None = None
 
     @property
@@ -152,13 +154,30 @@ class Reads:
             record.head.api_version, record.head.client_id, request.max_bytes, request.isolation_level
         )
         at_once: list[Read] = []
+        share = max(request.max_bytes // len(missed), 1)
         for looked in missed:
             read = Read(looked.asked, asker, looked.lagging, now)
             read.waiter = waiter
-            self._by_key[read.key] = read
-            at_once.append(read)
+            if self._may_go(read, looked, min(looked.asked.max_bytes, share)):
+                at_once.append(read)
         self._send(at_once)
         return True
+
+    def _may_go(self, read: Read, looked: Looked, size_bytes: int) -> bool:
+        """Whether the disk can bear it now; else it waits its turn, or at the throttle's bound is not begun at all."""
+        go = partial(self._granted, read)
+        ticket = self._link.broker.pacer.submit(self._link, read.asker.client_id, looked, size_bytes, go)
+        if isinstance(ticket, Refused):
+            return False
+        self._by_key[read.key] = read
+        read.ticket = ticket
+        if not ticket.granted:
+            read.stage = Stage.DELAYED
+        return ticket.granted
+
+    def _granted(self, read: Read) -> None:
+        read.stage = Stage.READING
+        self._send([read])
 
     def _send(self, reads: Sequence[Read]) -> None:
         """One Fetch of all that go the same way."""
@@ -182,8 +201,8 @@ class Reads:
             session_epoch=-1,
             partitions=[read.asked for read in reads],
         )
-        upstream = link.upstream
-        upstream.send(frame, 0, partial(self._answered, reads, asker, link.broker.now()))
+        way = link.lane if lagging and link.lane.usable else link.upstream
+        way.send(frame, 0, partial(self._answered, reads, asker, link.broker.now()))
 
     def _answered(self, reads: Sequence[Read], asker: Asker, sent_at: float, frame: Frame | None) -> None:
         link = self._link
@@ -197,6 +216,7 @@ class Reads:
         if response is not None and response.error_code == ErrorCode.NONE:
             by_key = {(p.topic, p.partition): p for p in response.partitions}
         for read in reads:
+            self._account(read, by_key.get(read.key))
             if self._by_key.get(read.key) is read:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
                 self._arrive(read, by_key.get(read.key), frame)
@@ -206,6 +226,12 @@ class Reads:
         waiters = dict.fromkeys(read.waiter for read in reads if read.waiter is not None)
         for waiter in waiters:
             link.broker.attempt(waiter.look_again, "waking a fetch")
+
+    def _account(self, read: Read, answered: FetchedPartition | None) -> None:
+        """The disk has done this much for it."""
+        size_bytes = answered.end - answered.start if answered is not None else 0
+        if read.ticket is not None:
+            self._link.broker.pacer.done(read.ticket, size_bytes)
 
     def _arrive(self, read: Read, answered: FetchedPartition | None, frame: Frame | None) -> None:
         if answered is None or frame is None or not _is_plain(answered):
@@ -229,6 +255,8 @@ class Reads:
         """Nobody wants it any more."""
         if self._by_key.get(read.key) is read:
             del self._by_key[read.key]
+        if read.stage is Stage.DELAYED and read.ticket is not None:
+            self._link.broker.pacer.cancel(read.ticket)
         if read.charged_bytes:
             self._link.broker.responses.sub(read.charged_bytes)
             read.charged_bytes = 0

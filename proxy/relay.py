@@ -8,9 +8,10 @@ bytes are not changed, but for the ApiVersions answer.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import api, api_versions
+from protocol import api, api_versions, control
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,18 +47,30 @@ def relay_api_versions(link: ClientLink, head: RequestHeader, frame: Frame) -> N
 
 def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """A client authenticates: passed through. From here on the link to the broker has an identity and is
-    never reopened.
+    never reopened. What was accepted is shown on the client's second link too, before the client hears of it.
     """
     link.upstream.authenticated = True
-    relay(link, head, frame)
+    reply = link.replies.reserve()
+
+    def on_answer(answer: Frame | None) -> None:
+        if answer is None:
+            return
+        release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
+        if control.is_authenticated(answer, head.api_version):
+            link.lane.saw_accepted(frame, head.api_version, release)
+        else:
+            release()
+
+    link.forward(head, frame, on_answer)
 
 
 def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is
-    a blind pipe.
+    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection
+    is a blind pipe.
     """
     link.upstream.authenticated = True
     if head.api_version > 0:
+        link.lane.saw_handshake(frame, control.scan_sasl_mechanism(frame, head.body_start))
         relay(link, head, frame)
         return
 

@@ -29,6 +29,7 @@ def collect(forebay: Forebay) -> Iterator[Sample]:
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _watch(broker)
+    yield from _throttle(broker)
     yield from _connections(forebay)
     yield from _hops(broker)
     yield from _limits(forebay)
@@ -89,6 +90,32 @@ def _watch(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
 
 
+def _throttle(broker: Broker) -> Iterator[Sample]:
+    statistics = broker.pacer.statistics()
+    for disk, state in statistics.disks.items():
+        queue, sample = state.queue, state.sample
+        yield Sample("forebay_throttle_disk_sampled", (disk,), int(state.sampled))
+        yield Sample("forebay_throttle_disk_busy", (disk,), int(queue.busy))
+        if sample is not None:
+            yield Sample("forebay_throttle_disk_load_ratio", (disk,), sample.load)
+            yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
+            yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
+        yield Sample("forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s)
+        yield Sample("forebay_throttle_waiting_requests", (disk,), queue.waiting_requests)
+        yield Sample("forebay_throttle_waiting_bytes", (disk,), queue.waiting_bytes)
+        yield Sample("forebay_throttle_granted_total", (disk,), queue.granted)
+        yield Sample("forebay_throttle_miss_bytes_total", (disk,), queue.done_bytes)
+        yield Sample("forebay_throttle_delayed_total", (disk,), queue.delayed)
+        yield Sample("forebay_throttle_delay_seconds_total", (disk,), queue.delay_sum_s)
+        yield Sample("forebay_throttle_overdue_total", (disk,), queue.overdue)
+        yield Sample("forebay_throttle_cancelled_total", (disk,), queue.cancelled)
+        yield Sample("forebay_throttle_refused_total", (disk, "requests"), queue.refused_requests)
+        yield Sample("forebay_throttle_refused_total", (disk, "bytes"), queue.refused_bytes)
+    yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
+    yield Sample("forebay_lane_requests_total", (), broker.counters.lane_requests)
+    yield Sample("forebay_lanes_lost_total", (), broker.counters.lanes_lost)
+
+
 def _connections(forebay: Forebay) -> Iterator[Sample]:
     counters = forebay.broker.counters
     yield Sample("forebay_connections_total", (), counters.connections)
@@ -134,6 +161,11 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("watched_partitions", broker.watch.watched, limits.watched_partitions),
         ("followed_partitions", len(broker.partitions), broker.partitions.limit),
+        (
+            "delayed_misses",
+            broker.pacer.statistics().waiting_requests,
+            broker.config.throttle.waiting_requests * len(broker.config.throttle.disks),
+        ),
     )
     for queue, depth, limit in queues:
         yield Sample("forebay_queue_depth", (queue,), depth)

@@ -166,6 +166,7 @@ class RawReader:
         self.partition = partition
         self.topic = client.topic(topic, partition + 1)
         self.offset = offset
+        self.max_bytes = MAX_BYTES
         self.raw = bytearray()
         self.received_bytes = 0
         self.high_watermark = -1
@@ -174,7 +175,7 @@ class RawReader:
     def asked(self) -> fetch.FetchPartition:
         """What the next Fetch says of the partition."""
         key = self.topic.id if self.version >= fetch.TOPIC_IDS_FROM else self.topic.name
-        return fetch.FetchPartition(key, self.partition, -1, self.offset, -1, -1, MAX_BYTES)
+        return fetch.FetchPartition(key, self.partition, -1, self.offset, -1, -1, self.max_bytes)
 
     def poll(self, max_wait_ms: int = 0) -> int:
         """One Fetch; the bytes of whole batches it brought. FetchFailed."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from annotated_types import MinLen
 from pydantic import BaseModel
 
-from proxy.config import UNIT_SUFFIXES, Config, key_of
+from proxy.config import Config
+from proxy.config_section import UNIT_SUFFIXES, key_of
 from proxy.config_units import Address
 
 SCHEMA_FILE = Path(__file__).parents[2] / "helm" / "forebay" / "values.schema.json"
@@ -28,6 +30,9 @@ def build_config_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
             schema: dict[str, Any] = {"type": ["string", "integer"]}
         else:
             schema = _schema_of(field.annotation)
+            least = [item.min_length for item in field.metadata if isinstance(item, MinLen)]
+            if least and schema["type"] == "array":
+                schema = {"type": "array", "minItems": least[0], **schema}
         properties[key_of(attribute)] = schema
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
@@ -45,7 +50,7 @@ def _schema_of(annotation: Any) -> dict[str, Any]:
     if origin is tuple:
         item = build_config_schema(arguments[0])
         required = [key_of(name) for name, field in arguments[0].model_fields.items() if field.is_required()]
-        return {"type": "array", "minItems": 1, "items": item | {"required": required}}
+        return {"type": "array", "items": item | {"required": required}}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return build_config_schema(annotation)
     return {"type": PLAIN[annotation]}

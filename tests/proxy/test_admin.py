@@ -23,7 +23,11 @@ def routes_of(ready: tuple[bool, list[str]] = (True, [])) -> dict[str, Handler]:
         raise RuntimeError("hunter2")
 
     routes = build_routes(
-        lambda: b"metric 1\n", lambda: ready, lambda: {"cache": {"size": "1MiB"}}, lambda: {"hits": 5}
+        lambda: b"metric 1\n",
+        lambda: ready,
+        lambda: {"cache": {"size": "1MiB"}},
+        lambda: {"hits": 5},
+        lambda: {"disks": {}},
     )
     return {**routes, "/fail": fail, "/large": lambda: Answer(b"x" * (8 << 20))}
 

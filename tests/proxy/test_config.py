@@ -5,8 +5,9 @@ import typing
 import pytest
 from pydantic import ValidationError
 
-from proxy.config import Cache, Config, Limits, Listener, ListenerTls, UpstreamTls, key_of
+from proxy.config import Cache, Config, Limits, Listener, ListenerTls, UpstreamTls
 from proxy.config_keys import KEYS, Key, path_text
+from proxy.config_section import key_of
 from proxy.config_units import MIB, Address
 
 BOUNDED = [key for key in KEYS if any(hasattr(item, "ge") for item in key.field.metadata)]
@@ -50,16 +51,19 @@ def test_every_number_is_taken_at_its_bounds_and_refused_beyond(key: Key) -> Non
     least = next(item.ge for item in key.field.metadata if hasattr(item, "ge"))
     most = next(item.le for item in key.field.metadata if hasattr(item, "le"))
     unit = "us" if key.attribute.endswith("_s") else ""
-    scale = 1_000_000 if unit else 1
+    is_share = key.field.annotation is float and not unit
+    scale = 1_000_000 if unit else 1_000 if is_share else 1
+    others = {key_of(name): "x" for name, field in key.section.model_fields.items() if field.is_required()}
 
-    def given(value: float) -> object:
-        return f"{round(value * scale)}{unit}"
+    def given(value: float) -> dict[str, object]:
+        text = str(value) if is_share else f"{round(value * scale)}{unit}"
+        return {**others, key.pattern[-1]: text}
 
     for value in (least, most):
-        key.section.model_validate({key.pattern[-1]: given(value)})
+        key.section.model_validate(given(value))
     for value in (least - 1 / scale, most + 1 / scale):
         with pytest.raises(ValidationError):
-            key.section.model_validate({key.pattern[-1]: given(value)})
+            key.section.model_validate(given(value))
 
 
 def test_counts_are_numbers_and_not_truths() -> None:

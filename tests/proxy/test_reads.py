@@ -1,4 +1,4 @@
-"""Reads beside: begun, arrived, handed out once, dropped; scripts against an upstream that answers when it is told to."""
+"""Reads beside: begun, arrived, handed out once, dropped. The upstream answers when the script tells it to."""
 
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ from proxy.counters import Counters
 from proxy.fetch_plan import Look, Looked
 from proxy.reads import KEPT_S, Reads, Stage
 from tests.protocol.batches import batch_v2
+from throttle.tickets import Refused, Ticket
 
 VERSION = 12
 COMMITTED = 1
@@ -44,6 +45,35 @@ class Upstream:
         on_answer(frame)
 
 
+class Pacer:
+    """Lets everything go, or holds it until `release`; `refuses` is its bound."""
+
+    def __init__(self):
+        self.holds = self.refuses = False
+        self.held, self.finished, self.cancelled = [], [], []
+
+    def submit(self, connection, client_id, looked, size_bytes, go):
+        if self.refuses:
+            return Refused("requests")
+        ticket = Ticket((connection, looked.asked.partition), client_id, "sdx", size_bytes, 0.0)
+        if self.holds:
+            self.held.append((ticket, go))
+        else:
+            ticket.granted_s = 0.0
+        return ticket
+
+    def release(self):
+        ticket, go = self.held.pop(0)
+        ticket.granted_s = 1.0
+        go()
+
+    def done(self, ticket, size_bytes):
+        self.finished.append(size_bytes)
+
+    def cancel(self, ticket):
+        self.cancelled.append(ticket)
+
+
 class Link:
     """As much of a client's link as a read touches."""
 
@@ -59,7 +89,9 @@ class Link:
             counters=Counters(),
             attempt=lambda action, doing: action(),
             stores_on=lambda listener: False,
+            pacer=Pacer(),
         )
+        self.lane = SimpleNamespace(usable=False)
         self.listener = None
         self.preferred_replicas = False
         self.authorization = SimpleNamespace(learn=lambda *args: self.learned.append(args))
@@ -205,3 +237,43 @@ def test_a_closed_connection_gives_everything_back():
     link.upstream.answer(answer(0), answer(1))
     link.reads.close()
     assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
+
+
+def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
+    link, waiter = Link(), Waiter()
+    link.broker.pacer.holds = True
+    assert begin(link, asked(), waiter=waiter)
+    assert link.upstream.sent == []
+    assert link.reads.find(asked(), 0).stage is Stage.DELAYED
+    link.broker.pacer.release()
+    link.upstream.answer(answer())
+    assert link.reads.find(asked(), 0).stage is Stage.ARRIVED
+    assert link.broker.pacer.finished == [len(RECORDS)]
+    assert waiter.woken == 1
+
+
+def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
+    link = Link()
+    link.broker.pacer.holds = True
+    begin(link, asked())
+    assert link.reads.find(asked(offset=200), 0) is None
+    assert len(link.broker.pacer.cancelled) == 1
+
+
+def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
+    link = Link()
+    begin(link, asked())
+    link.reads.close()
+    link.upstream.answer(answer())
+    assert link.broker.pacer.finished == [len(RECORDS)]
+    assert link.broker.pacer.cancelled == []
+
+
+def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again():
+    link = Link()
+    link.broker.pacer.refuses = True
+    assert begin(link, asked())
+    assert link.reads.find(asked(), 0) is None
+    link.broker.pacer.refuses = False
+    assert begin(link, asked())
+    assert link.reads.find(asked(), 0).stage is Stage.READING

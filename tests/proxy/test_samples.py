@@ -26,14 +26,20 @@ def flag(path: tuple[str | int, ...], value: str) -> Setting:
 def shown(log_directory: Path) -> dict[str, int]:
     """Family -> how many samples a process shows that has counted one of everything."""
 
+    disks = log_directory / "diskstats"
+    disks.write_text("8 0 sdx 1 0 8 1 1 0 8 1 0 2 2\n")
+
     async def run() -> dict[str, int]:
         settings = [
             flag(("listeners", 0, "listen"), "127.0.0.1:0"),
             flag(("listeners", 0, "upstream"), "127.0.0.1:1"),
             flag(("cache", "size"), "16MiB"),
             flag(("accessLog", "directory"), str(log_directory)),
+            flag(("throttle", "disks", 0, "device"), "sdx"),
+            flag(("throttle", "diskstatsFile"), str(disks)),
         ]
         forebay = Forebay(load(None, {}, settings).config)
+        forebay.broker.pacer.start()
         counters = forebay.broker.counters
         counters.produce_batches["store"] += 1
         counters.invalidations["epoch"] += 1

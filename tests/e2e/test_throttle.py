@@ -1,0 +1,261 @@
+"""Lagging consumers on a busy disk wait; what tails, writes or has waited long enough does not.
+
+The broker is real. The disk is not: its /proc/diskstats is a file that the test writes, so that it is busy when the
+test says so (bench/pollution proves the same on a real one).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient, RawReader, read_all
+from tests.e2e.sidecar import Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+OLD_RECORDS = 4000
+SMALL_BYTES = 200_000
+TICK_S = 0.05
+LINE = "8 0 sdx {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
+
+
+class FakeDisk:
+    """A line of diskstats that moves like an idle or a saturated disk's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.busy = False
+        self._reads = self._ticks = self._ms = 0
+        self._stopping = threading.Event()
+        self._write()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _write(self) -> None:
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(
+            LINE.format(
+                reads=self._reads,
+                sectors=self._reads * 8,
+                ms=self._ms,
+                flying=32 * self.busy,
+                ticks=self._ticks,
+            )
+        )
+        fresh.replace(self.path)
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._stopping.wait(TICK_S):
+            now = time.monotonic()
+            passed_ms, before = int((now - before) * 1000), now
+            if self.busy:
+                self._ticks += passed_ms
+                self._reads += 10
+                self._ms += 32 * passed_ms
+            self._write()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisk]:
+    with FakeDisk(tmp_path_factory.mktemp("disk") / "diskstats") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair(disk: FakeDisk) -> Iterator[Pair]:
+    throttle = {
+        "disks": [{"device": "sdx"}],
+        "diskstatsFile": str(disk.path),
+        "sampleEvery": "100ms",
+        "floor": "512KiB",
+        "maxDelay": "20s",
+    }
+    with Pair(settings={"throttle": throttle}) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def calm(disk: FakeDisk, pair: Pair) -> Iterator[None]:
+    yield
+    disk.busy = False
+    wait_until(lambda: pair.sidecar.metrics()["forebay_throttle_disk_busy", "sdx"] == 0)
+
+
+def wait_until(is_so: object, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+def make_busy(pair: Pair, disk: FakeDisk) -> None:
+    """Busy, and for so long that the controller is at its floor."""
+    disk.busy = True
+    rate = ("forebay_throttle_rate_bytes_per_second", "sdx")
+    wait_until(lambda: pair.sidecar.metrics()[rate] <= (1 << 19))
+
+
+def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "batch.size": 16_000})
+    for number in range(count):
+        producer.produce(topic, b"%d-" % number + b"v" * 1000, partition=partition)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def rewind(*readers: RawReader) -> None:
+    """To the start, in bites of SMALL_BYTES."""
+    for reader in readers:
+        reader.read_past_errors()
+        reader.offset, reader.max_bytes = 0, SMALL_BYTES
+        reader.raw.clear()
+        reader.received_bytes = 0
+
+
+def throttled(pair: Pair, name: str) -> float:
+    return pair.sidecar.metrics()[f"forebay_throttle_{name}_total", "sdx"]
+
+
+def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: FakeDisk) -> None:
+    topic = create_topic(pair.direct, partitions=2)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    delayed = throttled(pair, "delayed")
+    with RawClient(pair.through, "lagging") as client, RawClient(pair.through, "tailing") as other:
+        history = RawReader(client, topic, partition=0)
+        rewind(history)
+        tail = RawReader(other, topic, partition=1).settle()
+        make_busy(pair, disk)
+        waits, delays = [], []
+        started = time.monotonic()
+        while history.offset < OLD_RECORDS:
+            asked_at = time.monotonic()
+            history.poll(max_wait_ms=200)
+            waits.append(time.monotonic() - asked_at)
+            if len(waits) % 3 == 0:
+                offset = tail.offset
+                produce(pair.through, topic, 1, 1)
+                written_at = time.monotonic()
+                while tail.offset == offset:
+                    tail.poll(500)
+                delays.append(time.monotonic() - written_at)
+        took_s = time.monotonic() - started
+        size_bytes = len(history.raw)
+        assert bytes(history.raw) == read_all(pair.direct, topic, partition=0)
+    assert throttled(pair, "delayed") > delayed
+    assert took_s > size_bytes / (1 << 19) / 3, "half a MiB a second was the budget"
+    assert max(waits) < 2.0, "no fetch is held beyond its max_wait"
+    assert sorted(delays)[len(delays) // 2] < 0.2, delays
+
+
+def test_a_delayed_miss_keeps_its_place_from_fetch_to_fetch(pair: Pair, disk: FakeDisk) -> None:
+    """Fetches come and go every 50 ms; the miss is submitted once and collected by the Fetch that finds it arrived."""
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    with RawClient(pair.through, "patient") as client:
+        history = RawReader(client, topic)
+        history.read_past_errors()
+        rewind(history)
+        make_busy(pair, disk)
+        granted, cancelled = throttled(pair, "granted"), throttled(pair, "cancelled")
+        bites, most = 0, 0
+        while history.offset < OLD_RECORDS // 2:
+            polls = 0
+            while history.poll(max_wait_ms=50) == 0:
+                polls += 1
+                assert history.high_watermark == OLD_RECORDS, "named with what the broker last confirmed"
+                assert polls < 400
+            bites, most = bites + 1, max(most, polls)
+        assert most > 1, "some bite was waited for over several fetches"
+        assert throttled(pair, "granted") - granted == bites
+        assert throttled(pair, "cancelled") == cancelled
+
+
+def test_seeking_away_gives_the_place_up(pair: Pair, disk: FakeDisk) -> None:
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    with RawClient(pair.through, "fickle") as client, RawClient(pair.through, "greedy") as other:
+        history, rival = RawReader(client, topic), RawReader(other, topic)
+        history.read_past_errors()
+        rival.read_past_errors()
+        make_busy(pair, disk)
+        cancelled = throttled(pair, "cancelled")
+        rewind(history, rival)
+        for _ in range(200):
+            rival.poll(max_wait_ms=20)
+            history.offset = 100 if history.offset != 100 else 200
+            history.poll(max_wait_ms=20)
+            if throttled(pair, "cancelled") > cancelled:
+                break
+        else:
+            pytest.fail("no place was given up")
+
+
+def test_equal_laggards_get_equal_shares(pair: Pair, disk: FakeDisk) -> None:
+    topic = create_topic(pair.direct, partitions=3)
+    for partition in range(3):
+        produce(pair.direct, topic, partition, OLD_RECORDS)
+    got = {}
+
+    def read(partition: int) -> None:
+        with RawClient(pair.through, f"laggard-{partition}") as client:
+            reader = RawReader(client, topic, partition=partition)
+            reader.read_past_errors()
+            ready.wait()
+            rewind(reader)
+            deadline = time.monotonic() + 12
+            while time.monotonic() < deadline and reader.offset < OLD_RECORDS:
+                reader.poll(200)
+            got[partition] = reader.received_bytes
+
+    ready = threading.Barrier(4)
+    threads = [threading.Thread(target=read, args=(partition,)) for partition in range(3)]
+    for thread in threads:
+        thread.start()
+    make_busy(pair, disk)
+    ready.wait()
+    for thread in threads:
+        thread.join()
+    assert max(got.values()) - min(got.values()) <= max(1.2 * (1 << 20), 0.3 * max(got.values())), got
+
+
+def test_a_real_client_catches_up_under_pressure_without_noticing_more_than_time(
+    pair: Pair, disk: FakeDisk
+) -> None:
+    topic = create_topic(pair.direct, partitions=2)
+    for partition in range(2):
+        produce(pair.direct, topic, partition, 1500)
+    make_busy(pair, disk)
+    consumer = Consumer({"bootstrap.servers": pair.through, "group.id": "slow", "fetch.wait.max.ms": 100})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    deadline = time.monotonic() + 60
+    while sum(map(len, seen.values())) < 3000 and time.monotonic() < deadline:
+        for message in consumer.consume(500, 0.5):
+            assert message.error() is None
+            seen[message.partition()].append(message.offset())
+    consumer.close()
+    assert seen == {0: list(range(1500)), 1: list(range(1500))}
+
+
+def test_throttle_shows_its_state(pair: Pair) -> None:
+    shown = json.loads(pair.sidecar.admin("/throttle"))
+    assert shown["disks"]["sdx"]["sampled"] is True
