@@ -14,7 +14,6 @@ know the cache, links, clocks. Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.transaction_events import Event, Piece, merge, scan_events
@@ -81,7 +80,7 @@ class Transactions:
         self._patience_s = patience_s
         self._known_from = self._end = NO_OFFSET  # no run
         self._open: dict[int, int] = {}  # producer id: first offset, in the order of these
-        self._decided: deque[Decided] = deque()  # in the order of markers, which may be above the HW
+        self._decided: list[Decided] = []  # in the order of markers, which may be above the HW
         self._aborted: list[Aborted] = []  # in the order of markers
         self._shown = self._log_start = NO_OFFSET
         self._hole_since: float | None = None
@@ -153,10 +152,8 @@ class Transactions:
         if log_start_offset <= self._log_start:
             return
         self._log_start = log_start_offset
-        while self._decided and self._decided[0].marker < log_start_offset:
-            self._decided.popleft()
+        self._deliver(log_start_offset)
         self.forget_before(log_start_offset)
-        self._pieces = [piece for piece in self._pieces if piece.end > log_start_offset]
         if self._end < log_start_offset:
             self._forget()
 
@@ -217,7 +214,7 @@ class Transactions:
         self._known_from = self._end = NO_OFFSET
         self._hole_since = None
         self._open = {}
-        self._decided.clear()
+        self._decided = []
         self._aborted = []
 
     def _extend(self, events: Iterable[TransactionEvent], end: int) -> None:
@@ -249,8 +246,8 @@ class Transactions:
             del self._aborted[: len(dropped)]
             self._known_from = max(self._known_from, dropped[-1].marker + 1)
         while len(self._decided) > self._limit:
-            one, other = self._decided.popleft(), self._decided.popleft()
-            self._decided.appendleft(Decided(other.marker, min(one.first, other.first)))
+            one, other = self._decided[:2]
+            self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
 
     def _join(self) -> None:
         """Take in the pieces that the run has reached."""
@@ -269,5 +266,4 @@ class Transactions:
 
     def _deliver(self, high_watermark: int) -> None:
         """Markers below the HW are replicated (ProducerStateManager.onHighWatermarkUpdated)."""
-        while self._decided and self._decided[0].marker < high_watermark:
-            self._decided.popleft()
+        del self._decided[: bisect_left(self._decided, (high_watermark,))]

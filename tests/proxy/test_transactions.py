@@ -182,16 +182,24 @@ def test_the_run_is_contiguous():
 
 
 def test_a_piece_that_reaches_into_the_run_counts_from_its_end_only():
-    """Else the transaction of 2 would be begun again by what was seen twice, and never end."""
-    log = log_of(("append",), ("append",), ("data", A), ("commit", A), ("append",))
+    """Else the transaction of 2 would be listed twice."""
+    log = log_of(("append",), ("append",), ("data", A), ("abort", A), ("append",))
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.shown(0, 0, 0, 0)
-    transactions.observed(*log.read(2, 3))
-    transactions.observed(*log.read(3, 5))
+    transactions.observed(*log.read(2, 5))
     transactions.observed(*log.read(0, 4))
 
-    assert transactions.last_stable_offset(5) == 5
-    assert transactions.statistics() == (0, 0, 0, 0, 0)
+    assert (transactions.end, transactions.last_stable_offset(5)) == (5, 5)
+    assert transactions.aborted(0, 5) == [(A, 2)]
+    assert transactions.statistics() == (0, 1, 0, 0, 0)
+
+
+def test_a_run_without_history_begins_anew_at_once():
+    transactions = Transactions(LIMIT, PATIENCE_S)
+    transactions.shown(4, 4, 0, 0)
+    transactions.shown(9, 9, 0, 0)
+
+    assert (transactions.known_from, transactions.end) == (9, 9)
 
 
 @pytest.mark.parametrize("begin", [2, 3])
