@@ -91,7 +91,7 @@ class Ticket:
 
 
 class Turn(NamedTuple):
-    """What time alone has changed."""
+    """What a turn has changed; `expired` are to be refused."""
 
     admitted: list[Ticket]
     expired: list[Ticket]
@@ -270,6 +270,17 @@ class Queues:
             return self.finished(ticket, now_s, None)
         return []
 
+    def refuse_waiting(self, queue: int, is_refused: Callable[[Any], bool], now_s: float) -> Turn:
+        """Refuse those waiting in a queue whose item says so (their topic hangs), but for `never_refused`
+        ones. Turn.expired has them, in the order of their offers, in the state REFUSED.
+        """
+        line = self._queues[queue]
+        refused = [ticket for ticket in line.refusable if is_refused(ticket.item)]
+        for ticket in refused:
+            self._leave(line, ticket, State.REFUSED)
+            line.refused += 1
+        return Turn(self._admit_waiting(line, now_s), refused)
+
     def turn(self, now_s: float) -> Turn:
         """Release slots early, refuse who waited for too long, admit. To be called at `next_due_s`."""
         admitted: list[Ticket] = []
@@ -296,6 +307,12 @@ class Queues:
                 if line.aging[waits] and self._may_linger(line, waits, now_s):
                     due.append(next(iter(line.aging[waits])).since_s + self.rule.release_after_s)
         return min(due) if due else None
+
+    def lane_waits(self, lane: Hashable) -> bool:
+        """Whether something of a lane waits: what order demands of a newcomer is then not known yet, but when
+        it is admitted.
+        """
+        return lane in self._lanes
 
     def load_of(self, queue: int) -> float:
         """Requests in service and waiting; for `classify`."""

@@ -206,6 +206,19 @@ def test_samples_are_of_service_and_of_drops(latency_s, ok, samples):
     assert limits[0].samples == samples
 
 
+def test_those_waiting_for_a_topic_that_hangs_are_refused_at_once():
+    queues, _ = make()
+    offer(queues, "in service")
+    for item in ("hangs 1", "fine", "hangs 2"):
+        offer(queues, item)
+    offer(queues, "hangs, acks=0", never_refused=True)
+    turn = queues.refuse_waiting(0, lambda item: item.startswith("hangs"), 0.1)
+    assert (items(turn.expired), turn.admitted) == (["hangs 1", "hangs 2"], [])
+    assert {ticket.state for ticket in turn.expired} == {State.REFUSED}
+    said = queues.statistics(0.1)[0]
+    assert (said["waiting"], said["waiting_bytes"], said["refused"]) == (2, 20, 2)
+
+
 def test_load_counts_service_and_waiting():
     queues, _ = make()
     for n in range(3):

@@ -151,7 +151,7 @@ def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
     link = Connection()
     link.produce(batch(10, 10), refused={"t"})
     assert link.produce(batch(20, 10)).verdicts == (REFUSE,)
-    # A batch of 7 before them failed for good: TransactionManager.adjustSequencesDueToFailedBatch.
+    # A batch of 7 before them failed for good: TxnPartitionMap.adjustSequencesDueToFailedBatch.
     verdicts = [link.produce(batch(sequence, 10)).verdicts for sequence in (3, 13, 23, 33)]
     assert verdicts == [(PASS,)] * 4
     assert len(link.sequences) == 0
