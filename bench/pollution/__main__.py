@@ -20,8 +20,8 @@ from bench.demo.progress import Progress
 from bench.pollution.arms import ARMS, FOREBAY, PLAIN, SECOND, Sizes
 from bench.pollution.figures import build_figures
 from bench.pollution.groups import find_version, remove_left_groups
-from bench.pollution.host import Unfit, find_missing, sweep_up
-from bench.pollution.lab import LoadFailed, disk_bytes, open_lab
+from bench.pollution.host import LIMITED, PACED, Unfit, find_missing, sweep_up
+from bench.pollution.lab import LoadFailed, disk_bytes, open_lab, wanted_controllers
 from bench.pollution.phases import run_arm
 from bench.pollution.report import build_page, build_result, write_report
 from bench.pollution.sweep import run_sweep
@@ -60,6 +60,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-sweep", action="store_true", help="without the sweep; the target's rate is then unknown"
     )
+    parser.add_argument(
+        "--disk",
+        choices=(PACED, LIMITED),
+        default=PACED,
+        help="one arm that serves 60 MB/s, or the kernel's read limit, a bucket (default: paced)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms (default: 1)")
     parser.add_argument("--image-directory", type=Path, default=RUNS, help="where the disk's file is put")
     return parser
@@ -80,9 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     sizes = build_sizes(options)
     options.image_directory.mkdir(parents=True, exist_ok=True)
-    missing = find_missing(options.image_directory, disk_bytes(sizes))
+    missing = find_missing(options.disk, options.image_directory, disk_bytes(sizes))
     try:
-        find_version()
+        find_version(wanted_controllers(options.disk))
     except Unfit as error:
         missing.append(str(error))
     if missing:
@@ -118,7 +124,7 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
     results: list[dict[str, Any]] = []
     steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
-    with open_lab(sizes, options.image_directory) as lab:
+    with open_lab(sizes, options.disk, options.image_directory) as lab:
         progress.step(f"writing a backlog of {sizes.backlog_bytes / 1e9:.1f} GB to {lab.disk.name}")
         lab.fill()
         if not options.no_sweep:

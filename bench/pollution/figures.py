@@ -40,7 +40,8 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float]:
 def latency_between(rows: NDArray[np.int64], start_ns: int, end_ns: int) -> NDArray[np.float64]:
     """ms of the records due from start to end; columns 0 and 1 are due and latency in ns."""
     due = rows[:, 0]
-    return rows[(due >= start_ns) & (due < end_ns), 1] / 1e6
+    found: NDArray[np.float64] = rows[(due >= start_ns) & (due < end_ns), 1] / 1e6
+    return found
 
 
 def by_second(rows: NDArray[np.int64], start_ns: int, end_ns: int) -> list[float | None]:

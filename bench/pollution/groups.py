@@ -17,22 +17,24 @@ from typing import TYPE_CHECKING
 from bench.pollution.host import PREFIX, Unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path("/sys/fs/cgroup")
-CONTROLLERS_V1 = ("memory", "blkio")
-CONTROLLERS_V2 = ("memory", "io")
+V1_NAMES = {"memory": "memory", "io": "blkio"}  # v2's name of a controller -> v1's
 REMOVE_TRIES = 40
 
 
-def find_version(root: Path = ROOT) -> int:
-    """2 where the unified hierarchy has memory and io, 1 where both are mounted apart. Raises Unfit."""
+def find_version(controllers: Sequence[str], root: Path = ROOT) -> int:
+    """2 where the unified hierarchy has the controllers (named as in v2), 1 where each is mounted by itself.
+
+    Raises Unfit.
+    """
     unified = root / "cgroup.controllers"
-    if unified.exists() and set(CONTROLLERS_V2) <= set(unified.read_text().split()):
+    if unified.exists() and set(controllers) <= set(unified.read_text().split()):
         return 2
-    if all((root / one / "cgroup.procs").exists() for one in CONTROLLERS_V1):
+    if all((root / V1_NAMES[one] / "cgroup.procs").exists() for one in controllers):
         return 1
-    raise Unfit("cgroups with the memory and block I/O controllers (v1 or v2) below /sys/fs/cgroup")
+    raise Unfit(f"cgroups (v1 or v2) with the controllers {' and '.join(controllers)} below {root}")
 
 
 def scan_own_groups(text: str, version: int) -> dict[str, str]:
@@ -43,23 +45,23 @@ def scan_own_groups(text: str, version: int) -> dict[str, str]:
         if version == 2 and number == "0":
             found[""] = path
         elif version == 1:
-            found |= {name: path for name in names.split(",") if name in CONTROLLERS_V1}
+            found |= {name: path for name in names.split(",") if name in V1_NAMES.values()}
     return found
 
 
 class Group:
     """One group in every hierarchy it needs."""
 
-    def __init__(self, root: Path = ROOT) -> None:
-        """Makes the folders. Raises Unfit, OSError."""
+    def __init__(self, controllers: Sequence[str], root: Path = ROOT) -> None:
+        """Makes the folders. `controllers`: "memory", "io". Raises Unfit, OSError."""
         self._root = root
-        self.version = find_version(root)
+        self.version = find_version(controllers, root)
         name = f"{PREFIX}{os.getpid()}"
         if self.version == 2:
-            (root / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in CONTROLLERS_V2))
+            (root / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
             self._folders = {"": root / name}
         else:
-            self._folders = {one: root / one / name for one in CONTROLLERS_V1}
+            self._folders = {one: root / V1_NAMES[one] / name for one in controllers}
         for folder in self._folders.values():
             folder.mkdir()
 
@@ -73,7 +75,7 @@ class Group:
         if self.version == 2:
             self._file("io", "io.max").write_text(f"{device} rbps={bytes_per_s}")
         else:
-            self._file("blkio", "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
+            self._file("io", "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
 
     def peek_page_cache_bytes(self) -> int:
         """Page cache charged to the group."""
@@ -93,7 +95,7 @@ class Group:
             yield
         finally:
             for name, path in before.items():
-                base = self._root / name if name else self._root
+                base = self._root / name
                 (base / path.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
 
     def close(self) -> None:

@@ -1,9 +1,10 @@
 """What the lab needs of the machine, and the slow disk it makes there.
 
-Owns the check of what is missing, the sparse file, its loop device with direct I/O and the ext4 on it. Must
-not know Kafka. Invariants: reads are limited on the device *below* the loop device (groups.py), so that the
-loop device's own counters show requests that wait; everything made is undone when the stack closes, in
-reverse order, whatever closed it; names begin with PREFIX, so that `sweep_up` finds what a killed run left.
+Owns the check of what is missing, the sparse file, its loop device with direct I/O and the ext4 on it. Two kinds:
+PACED lies on slow_disk.c, a disk with one arm, whose utilisation is proportional to its load; LIMITED has
+the kernel's read limit, a bucket as cloud volumes have, on the device *below*, so that the loop device's own
+counters show what waits. Must not know Kafka. Invariants: everything made is undone when the stack closes,
+in reverse order, whatever closed it; names begin with PREFIX, so that `sweep_up` finds what a killed run left.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 PREFIX = "forebay-lab-"
+PACED, LIMITED = "paced", "limited"
+SOURCE = Path(__file__).with_name("slow_disk.c")
+SEEK_US = 200
 TOOLS = ("losetup", "mkfs.ext4", "mount", "umount", "cc")
 SYS_DEV = Path("/sys/dev/block")
 UNMOUNT_TRIES = 20
@@ -33,7 +37,7 @@ class Unfit(RuntimeError):
 
 class Disk(NamedTuple):
     """The slow disk: its name in /proc/diskstats ("loop0"), where it is mounted, and "major:minor" of the
-    device that holds its file, which is the one to limit.
+    device that holds its file, which is the one to limit ("" for PACED).
     """
 
     name: str
@@ -41,7 +45,7 @@ class Disk(NamedTuple):
     backing: str
 
 
-def find_missing(directory: Path, size_bytes: int) -> list[str]:
+def find_missing(kind: str, directory: Path, size_bytes: int) -> list[str]:
     """What stands against a run whose disk image lies in `directory`; empty: nothing."""
     missing = []
     if os.geteuid() != 0:
@@ -53,10 +57,13 @@ def find_missing(directory: Path, size_bytes: int) -> list[str]:
     ]
     if not Path("/dev/loop-control").exists():
         missing.append("loop devices: /dev/loop-control is not there (modprobe loop)")
-    try:
-        find_backing(directory)
-    except Unfit as error:
-        missing.append(str(error))
+    if kind == PACED and not Path("/dev/fuse").exists():
+        missing.append("FUSE: /dev/fuse is not there (modprobe fuse), or --disk limited")
+    if kind == LIMITED:
+        try:
+            find_backing(directory)
+        except Unfit as error:
+            missing.append(str(error))
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < size_bytes + SPARE_BYTES:
         missing.append(f"{(size_bytes + SPARE_BYTES) >> 30} GiB free at {directory} ({free_bytes >> 30} are)")
@@ -78,21 +85,44 @@ def find_backing(directory: Path) -> str:
     return name
 
 
-def open_disk(stack: ExitStack, directory: Path, size_bytes: int) -> Disk:
-    """Make, format and mount the disk; the stack undoes it. Raises subprocess.CalledProcessError."""
+def open_disk(stack: ExitStack, kind: str, directory: Path, size_bytes: int, bytes_per_s: int) -> Disk:
+    """Make, format and mount the disk; the stack undoes it. Raises subprocess.CalledProcessError, Unfit.
+
+    PACED is slow by itself; of LIMITED the reads are still to be limited, on its `backing`.
+    """
     image = directory / f"{PREFIX}{os.getpid()}.img"
-    mount = directory / f"{PREFIX}{os.getpid()}.mnt"
+    mount = image.with_suffix(".mnt")
     stack.callback(image.unlink, missing_ok=True)
     with image.open("wb") as file:
         file.truncate(size_bytes)
-    device = _run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
+    backing = find_backing(directory) if kind == LIMITED else ""
+    below = _open_paced(stack, image, bytes_per_s) if kind == PACED else image
+    device = _run("losetup", "--find", "--show", "--direct-io=on", str(below)).strip()
     stack.callback(_run, "losetup", "--detach", device)
     _run("mkfs.ext4", "-q", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", device)
     mount.mkdir()
     stack.callback(mount.rmdir)
     _run("mount", "-o", MOUNT_OPTIONS, device, str(mount))
     stack.callback(_unmount, mount)
-    return Disk(Path(device).name, mount, find_backing(directory))
+    return Disk(Path(device).name, mount, backing)
+
+
+def _open_paced(stack: ExitStack, image: Path, bytes_per_s: int) -> Path:
+    """Build and mount slow_disk over the image; the file to put a loop device on."""
+    program, mount = image.with_suffix(".bin"), image.with_suffix(".slow")
+    stack.callback(program.unlink, missing_ok=True)
+    _run("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", str(program), str(SOURCE))
+    mount.mkdir()
+    stack.callback(mount.rmdir)
+    words = [str(program), str(image), str(mount), str(bytes_per_s), str(SEEK_US)]
+    child = subprocess.Popen(words, start_new_session=True)  # an interrupt from the terminal is not for it
+    stack.callback(child.wait, 10)
+    stack.callback(_unmount, mount)
+    for _ in range(UNMOUNT_TRIES):
+        if (mount / "disk").exists():
+            return mount / "disk"
+        time.sleep(0.1)
+    raise Unfit("FUSE: slow_disk did not come up (see above)")
 
 
 def drop_pages(directory: Path) -> None:
@@ -114,16 +144,25 @@ def sweep_up(directory: Path) -> list[str]:
     for image in directory.glob(f"{PREFIX}*.img"):
         if Path("/proc", image.stem.removeprefix(PREFIX)).exists():
             continue
-        mount = image.with_suffix(".mnt")
-        with contextlib.suppress(subprocess.CalledProcessError):
-            _run("umount", str(mount))
-        for line in _run("losetup", "--associated", str(image)).splitlines():
-            _run("losetup", "--detach", line.split(":")[0])
-        with contextlib.suppress(OSError):
-            mount.rmdir()
-        image.unlink()
+        mount, slow = image.with_suffix(".mnt"), image.with_suffix(".slow")
+        _try("umount", str(mount))
+        for line in _run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
+            device, below = line.split(maxsplit=1)
+            if below.startswith((str(image), f"{slow}/")):
+                _try("losetup", "--detach", device)
+        _try("umount", str(slow))
+        for folder in (mount, slow):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        for file in (image, image.with_suffix(".bin")):
+            file.unlink(missing_ok=True)
         undone.append(image.name)
     return undone
+
+
+def _try(*command: str) -> None:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _run(*command)
 
 
 def _unmount(mount: Path) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.pollution.arms import Arm, Sizes, broker_memory, build_listener, build_settings
 from bench.pollution.groups import Group
-from bench.pollution.host import Disk, drop_pages, open_disk
+from bench.pollution.host import LIMITED, Disk, drop_pages, open_disk
 from bench.pollution.sampling import scan_diskstats
 from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import lease_port
@@ -85,7 +85,8 @@ class Lab:
             for partition in range(sizes.partitions)
         ]
         reader.close()
-        self.group.limit_reads(self.disk.backing, sizes.read_limit)
+        if self.disk.backing:
+            self.group.limit_reads(self.disk.backing, sizes.read_limit)
 
     @contextlib.contextmanager
     def arm(self, arm: Arm) -> Iterator[Way]:
@@ -129,11 +130,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab(sizes: Sizes, directory: Path) -> Iterator[Lab]:
-    """Disk, group and broker, without the backlog; all gone at the end."""
+def open_lab(sizes: Sizes, kind: str, directory: Path) -> Iterator[Lab]:
+    """Disk (PACED or LIMITED), group and broker, without the backlog; all gone at the end."""
     with contextlib.ExitStack() as stack:
-        disk = open_disk(stack, directory, disk_bytes(sizes))
-        group = Group()
+        disk = open_disk(stack, kind, directory, disk_bytes(sizes), sizes.read_limit)
+        group = Group(wanted_controllers(kind))
         stack.callback(group.close)
         group.limit_memory(sizes.memory_bytes)
         lease = lease_port()
@@ -148,6 +149,11 @@ def open_lab(sizes: Sizes, directory: Path) -> Iterator[Lab]:
         with group.inside():
             broker.__enter__()
         yield Lab(sizes, disk, group, broker, lease.port)
+
+
+def wanted_controllers(kind: str) -> tuple[str, ...]:
+    """What the broker's group has to limit, by cgroup v2's names."""
+    return ("memory", "io") if kind == LIMITED else ("memory",)
 
 
 def disk_bytes(sizes: Sizes) -> int:

@@ -84,7 +84,7 @@ class Schedule:
                 self._producer.poll(FULL_S)
 
     def _delivered(self, error: object, message: Message) -> None:
-        (due_ns,) = STAMP.unpack(message.key())
+        (due_ns,) = STAMP.unpack(message.key() or b"")
         if error is None:
             self._pending.discard(due_ns)
             self.rows.extend((due_ns, time.monotonic_ns() - due_ns, 1))

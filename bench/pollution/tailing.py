@@ -48,7 +48,7 @@ def tail(options: argparse.Namespace) -> array[int]:
         messages = [first, *consumer.consume(BATCH, 0)] if first is not None else []
         for message in messages:
             if message.error() is None and message.key() is not None:
-                (due_ns,) = STAMP.unpack(message.key())
+                (due_ns,) = STAMP.unpack(message.key() or b"")
                 if due_ns >= options.start_ns:
                     rows.extend((due_ns, now_ns - due_ns))
                     last_ns = due_ns
