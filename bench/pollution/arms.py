@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from proxy.config import Config, Listener
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -83,15 +81,14 @@ def build_settings(arm: Arm, sizes: Sizes, device: str) -> dict[str, Any]:
         "cache": {"size": f"{sizes.arena_bytes}B"} if arm.cache else {"enabled": False},
         "accessLog": {"directory": None},
     }
-    if "throttle" in Config.model_fields:
-        on = {"target": sizes.target, "devices": [device]} if arm.throttle else {}
-        settings["throttle"] = {"enabled": arm.throttle, **on}
+    on = {"target": sizes.target, "disks": [{"device": device}]} if arm.throttle else {}
+    settings["throttle"] = {"enabled": arm.throttle, **on}
     return settings
 
 
 def build_listener(arm: Arm, listen: str, upstream: str, catch_up: str) -> dict[str, Any]:
     """Forebay's one listener; each "host:port"."""
     entry = {"listen": listen, "upstream": upstream}
-    if arm.lane and "catch_up_upstream" in Listener.model_fields:
+    if arm.lane:
         entry["catchUpUpstream"] = catch_up
     return entry

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bench.pollution.sampling import DiskSample, Scrape
 
 CAUGHT_UP_MS = 100.0
+BUDGET = "forebay_throttle_rate_bytes_per_second"
 WINDOW_S = 10.0
 SETTLE_S = 20.0
 
@@ -197,7 +198,7 @@ def _budget(ran: Ran, bounds: Sequence[tuple[int, int]]) -> list[float | None]:
             for scrape in ran.sampler.scrapes
             if start <= scrape.at_ns < end
             for key, value in scrape.samples.items()
-            if key[0].startswith("forebay_throttle") and key[0].endswith("budget_bytes_per_second")
+            if key[0] == BUDGET
         ]
         found.append(round(said[-1] / 1e6, 2) if said else None)
     return found
