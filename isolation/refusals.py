@@ -61,9 +61,10 @@ class Batch(NamedTuple):
 class Plan(NamedTuple):
     """`verdicts`: one a batch, in order. `must_wait`: something would have to be refused that may not be (or
     whose refusal could not be remembered): the whole request waits, as one that is never refused, and is
-    planned again when admitted, with nothing refused by then but what order demands. `must_close`: order
-    demands a refusal that cannot be remembered: the connection is closed, as if it had broken; its client
-    repeats what is unanswered, in order.
+    planned again when admitted, with nothing refused by then but what order demands. One that has left its
+    queue already (expired) cannot wait, so its connection is closed; offering what `has_room_for` denies as
+    never refused avoids that. `must_close`: order demands a refusal that cannot be remembered: the connection
+    is closed, as if it had broken; its client repeats what is unanswered, in order.
     """
 
     verdicts: tuple[Verdict, ...]
