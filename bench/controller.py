@@ -53,6 +53,10 @@ def play_slower() -> Run:
     return Simulation(ModelDisk(), ThrottleRules(), 8).play(120, slower_and_back)
 
 
+def play_limited() -> Run:
+    return Simulation(ModelDisk(slice_s=0.1), ThrottleRules(), 8, look_s=0.5).play(60)
+
+
 def play_laggards() -> Run:
     return Simulation(ModelDisk(), ThrottleRules(), 100).play(120)
 
@@ -61,6 +65,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[], Run]]] = {
     "step": ("eight laggards come at 20 s", play_step),
     "noise": ("eight laggards, noisy writes and disk", play_noise),
     "slower": ("the disk slows down by half at 40 s, until 80 s", play_slower),
+    "limited": ("a limit in slices, eight laggards", play_limited),
     "laggards": ("a hundred laggards from the start", play_laggards),
 }
 
@@ -74,7 +79,7 @@ def draw(name: str, title: str, run: Run, out: Path) -> Path:
     with pyplot.rc_context(STYLE):
         figure, (above, below) = pyplot.subplots(2, 1, figsize=(7, 4), sharex=True)
         above.axhspan(target - 0.05, target + 0.05, color="tab:green", alpha=0.15, label="target ± 0.05")
-        above.plot(run.at_s, run.load, lw=0.8, color="tab:gray", label="load, 1 s")
+        above.plot(run.at_s, run.load, lw=0.8, color="tab:gray", label="load, each look")
         above.plot(run.at_s, means, lw=1.5, color="tab:blue", label="load, 10 s mean")
         above.set(ylim=(0, 1.05), ylabel="load", title=f"Model disk, 60 MB/s: {title}")
         below.plot(run.at_s, [one / MB for one in run.misses], lw=0.8, color="tab:gray", label="misses")

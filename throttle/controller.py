@@ -4,8 +4,9 @@ Owns: the rate, its bounds, the step by which it moves. Must not know: how load 
 Invariants:
 * floor <= rate <= ceiling, always; a look that says nothing (no interval) changes nothing.
 * the rate moves by step x (target - load) x (bytes/s per unit of load, as lately measured): an integral, so
-  the mean error goes to 0 whatever else uses the disk. The step is halved when the error swings from side to
-  side and grows while it stays on one: no oscillation on a disk whose load rises steeply, no crawling.
+  the mean error goes to 0 whatever else uses the disk. The step shrinks when the error swings from side to
+  side and grows while it stays on one; a proportion of the error damps what waits in the disk. So it settles
+  also where load is a cliff (a volume with a limit), and does not crawl.
 * a rate that does not bind is not wound up: above what was sent it falls from what was sent; while nobody
   waits it rises only to what the disk has carried before at its target.
 """
@@ -18,15 +19,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from throttle.disks import Sample
 
-STEP_LEAST, STEP_MOST, STEP_FIRST = 0.1, 0.5, 0.4
+STEP_LEAST, STEP_MOST, STEP_FIRST = 0.01, 0.5, 0.4
 """Share of the error that a second corrects, on a disk whose load is proportional to its bytes."""
-GROW, SHRINK = 1.2, 0.6
+GROW, SHRINK = 1.4, 0.6
+SWING = 0.12
+"""An error beyond this on one side and then on the other is a swing: noise is smaller."""
+PATIENCE = 5  # looks on the same side, before the step grows: a swing to and fro takes less
 SMOOTHING_S = 3.0
 """Time constant of what the measured bytes per load, and the bytes sent, are averaged over."""
 LEAST_LOAD = 0.2
 """Below it, bytes per load are not believed: reads from the page cache cost the disk nothing."""
 MOST_FACTOR = 2.0  # by which one look may change the rate
 BINDS = 0.7  # sent less than this share of the rate: the disk, not the rate, was the limit
+PROPORTION = 0.15
+"""Share of the rate that an error of 1 takes or gives at once, besides what it moves for good: what waits at a
+full disk is an integral too, and two of them without this swing for ever.
+"""
+FULL = 1.05  # of what a full disk carried is the most that it may be asked for next
 SATURATED = 0.95
 ROUNDING = 0.02
 """Share of `decide_s` that a look may be early: samplers do not sleep exactly."""
@@ -76,9 +85,12 @@ class Controller:
     def __init__(self, rule: ControllerRule, now_s: float) -> None:
         self._rule = rule
         self._rate = self._proven = rule.start_bytes_s
+        self._base = rule.start_bytes_s  # the integral; the rate is it and the proportion
         self._load_mean = rule.target
         self._miss_mean = 0.0
-        self._error = 0.0
+        self._error = 0.0  # the last one outside the deadband
+        self._swung = 0.0  # the last one beyond SWING
+        self._stayed = 0  # looks since it was on the other side, or in the deadband
         self._state = ControllerStatistics(self._rate, self._proven, 0.0, 0.0, STEP_FIRST)
         self._since_s = now_s
         self._interval_s = self._load_s = 0.0  # looks not yet decided on: their time, and load x time
@@ -118,35 +130,42 @@ class Controller:
         self._miss_mean += weight * (sent - self._miss_mean)
         error = self._rule.target - load
         step = self._adapt(error)
-        rate = self._plan_rate(load, error, sent, min(1.0, step * interval_s))
-        self._rate = min(max(rate, self._rule.floor_bytes_s), self._rule.ceiling_bytes_s)
+        self._base = self._bound(self._plan_base(load, error, sent, min(1.0, step * interval_s)))
+        self._rate = self._bound(self._base * (1 + PROPORTION * error)) if self._backlog else self._base
         if self._backlog and abs(error) <= 2 * self._rule.deadband:
-            self._proven += weight * (self._rate - self._proven)
+            self._proven += weight * (self._base - self._proven)
         self._note(load, step)
+
+    def _bound(self, rate: float) -> float:
+        return min(max(rate, self._rule.floor_bytes_s), self._rule.ceiling_bytes_s)
 
     def _adapt(self, error: float) -> float:
         """The step: less when the error swings, more while it stays on one side, outside the deadband."""
-        step, before = self._state.step, self._error
+        step = self._state.step
         if abs(error) <= self._rule.deadband:
+            self._stayed = 0
             return step
+        self._stayed = self._stayed + 1 if error * self._error > 0 else 1
         self._error = error
-        if error * before < 0:
-            self._state = replace(self._state, swings=self._state.swings + 1)
-            return max(STEP_LEAST, step * SHRINK)
-        return min(STEP_MOST, step * GROW)
+        if abs(error) > SWING:
+            swung, self._swung = error * self._swung < 0, error
+            if swung:
+                self._state = replace(self._state, swings=self._state.swings + 1)
+                return max(STEP_LEAST, step * SHRINK)
+        return min(STEP_MOST, step * GROW) if self._stayed > PATIENCE else step
 
-    def _plan_rate(self, load: float, error: float, sent: float, step: float) -> float:
-        rate = self._rate
+    def _plan_base(self, load: float, error: float, sent: float, step: float) -> float:
+        rate = self._base
         if error < 0:
             carried = max(sent, self._miss_mean)
             if carried < BINDS * rate:
                 rate = max(carried, self._rule.floor_bytes_s)
-            if load >= SATURATED:
-                step = min(1.0, 2 * step)
+            elif load >= SATURATED:
+                rate = min(rate, carried * FULL)
         change = step * error * rate / max(self._load_mean, LEAST_LOAD)
         moved = min(max(rate + change, rate / MOST_FACTOR), rate * MOST_FACTOR)
         if error > 0 and not self._backlog:
-            return max(self._rate, min(moved, self._proven))
+            return max(self._base, min(moved, self._proven))
         return moved
 
     def _note(self, load: float, step: float) -> None:

@@ -2,7 +2,9 @@
 
 Owns: the model. A request is `REQUEST_BYTES`; work arrives as bytes over capacity, what does not fit into a
 step waits. util = rho ** `steepness` (1: each byte costs the same; 3: like a limit that bursts hide until it is
-near), await = service / (1 - rho) + what waits, as in M/M/1. Must not know: the throttle. Invariants: misses
+near), await = service / (1 - rho) + what waits, as in M/M/1. With `slice_s` it is a fast device behind a limit on
+reads, as blk-throttle and cloud volumes have: idle in each slice until the slice's bytes are used up, then full.
+Must not know: the throttle. Invariants: misses
 are finished in order, when their bytes have been read; counters only grow, as in /proc/diskstats.
 """
 
@@ -16,6 +18,8 @@ from throttle.disks import SECTOR_BYTES, DiskCounters
 
 REQUEST_BYTES = 128 << 10
 MOST_RHO = 0.98
+NATIVE = 8
+"""How much faster than its limit a sliced disk is."""
 NAME = "vda"
 
 
@@ -30,6 +34,7 @@ class ModelDisk:
     cached: float = 0.0
     noise: float = 0.0
     steepness: float = 1.0
+    slice_s: float = 0.0
     seed: int = 1
     backlog_bytes: float = 0.0
     read_bytes: float = 0.0
@@ -49,7 +54,8 @@ class ModelDisk:
             "weighted",
         )
         self._sums = dict.fromkeys(names, 0.0)
-        self._ahead_bytes = 0.0
+        self._ahead_bytes = self._allowed_bytes = 0.0
+        self._now_s = self._slice_end_s = 0.0
 
     def read(self, size_bytes: int, item: object) -> None:
         """A miss; `step` hands `item` back when it is done."""
@@ -64,8 +70,11 @@ class ModelDisk:
         self.backlog_bytes += writes
         done_writes = min(self.backlog_bytes, room * 0.98)
         self.backlog_bytes -= done_writes
-        reads = min(self._ahead_bytes, room - done_writes)
-        self._count(done_writes, reads, room, step_s)
+        if self.slice_s:
+            reads = self._read_of_slice(step_s)
+        else:
+            reads = min(self._ahead_bytes, room - done_writes)
+            self._count(done_writes, reads, (done_writes + reads) / room, self.capacity_bytes_s, step_s)
         finished, self._ahead_bytes = [], self._ahead_bytes - reads
         while self._pending and self._pending[0][0] <= reads + 1e-6:
             size, item = self._pending.popleft()
@@ -84,10 +93,24 @@ class ModelDisk:
         writes = (now["writes"], 0, now["write_sectors"], now["write_ms"])
         return DiskCounters(254, 0, NAME, *reads, *writes, queued, now["ticks"], now["weighted"])
 
-    def _count(self, writes: float, reads: float, room: float, step_s: float) -> None:
-        rho = min(1.0, (writes + reads) / room)
-        service_ms = REQUEST_BYTES / self.capacity_bytes_s * 1000
-        waits = (self._ahead_bytes + self.backlog_bytes) / self.capacity_bytes_s * 1000
+    def _read_of_slice(self, step_s: float) -> float:
+        """What the slice's limit allows, at the device's own speed; busy all the time while more waits."""
+        self._now_s += step_s
+        if self._now_s >= self._slice_end_s - 1e-9:
+            self._slice_end_s += self.slice_s
+            self._allowed_bytes = self.capacity_bytes_s * self.slice_s
+        native = NATIVE * self.capacity_bytes_s
+        reads = min(self._ahead_bytes, self._allowed_bytes, native * step_s)
+        self._allowed_bytes -= reads
+        writes = self.write_bytes_s * step_s
+        held = self._ahead_bytes - reads > 1
+        self._count(writes, reads, 1.0 if held else (writes + reads) / (native * step_s), native, step_s)
+        return reads
+
+    def _count(self, writes: float, reads: float, rho: float, speed_bytes_s: float, step_s: float) -> None:
+        rho = min(1.0, rho)
+        service_ms = REQUEST_BYTES / speed_bytes_s * 1000
+        waits = (self._ahead_bytes - reads / 2 + self.backlog_bytes) / self.capacity_bytes_s * 1000
         await_ms = service_ms / (1 - min(rho, MOST_RHO)) + waits
         sums, self.read_bytes = self._sums, self.read_bytes + reads
         for kind, size in (("read", reads), ("write", writes)):

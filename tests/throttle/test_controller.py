@@ -58,6 +58,17 @@ def test_step_settles_without_a_swing(steepness: float) -> None:
     assert sum(run.misses[30:]) / len(run.misses[30:]) == pytest.approx(possible, rel=0.05)
 
 
+@pytest.mark.parametrize("look_s", [0.25, 0.5])
+@pytest.mark.parametrize("laggards", [8, 100])
+def test_cliff_is_held_at_its_edge(look_s: float, laggards: int) -> None:
+    """A limit in slices is idle at 58 MB/s and full at 62: the loop must damp what waits in the disk, too."""
+    disk = ModelDisk(slice_s=0.1)
+    run = Simulation(disk, ThrottleRules(), laggards, look_s=look_s).play(120)
+    assert run.settled_s(0, TARGET) <= SETTLES_S
+    assert sum(run.misses[-100:]) / 100 >= 0.95 * 60 * MB
+    assert run.swings(90, TARGET, beyond=0.2) <= 2
+
+
 def test_ramp_of_writes_is_followed() -> None:
     ramp: dict[float, Event] = {
         30.0 + second: change(write_bytes_s=(5 + second / 2) * MB) for second in range(41)
