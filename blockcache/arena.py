@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux
 SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
 
 
@@ -172,6 +173,8 @@ def lock_file(path: Path) -> int:
             raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The same once more, as a lock that a reader can ask after without taking it (map_read_only).
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
             if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
                 return fd
         except BlockingIOError:
@@ -179,6 +182,25 @@ def lock_file(path: Path) -> int:
             raise ArenaInUse(
                 f"arena file {path} is in use by another process; give each its own path"
             ) from None
+        os.close(fd)
+
+
+def map_read_only(path: Path) -> tuple[mmap.mmap, bool]:
+    """An arena's file, mapped to be looked at, and whether a process holds it. Raises ArenaError.
+
+    Takes no lock, not even for a moment: a process that is just starting must find the file free.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as failure:
+        raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+    try:
+        asked = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
+        held = FLOCK.unpack(asked)[0] != fcntl.F_UNLCK
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), held
+    except (OSError, ValueError) as failure:
+        raise ArenaError(f"arena file {path}: {failure}") from failure
+    finally:
         os.close(fd)
 
 

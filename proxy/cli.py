@@ -1,4 +1,4 @@
-"""The command line: `forebay serve`, `forebay config check`, `forebay audit`.
+"""The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay audit`.
 
 Owns arguments, help, exit codes and the order configuration, log, loop. Knows no key beyond those that have a
 flag, and imports what a command needs only when it is given, so that `--help` is quick and `serve` needs no
@@ -38,6 +38,7 @@ examples:
   forebay serve --config forebay.yaml
   FOREBAY_CACHE_SIZE=2GiB forebay serve --config forebay.yaml
   forebay config check forebay.yaml
+  forebay arena inspect /dev/shm/forebay-9092.arena
   forebay audit /var/log/forebay --out report
 
 {_EXIT_CODES}
@@ -84,6 +85,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     config = commands.add_parser("config", help="look at a configuration without starting")
     _add_check(config.add_subparsers(metavar="COMMAND", required=True))
+    arena = commands.add_parser("arena", help="look into a cache's memory")
+    _add_inspect(arena.add_subparsers(metavar="COMMAND", required=True))
     commands.add_parser("audit", help="hit ratios and the sizing curve from access logs")
     return parser
 
@@ -113,6 +116,22 @@ def _add_check(commands: Any) -> None:
     )
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(command=run_check)
+
+
+def _add_inspect(commands: Any) -> None:
+    inspect = commands.add_parser(
+        "inspect",
+        help="occupancy, runs and holes of an arena's file",
+        description="Read the arena at PATH (cache.directory, forebay-PORT.arena) and print how full it is, what its "
+        "blocks are, and each partition's runs and holes. Reads only and takes no lock: a running Forebay is not "
+        "disturbed, and one that is gone has left its last state there.",
+        epilog=_EXIT_CODES,
+    )
+    inspect.add_argument("path", type=Path, metavar="PATH")
+    inspect.add_argument(
+        "--top", type=int, default=20, metavar="N", help="partitions to list, largest first (20)"
+    )
+    inspect.set_defaults(command=run_inspect)
 
 
 def run_serve(options: argparse.Namespace) -> int:
@@ -147,6 +166,22 @@ def run_check(options: argparse.Namespace) -> int:
     print(describe(loaded), end="")
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    return OK
+
+
+def run_inspect(options: argparse.Namespace) -> int:
+    """`forebay arena inspect PATH`."""
+    from blockcache.arena import ArenaError, map_read_only
+    from blockcache.inspect import NoArena, inspect
+    from proxy.arena_report import describe
+
+    try:
+        mapping, held = map_read_only(options.path)
+        with mapping, memoryview(mapping) as view:
+            print(describe(inspect(view), held, max(0, options.top)), end="")
+    except (ArenaError, NoArena) as refusal:
+        print(f"forebay arena inspect: {options.path}: {refusal}", file=sys.stderr)
+        return USAGE
     return OK
 
 

@@ -6,9 +6,11 @@ from types import ModuleType
 
 import pytest
 
+from blockcache.cache import BlockCache
 from proxy import cli
 from proxy.config import Config
 from proxy.config_units import MIB, Address
+from tests.blockcache.batches import TOPIC, build_run, insert
 
 SMALL = """\
 listeners:
@@ -173,3 +175,35 @@ def test_help_and_version_go_to_standard_output(
         cli.main(arguments)
     assert caught.value.code == cli.OK
     assert said in " ".join(capsys.readouterr().out.split(" "))
+
+
+def test_arena_inspect_of_a_live_and_of_a_dead_arena(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, left = tmp_path / "a.arena", tmp_path / "left.arena"
+    cache = BlockCache(MIB, path)
+    slot = cache.open(TOPIC, 7)
+    insert(cache, slot, build_run(3, 4))
+    insert(cache, slot, build_run(20, 2))
+    left.write_bytes(path.read_bytes())
+    assert cli.main(["arena", "inspect", str(path)]) == cli.OK
+    live = capsys.readouterr().out
+    assert cli.main(["arena", "inspect", str(left), "--top", "1"]) == cli.OK
+    dead = capsys.readouterr().out
+    assert live.splitlines()[0] == "in use by a running process"
+    assert dead.splitlines()[0] == "left behind: no process has it open"
+    assert live.splitlines()[1:] == dead.splitlines()[1:]
+    assert "AAECAwQFBgcICQoLDA0ODw         7         6" in live
+    assert "[3, 7) hole of 13 [20, 22)" in live
+    cache.check()
+    cache.close()
+
+
+def test_arena_inspect_refuses_what_is_no_arena(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes").write_text("precious" * 100)
+    (tmp_path / "empty").touch()
+    for name, words in (("notes", "not an arena"), ("empty", "empty file"), ("none", "No such file")):
+        assert cli.main(["arena", "inspect", str(tmp_path / name)]) == cli.USAGE
+        said = capsys.readouterr()
+        assert words in said.err and said.out == ""
+    assert (tmp_path / "notes").read_text() == "precious" * 100
