@@ -1,0 +1,159 @@
+"""Clients that ask and do not read, while the arena is overwritten below their answers.
+
+Owns a small arena, clients that do not read, and the comparison with a direct read. Must not
+know how an answer is kept; only that its bytes stay right and that it holds little of the arena.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocol import batch, fetch
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.protocol.batches import batch_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+ARENA_BYTES = 32 * MIB
+BATCH_BYTES = 200_000
+FIRST = 50
+"""Batches in memory when the slow clients ask: well below the arena."""
+OVERWRITES = 2
+MORE = OVERWRITES * ARENA_BYTES // BATCH_BYTES
+SLOW, APART = 3, 5
+ASKED_BYTES = 6_000_000
+"""Each: more than the kernel takes (tcp_wmem, 4 MiB), so that it is stuck; all: more than may be pinned, so that some
+are copies.
+"""
+VERSION = 11
+BLOCK_BYTES = ARENA_BYTES // 64
+MOST = 0.9
+PATIENCE_S = 20.0
+HIT = ("hit", "")
+PINNED, LIMBO = "forebay_cache_pinned_bytes", "forebay_cache_limbo_bytes"
+UNDELIVERED = "forebay_fetch_undelivered_partitions_total"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE | {"size": "32MiB"}}) as running:
+        yield running
+
+
+class SlowClient(RawClient):
+    """Takes no more than the kernel does for it, until `read_answer`."""
+
+    def read_answer(self) -> bytes:
+        """The records of one answer about one partition."""
+        prefix = self._take(4)
+        frame = prefix + self._take(int.from_bytes(prefix, "big"))
+        (said,) = fetch.scan_response(frame, VERSION).partitions
+        assert said.error_code == 0
+        return frame[said.start : said.end]
+
+
+def write(pair: Pair, topic: str, batches: int, seed: int) -> None:
+    """One record a batch, every batch other bytes."""
+    values = random.Random(seed)
+    with RawClient(pair.through, "writer") as client:
+        for _ in range(batches):
+            client.produce(topic, batch_v2(1, value=values.randbytes(BATCH_BYTES)))
+
+
+class Gauges(threading.Thread):
+    """Remembers the greatest value of a few gauges, and the last."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(daemon=True)
+        self._pair = pair
+        self._ended = threading.Event()
+        self.most = dict.fromkeys((PINNED, LIMBO), 0.0)
+        self.last = dict(self.most)
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            samples = self._pair.sidecar.metrics()
+            for name in (PINNED, LIMBO):
+                self.last[name] = samples[name,]
+                self.most[name] = max(self.most[name], samples[name,])
+
+    def wait_until_pinned(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._pair.sidecar.metrics()[PINNED,]:
+            assert time.monotonic() < deadline, "nothing is under way"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(10)
+
+
+def test_slow_readers_get_their_bytes_and_hold_little(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    slow = [SlowClient(pair.through, "slow") for _ in range(SLOW)]
+    with RawClient(pair.through, "good") as good:
+        readers = [RawReader(client, topic, version=VERSION).settle() for client in slow]
+        tail = RawReader(good, topic, version=VERSION).settle()
+        write(pair, topic, FIRST, seed=1)
+        tail.read_to(FIRST)
+        before = pair.sidecar.fetch_counts("partitions").get(HIT, 0)
+        for number, (client, reader) in enumerate(zip(slow, readers, strict=True)):
+            asked = reader.asked()._replace(fetch_offset=APART * number, max_bytes=ASKED_BYTES)
+            client.send_fetch(VERSION, [asked], max_wait_ms=0)
+        gauges = Gauges(pair)
+        gauges.wait_until_pinned()
+        gauges.start()
+        hits = pair.sidecar.fetch_counts().get(HIT, 0)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write, pair, topic, MORE, 2)
+            tail.read_to(FIRST + MORE)
+            writing.result(60)
+        hits = pair.sidecar.fetch_counts()[HIT] - hits
+        assert gauges.last[LIMBO] > 0, "what they hold was overwritten but for their pins"
+        assert pair.sidecar.fetch_counts("partitions")[HIT] >= before + 2, "the good client went on"
+        whole = read_all(pair.direct, topic, version=VERSION)
+        assert bytes(tail.raw) == whole, explain(bytes(tail.raw), whole)
+        assert hits >= MOST * MORE * BATCH_BYTES, "and was served from memory"
+        starts = [one.start for one in batch.scan_batches(whole, 0, len(whole))]
+        for number, client in enumerate(slow):
+            records, start = client.read_answer(), starts[APART * number]
+            assert len(records) > ASKED_BYTES - 2 * BATCH_BYTES
+            assert records == whole[start : start + len(records)]
+        gauges.end()
+        assert 0 < gauges.most[PINNED] <= ARENA_BYTES // 4 + BLOCK_BYTES
+        assert gauges.most[LIMBO] <= gauges.most[PINNED]
+        for name in (PINNED, LIMBO):
+            assert pair.sidecar.metrics()[name,] == 0, "an answer that has left holds nothing"
+    for client in slow:
+        client.close()
+
+
+def test_slow_readers_that_die_let_go(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    slow = SlowClient(pair.through, "slow")
+    reader = RawReader(slow, topic, version=VERSION).settle()
+    write(pair, topic, FIRST, seed=3)
+    reader.poll()
+    reader.offset = 0
+    undelivered = pair.sidecar.metrics()[UNDELIVERED,]
+    slow.send_fetch(VERSION, [reader.asked()._replace(max_bytes=ASKED_BYTES)], max_wait_ms=0)
+    Gauges(pair).wait_until_pinned()
+    slow.abort()
+    deadline = time.monotonic() + PATIENCE_S
+    while pair.sidecar.metrics()[PINNED,] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    metrics = pair.sidecar.metrics()
+    assert (metrics[PINNED,], metrics[LIMBO,]) == (0, 0)
+    assert metrics[UNDELIVERED,] == undelivered + 1
