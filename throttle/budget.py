@@ -63,6 +63,10 @@ class TokenBucket:
         """Takes it, down to a debt. A negative size gives back; at most until full."""
         self._tokens = min(self._tokens - size_bytes, self.capacity_bytes)
 
+    def forgive(self, kept_bytes: float) -> None:
+        """Of a debt no more than this remains."""
+        self._tokens = max(self._tokens, -kept_bytes)
+
     def ready_at_s(self, size_bytes: int, allowance_bytes: float, now_s: float) -> float:
         """When a request of this size may pass; `now_s` if now. `allowance_bytes` of debt are no obstacle."""
         lacking = self.need_bytes(size_bytes) - self.refill(now_s) - allowance_bytes

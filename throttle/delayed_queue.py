@@ -64,7 +64,9 @@ class DelayedQueue:
         lane.known = True
         lane.bucket.set_rate(rate_bytes_s, now_s)
         if not busy:
-            lane.bucket.charge(min(0.0, lane.bucket.refill(now_s)))  # what was overdrawn has done no harm
+            lane.bucket.forgive(0)  # what was overdrawn has done no harm
+        elif not lane.counts.busy:
+            lane.bucket.forgive(lane.counts.in_flight_bytes)  # only what is still to be read can do more
         lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
         lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
         lane.waited = False
@@ -135,6 +137,7 @@ class DelayedQueue:
             lane.bucket.charge(actual_bytes - ticket.size_bytes)
             lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
             lane.counts.in_flight_requests -= 1
+            lane.counts.in_flight_bytes -= ticket.size_bytes
             lane.counts.done_bytes += actual_bytes
 
     def advance(self, now_s: float) -> list[Ticket]:
@@ -201,6 +204,7 @@ class DelayedQueue:
         ticket.granted_s = now_s
         counts, delay_s = lane.counts, ticket.delay_s
         counts.in_flight_requests += 1
+        counts.in_flight_bytes += ticket.size_bytes
         counts.granted += 1
         counts.granted_bytes += ticket.size_bytes
         counts.delayed += delay_s > 0

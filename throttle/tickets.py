@@ -83,7 +83,8 @@ class LaneStatistics:
     rate_bytes_s: float = 0.0
     waiting_requests: int = 0
     waiting_bytes: int = 0
-    in_flight_requests: int = 0
+    in_flight_requests: int = 0  # granted, not done
+    in_flight_bytes: int = 0  # as expected
     granted: int = 0
     granted_bytes: int = 0  # as expected when granted
     done_bytes: int = 0  # as it turned out

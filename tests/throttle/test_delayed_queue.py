@@ -64,6 +64,18 @@ def test_disk_that_is_not_busy_grants_at_once_up_to_the_surge() -> None:
     assert [ticket.key.offset for ticket in queue.advance(0.001)] == [5]
 
 
+def test_turns_busy_and_owes_only_what_is_still_to_be_read() -> None:
+    queue = DelayedQueue(replace(RULE, surge_s=4.0), 0.0)
+    queue.set_disk("sda", False, MIB, 0.0)
+    tickets = [submit(queue, offset) for offset in range(5)]  # a debt of four
+    for ticket in tickets[:3]:
+        queue.done(ticket, MIB)
+    queue.set_disk("sda", True, MIB, 0.0)
+    submit(queue, 9)
+    assert queue.next_due_s(0.0) == pytest.approx(3.0, abs=1e-3)  # two in flight, and its own
+    assert queue.statistics().by_disk["sda"].in_flight_bytes == 2 * MIB
+
+
 def test_becomes_idle_while_some_wait() -> None:
     queue = busy_queue(rate=1.0)
     submit(queue, 1)
