@@ -1,6 +1,8 @@
 """Control batches: a marker as Kafka writes it, against aiokafka, and whatever else may stand there."""
 
+import json
 from contextlib import suppress
+from pathlib import Path
 from struct import pack
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.batch import HEADER_BYTES, scan_batches
 from protocol.control_batch import ControlType, scan_control
 from protocol.errors import BadFrame
+from protocol.fetch import scan_response
 from tests.protocol.batches import read_v2
 from tests.protocol.markers import build_control, build_marker
 
@@ -94,3 +97,17 @@ def test_garbage_is_an_answer_or_bad_frame(record):
     patched[8:12] = pack(">i", len(raw) - 12)
     with suppress(BadFrame):
         assert scan_control(patched, only(patched)) in ControlType
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent / "golden").glob("*.json")), ids=lambda one: one.stem
+)
+def test_real_markers(path):
+    """Each golden Fetch of an aborted transaction ends with the marker that the broker wrote."""
+    rows = [row for row in json.loads(path.read_text())["exchanges"] if row["scenario"] == "fetch aborted"]
+    for row in rows:
+        frame = bytes.fromhex(row["response"])
+        (answered,) = scan_response(frame, row["version"]).partitions
+        marker = scan_batches(frame, answered.start, answered.end)[-1]
+        assert scan_control(frame, marker) is ControlType.ABORT
+    assert rows
