@@ -14,6 +14,7 @@ FetchSessionCacheShard). Must not know sockets, clocks, what is asked or answere
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -37,14 +38,17 @@ def next_epoch(epoch: int) -> int:
 
 
 class Kept:
-    """One partition of a session (CachedPartition): what is asked, and the HW and log start last shown."""
+    """One partition of a session (CachedPartition): what is asked, and the HW and log start last shown. The
+    session's order is that of `turn`, so that a few of its partitions can be sorted without a walk over all.
+    """
 
-    __slots__ = ("asked", "high_watermark", "log_start_offset")
+    __slots__ = ("asked", "high_watermark", "log_start_offset", "turn")
 
     def __init__(self, asked: FetchPartition, high_watermark: int = -1, log_start_offset: int = -1) -> None:
         self.asked = asked
         self.high_watermark = high_watermark
         self.log_start_offset = log_start_offset
+        self.turn = 0
 
 
 class Session:
@@ -54,6 +58,7 @@ class Session:
 
     __slots__ = (
         "_order",
+        "_turns",
         "counted",
         "created_s",
         "epoch",
@@ -78,6 +83,9 @@ class Session:
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
+        self._turns = count()
+        for kept, turn in zip(partitions.values(), self._turns, strict=False):
+            kept.turn = turn
         self.epoch = FIRST_EPOCH
         self.created_s = self.last_used_s = now_s
         self.counted = 0
@@ -98,7 +106,8 @@ class Session:
         key = asked.topic, asked.partition
         kept = self.partitions.get(key)
         if kept is None:
-            self.partitions[key] = Kept(asked)
+            kept = self.partitions[key] = Kept(asked)
+            kept.turn = next(self._turns)
         else:
             kept.asked = asked
         self._order = None
@@ -112,7 +121,8 @@ class Session:
 
     def move_to_end(self, key: PartitionKey) -> None:
         """Its turn comes last from now on."""
-        self.partitions[key] = self.partitions.pop(key)
+        kept = self.partitions[key] = self.partitions.pop(key)
+        kept.turn = next(self._turns)
         self._order = None
 
 

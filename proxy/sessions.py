@@ -73,10 +73,9 @@ class PlannedResponse(NamedTuple, Generic[A]):
 
 
 class FetchContext:
-    """One Fetch as its session makes it. `partitions` is what it asks for, in order, not to be changed; for an
-    INCREMENTAL one the same list as last time where nothing has changed. `changed` are those of them that the
-    request itself named, `removed` those it took out. `session` is None for SESSIONLESS and ERROR, and for FULL
-    until a session was granted with the answer.
+    """One Fetch as its session makes it. `changed` are those partitions that the request itself named and that
+    it asks for, `removed` those it took out. `session` is None for SESSIONLESS and ERROR, and for FULL until one
+    was granted with the answer.
     """
 
     __slots__ = (
@@ -87,7 +86,6 @@ class FetchContext:
         "changed",
         "error_code",
         "kind",
-        "partitions",
         "removed",
         "session",
     )
@@ -98,19 +96,28 @@ class FetchContext:
         table: SessionTable,
         owner: Hashable,
         uses_topic_ids: bool,
-        partitions: list[FetchPartition],
+        changed: list[FetchPartition],
         error_code: int = ErrorCode.NONE,
         session: Session | None = None,
     ) -> None:
         self.kind = kind
         self.error_code = error_code
-        self.partitions = self.changed = partitions
+        self.changed = changed
         self.removed: list[PartitionKey] = []
         self.session = session
         self._epoch_after = INITIAL_EPOCH if session is None else session.epoch
         self._table = table
         self._owner = owner
         self._uses_topic_ids = uses_topic_ids
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """All that it asks for, in order, not to be changed; for an INCREMENTAL one the same list as last time
+        where nothing has changed. Walks the session only when asked.
+        """
+        if self.kind is Kind.INCREMENTAL and self.session is not None:
+            return self.session.in_order()
+        return self.changed
 
     @property
     def unchanged(self) -> bool:
@@ -242,9 +249,8 @@ def _open_incremental(
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
     session.epoch = next_epoch(session.epoch)
-    partitions = session.in_order()
-    context = FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, partitions, session=session)
-    context.changed = [one for one in request.partitions if (one.topic, one.partition) in session.partitions]
+    changed = [one for one in request.partitions if (one.topic, one.partition) in session.partitions]
+    context = FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, session=session)
     context.removed = removed
     return context
 

@@ -210,3 +210,15 @@ def test_the_order_is_one_list_until_something_changes():
 
     assert [one.partition for one in before] == [0, 1, 2]
     assert [one.partition for one in session.in_order()] == [1, 2, 0]
+
+
+def test_turns_follow_the_order():
+    session = create(table_of(), 0, 3)
+    session.move_to_end(("test", 1))
+    session.put(asked("test", 0, 5))
+    session.put(asked("more", 0))
+    session.move_to_end(("test", 0))
+
+    in_turn = sorted(session.partitions.values(), key=lambda kept: kept.turn)
+    assert [kept.asked for kept in in_turn] == session.in_order()
+    assert len({kept.turn for kept in in_turn}) == 4
