@@ -49,7 +49,7 @@ class Janitor:
         parts: list[Callable[[float], object]] = [
             self._broker.watch.tick,
             self._close_stuck,
-            self._drop_reads,
+            self._tend_links,
         ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts.append(self._forget_idle)
@@ -81,10 +81,11 @@ class Janitor:
                     begun[link] = frames, since
         self._begun = begun
 
-    def _drop_reads(self, now: float) -> None:
-        """Reads beside that no Fetch has asked for since a while."""
+    def _tend_links(self, now: float) -> None:
+        """Second links that the broker does not answer; reads beside that no Fetch has asked for since a while."""
         for listener in self._listeners:
-            for link in listener.links:
+            for link in list(listener.links):
+                link.lane.tick(now)
                 if len(link.reads):
                     link.reads.drop_old(now)
 

@@ -7,7 +7,8 @@ request goes this way. Invariants (design, "A connection", "Throttle"):
 * nothing is sent on it before the authentication, and a renewed one is repeated on it before the client hears that
   its own has succeeded.
 * losing it harms nobody: what was asked on it is answered None, and asked again on the client's first link; for
-  PAUSE_S there is none. One that nothing was asked on (a broker closes idle links) is opened again in silence.
+  PAUSE_S, twice as long each time that it brought nothing, there is none. One that says nothing for SILENCE_S is
+  lost too. One that nothing was asked on (a broker closes idle links) is opened again in silence.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.upstream_link import Answer, Dial
+    from proxy.wire import Wire
 
 log = logging.getLogger("forebay.lane")
 
 REPEATABLE = frozenset({"PLAIN", "OAUTHBEARER"})
-PAUSE_S = 5.0
+PAUSE_S, LONGEST_PAUSE_S = 5.0, 80.0
+SILENCE_S = 15.0
+"""Half of what clients give a request (request.timeout.ms)."""
 
 
 class Lane:
@@ -39,7 +43,10 @@ class Lane:
         "_dial",
         "_handshake",
         "_link",
+        "_pause_s",
         "_paused_until",
+        "_pending_bytes",
+        "_progress_at",
         "_shown",
         "_unanswered",
         "_unrepeatable",
@@ -53,7 +60,10 @@ class Lane:
         self._shown: tuple[Frame, Frame, int] | None = None
         self._unanswered = 0
         self._unrepeatable = False
+        self._pause_s = PAUSE_S
         self._paused_until = float("-inf")
+        self._pending_bytes = 0
+        self._progress_at = 0.0
 
     @property
     def usable(self) -> bool:
@@ -64,6 +74,12 @@ class Lane:
     def is_connected(self) -> bool:
         """Whether there is a socket."""
         return self._link is not None and self._link.is_connected
+
+    @property
+    def wire(self) -> Wire:
+        """The socket that an answer has just come from."""
+        assert self._link is not None
+        return self._link.wire
 
     def hold_reading(self, why: object) -> None:
         """Take no answers for now: the client does not drain."""
@@ -83,16 +99,28 @@ class Lane:
         self._unanswered += 1
 
         def answered(answer: Frame | None) -> None:
-            self._unanswered -= answer is not None
+            if answer is not None:
+                self._unanswered -= 1
+                self._pause_s = PAUSE_S
             on_answer(answer)
 
-        self._link.send(frame, correlation_id, answered)
+        self._ask(self._link, frame, correlation_id, answered)
+
+    def _ask(self, link: UpstreamLink, frame: Frame, correlation_id: int, on_answer: Answer) -> None:
+        if not link.unanswered:
+            self._progress_at = self._broker.now()
+
+        def progressed(answer: Frame | None) -> None:
+            self._progress_at = self._broker.now()
+            on_answer(answer)
+
+        link.send(frame, correlation_id, progressed)
 
     def _open(self) -> UpstreamLink:
         assert self._dial is not None
         link = UpstreamLink(self._dial, self._broker.responses, self._broker.counters, self._lost)
         if self._shown is not None:
-            self._show(link, lambda _accepted: None)
+            self._show(link, lambda: None)
         return link
 
     # -- the client's authentication -----------------------------------------------------------------------
@@ -113,35 +141,57 @@ class Lane:
         if self._link is None:
             done()
         else:
-            self._show(self._link, lambda _accepted: done())
+            self._show(self._link, done)
 
-    def _show(self, link: UpstreamLink, done: Callable[[bool], None]) -> None:
-        """Repeat what the client has shown. A refusal ends the lane, and nothing else."""
+    def _show(self, link: UpstreamLink, done: Callable[[], None]) -> None:
+        """Repeat what the client has shown; `done` runs whatever comes of it. A refusal ends the lane, and nothing
+        else.
+        """
         assert self._shown is not None
         handshake, token, version = self._shown
         link.authenticated = True
-        link.send(handshake, _correlation_id(handshake), lambda _answer: None)
+        self._ask(link, handshake, _correlation_id(handshake), lambda _answer: None)
 
         def on_answer(answer: Frame | None) -> None:
             accepted = answer is not None and control.is_authenticated(answer, version)
             if answer is not None and not accepted:
-                self._unanswered += 1
-                self._lost("the broker does not accept on the second listener what it accepted on the first")
-            done(accepted)
+                self._end("the broker does not accept on the second listener what it accepted on the first")
+            done()
 
-        link.send(token, _correlation_id(token), on_answer)
+        self._ask(link, token, _correlation_id(token), on_answer)
 
     # -- the end -------------------------------------------------------------------------------------------
 
+    def tick(self, now: float) -> None:
+        """Timed: a broker that says nothing has lost the lane."""
+        link = self._link
+        if link is None or not link.unanswered:
+            return
+        pending_bytes = link.wire.pending_frame_bytes
+        if pending_bytes != self._pending_bytes or link.wire.reading_held:
+            self._pending_bytes, self._progress_at = pending_bytes, now
+        elif now - self._progress_at >= SILENCE_S:
+            self._end(f"the broker has not answered on it for {SILENCE_S:g} s")
+
     def _lost(self, reason: str) -> None:
+        if self._unanswered:
+            self._end(reason)
+        else:
+            self._link = None
+
+    def _end(self, reason: str) -> None:
         link, self._link = self._link, None
         if link is None:
             return
-        unanswered, self._unanswered = self._unanswered, 0
-        if unanswered:
-            self._paused_until = self._broker.now() + PAUSE_S
-            self._broker.counters.lanes_lost += 1
-            log.warning("a client's second link is gone, its first one carries on: %s", reason)
+        self._unanswered = 0
+        self._paused_until = self._broker.now() + self._pause_s
+        self._broker.counters.lanes_lost += 1
+        log.warning(
+            "a client's second link is gone, its first one carries on, and this one again after %g s: %s",
+            self._pause_s,
+            reason,
+        )
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         link.close()
 
     def close(self) -> None:

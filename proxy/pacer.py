@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.config_throttle import Throttle as ThrottleConfig
     from proxy.fetch_plan import Looked
+    from throttle.disks import Pressure
     from throttle.throttle import ThrottleStatistics
 
 log = logging.getLogger("forebay.pacer")
@@ -162,20 +163,28 @@ class Pacer:
         self._sampling = asyncio.get_running_loop().call_later(self._config.sample_every_s, self._sample)
         now = self._broker.now()
         self._broker.attempt(lambda: self._look(now), "looking at the disks")
-        self.disks.tick(now)
+        self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
         self._grant()
 
     def _look(self, now: float) -> None:
         text = self._read(self._config.diskstats_file)
-        pressure = self._read(self._config.pressure_file) if self._config.busy_pressure else None
+        pressure = self._look_at_pressure() if self._config.busy_pressure else None
         stats = scan_diskstats(text or "")
         for name in self.disks.names:
             counters = stats.disks.get(name)
-            self._throttle.observe(name, counters, scan_pressure(pressure or ""), now)
+            self._throttle.observe(name, counters, pressure, now)
             if text is not None:
                 self._tell(
                     name, counters is not None, f"no line of {self._config.diskstats_file} is about {name}"
                 )
+
+    def _look_at_pressure(self) -> Pressure | None:
+        path = self._config.pressure_file
+        text = self._read(path)
+        pressure = scan_pressure(text) if text is not None else None
+        if text is not None:
+            self._tell(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
+        return pressure
 
     def _read(self, path: str) -> str | None:
         try:

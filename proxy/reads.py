@@ -5,8 +5,9 @@ Fetch beyond waking it. Invariants (design, "Fetch", split):
 * one read a partition and connection; another offset, isolation level or epoch drops it, and so does a lapse of
   KEPT_S without a Fetch that asks for it.
 * what has arrived is handed out once, to this connection's next Fetch of that offset.
-* an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all) is never
-  retold: the Fetch that waits is forwarded whole, and the broker speaks for itself.
+* an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all), or that has
+  not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the broker speaks for
+  itself.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
+    from proxy.lane import Lane
     from proxy.parked import ParkedFetch
+    from proxy.upstream_link import UpstreamLink
     from throttle.tickets import Ticket
 
 KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
+PATIENCE_S = 20.0
+"""After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
 READ_COMMITTED = 1
 
 Key = tuple[str | bytes, int]
@@ -67,10 +72,10 @@ class Read:
         "asked",
         "asked_at",
         "asker",
-        "begun_at",
         "charged_bytes",
         "frame",
         "lagging",
+        "sent_at",
         "stage",
         "throttle_time_ms",
         "ticket",
@@ -82,7 +87,7 @@ class Read:
         self.asker = asker
         self.lagging = lagging
         self.stage = Stage.READING
-        self.begun_at = now
+        self.sent_at = now
         self.asked_at = now
         self.answered: FetchedPartition | None = None
         self.frame: Frame = b""
@@ -139,7 +144,9 @@ class Reads:
         if not read.answers(asked, isolation_level):
             self.drop(read)
             return None
-        read.asked_at = self._link.broker.now()
+        read.asked_at = now = self._link.broker.now()
+        if read.stage is Stage.READING and now - read.sent_at > PATIENCE_S:
+            read.stage = Stage.FAILED
         return read
 
     def begin(self, record: FetchRecord, missed: Sequence[Looked], waiter: ParkedFetch) -> bool:
@@ -202,9 +209,19 @@ class Reads:
             partitions=[read.asked for read in reads],
         )
         way = link.lane if lagging and link.lane.usable else link.upstream
-        way.send(frame, 0, partial(self._answered, reads, asker, link.broker.now()))
+        sent_at = link.broker.now()
+        for read in reads:
+            read.sent_at = sent_at
+        way.send(frame, 0, partial(self._answered, way, reads, asker, sent_at))
 
-    def _answered(self, reads: Sequence[Read], asker: Asker, sent_at: float, frame: Frame | None) -> None:
+    def _answered(
+        self,
+        way: Lane | UpstreamLink,
+        reads: Sequence[Read],
+        asker: Asker,
+        sent_at: float,
+        frame: Frame | None,
+    ) -> None:
         link = self._link
         response = None
         if frame is not None:
@@ -219,7 +236,7 @@ class Reads:
             self._account(read, by_key.get(read.key))
             if self._by_key.get(read.key) is read:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
-                self._arrive(read, by_key.get(read.key), frame)
+                self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None and frame is not None:
             learn = partial(learn_answer, link, [read.asked for read in reads], response, frame, sent_at)
             link.broker.attempt(learn, "learning from a read beside")
@@ -233,7 +250,13 @@ class Reads:
         if read.ticket is not None:
             self._link.broker.pacer.done(read.ticket, size_bytes)
 
-    def _arrive(self, read: Read, answered: FetchedPartition | None, frame: Frame | None) -> None:
+    def _arrive(
+        self,
+        way: Lane | UpstreamLink,
+        read: Read,
+        answered: FetchedPartition | None,
+        frame: Frame | None,
+    ) -> None:
         if answered is None or frame is None or not _is_plain(answered):
             read.stage = Stage.FAILED
             return
@@ -249,7 +272,7 @@ class Reads:
         read.answered = answered
         read.frame = frame
         read.charged_bytes = read.held_bytes
-        self._link.broker.responses.add(read.charged_bytes, self._link.upstream.wire)
+        self._link.broker.responses.add(read.charged_bytes, way.wire)
 
     def drop(self, read: Read) -> None:
         """Nobody wants it any more."""
