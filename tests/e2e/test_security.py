@@ -183,16 +183,21 @@ def test_without_own_credentials_clients_links_carry_the_watch(secured: Secured,
     assert "the watch has no link of its own" in secured.bare.log_path.read_text()
 
 
+def refusal_to_sign_in(bootstrap: str, topic: str, options: Mapping[str, Any]) -> None:
+    """Wait until a consumer is told that it cannot sign in; nothing else may come."""
+    errors: list[KafkaError] = []
+    consumer = open_consumer(bootstrap, topic, {**options, "error_cb": errors.append})
+    deadline = time.monotonic() + TIMEOUT_S
+    while not any(error.code() == KafkaError._AUTHENTICATION for error in errors):
+        assert time.monotonic() < deadline, errors
+        assert consumer.poll(0.1) is None
+    consumer.close()
+
+
 def test_wrong_password_is_the_brokers_answer(secured: Secured) -> None:
     for sidecar in (secured.own, secured.bare):
-        errors: list[KafkaError] = []
-        options = sign_in("PLAIN") | {"sasl.password": "wrong", "error_cb": errors.append}
-        consumer = open_consumer(sidecar.bootstrap, create_topic(secured.broker.direct), options)
-        deadline = time.monotonic() + TIMEOUT_S
-        while not any(error.code() == KafkaError._AUTHENTICATION for error in errors):
-            assert time.monotonic() < deadline, errors
-            assert consumer.poll(0.1) is None
-        consumer.close()
+        options = sign_in("PLAIN") | {"sasl.password": "wrong"}
+        refusal_to_sign_in(sidecar.bootstrap, create_topic(secured.broker.direct), options)
 
 
 def test_client_lives_past_reauthentication(secured: Secured) -> None:
