@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test check unit e2e docs tools clean
+.PHONY: help build demo test check unit e2e soak docs tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ unit: build ## the tests that need no broker
 
 e2e: build tools ## the tests on real brokers
 	$(PYTEST) -m e2e
+
+soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
+	SOAK_STEPS=7200000 $(PYTEST) tests/blockcache/test_soak.py -s
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog
