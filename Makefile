@@ -37,7 +37,7 @@ e2e: build tools ## the tests on real brokers
 	$(PYTEST) -m e2e
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
-	SOAK_STEPS=7200000 $(PYTEST) tests/blockcache/test_soak.py -s
+	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog
