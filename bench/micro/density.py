@@ -63,14 +63,26 @@ LOADS = (
 )
 
 
-def fill(cache: BlockCache, load: Load, turns: float) -> list[float]:
-    """Runs a load until so many arenas of bytes were admitted; the live share, looked at over the last turn."""
+def find_horizon(cache: BlockCache, slots: list[int], source: random.Random) -> Iterator[float]:
+    """Of some partitions, the age of the newest evicted batch, in arenas: as it went, or older by now."""
+    arena_bytes = cache.statistics().arena_bytes
+    for slot in source.sample(slots, min(len(slots), 100)):
+        gone = cache.edges(slot, 0).evicted_end - 1
+        age = cache.age_bytes(slot, gone) if gone >= 0 else None
+        tail = cache.tail(slot)
+        if age is not None and tail[0] != tail[1]:
+            yield age / arena_bytes
+
+
+def fill(cache: BlockCache, load: Load, turns: float) -> tuple[list[float], list[float]]:
+    """Runs a load until so many arenas of bytes were admitted; live shares and horizons over the last turn."""
     source = random.Random(1)
     slots = [cache.open(TOPIC, i) for i in range(load.partitions)]
     ends = [0] * load.partitions
     batch = bytearray(build_batch(0, size=LARGEST))
     arena_bytes = cache.statistics().arena_bytes
     shares: list[float] = []
+    horizons: list[float] = []
     while cache.admitted_bytes < turns * arena_bytes:
         for i in load.pick(source, load.partitions):
             size = load.size(source)
@@ -80,15 +92,16 @@ def fill(cache: BlockCache, load: Load, turns: float) -> list[float]:
             ends[i] += 1
         if cache.admitted_bytes > (turns - 1) * arena_bytes:
             shares.append(cache.statistics().live_record_bytes / arena_bytes)
-    return shares
+            horizons += find_horizon(cache, slots, source)
+    return shares, horizons
 
 
 def measure(arena_bytes: int = 256 * MIB) -> list[tuple[str, str, str]]:
-    """A row for each load: median and least of the live share, and where the rest is."""
+    """Rows for each load: median and least of the live share, where the rest is, and how exact the FIFO is."""
     rows = []
     for load in LOADS:
         cache = BlockCache(arena_bytes)
-        shares = fill(cache, load, 3)
+        shares, horizons = fill(cache, load, 3)
         now = cache.statistics()
         parts = {
             "tables": arena_bytes - now.block_bytes - now.index_bytes,
@@ -99,5 +112,8 @@ def measure(arena_bytes: int = 256 * MIB) -> list[tuple[str, str, str]]:
         told = ", ".join(f"{name} {size / arena_bytes:.1%}" for name, size in parts.items())
         live = f"{statistics.median(shares):.1%} live (least {min(shares):.1%}; {told})"
         rows.append((load.name, live, load.goal))
+        if horizons:
+            youngest = statistics.quantiles(horizons, n=100)[0]
+            rows.append(("... evicted at an age of", f"{youngest:.0%} of the arena or more (p1)", ""))
         cache.close()
     return rows
