@@ -12,7 +12,17 @@ SCHEMA_VERSION: Final = 1
 
 RESULTS: Final[dict[str, tuple[str, ...]]] = {
     "hit": ("",),
-    "miss": ("cold", "evicted", "hole", "unproven", "epoch", "unauthorized-yet", "transaction", "pending"),
+    "miss": (
+        "cold",
+        "evicted",
+        "hole",
+        "unproven",
+        "epoch",
+        "unauthorized-yet",
+        "transaction",
+        "pending",
+        "refused",
+    ),
     "pass": (
         "follower",
         "old-format",
@@ -41,6 +51,7 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ("miss", "unauthorized-yet"): "the broker has not yet answered this connection's own Fetch of the topic",
     ("miss", "transaction"): "read_committed on a partition that has seen a transaction",
     ("miss", "pending"): "named empty while its read was under way or delayed; counted when it is delivered",
+    ("miss", "refused"): "answered empty: its queue toward the broker was full, or a quota was used up",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",
     ("pass", "old-format"): "the partition holds batches of magic below 2",
     ("pass", "preferred-replica"): "a rack id was sent and the broker has named a preferred replica",

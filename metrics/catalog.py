@@ -200,6 +200,45 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("forebay_lane_requests_total", "counter", "Requests sent to the broker's second listener"),
         Metric("forebay_lanes_lost_total", "counter", "Second links lost with something unanswered on them"),
     ),
+    "Isolation": (
+        Metric("forebay_isolation_slots", "gauge", "Requests that may be at work in the broker", ("queue",)),
+        Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
+        Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
+        Metric("forebay_isolation_waiting_bytes", "gauge", "Bytes of the requests that wait", ("queue",)),
+        Metric(
+            "forebay_isolation_lingering_polls",
+            "gauge",
+            "Long polls at the broker without a slot",
+            ("queue",),
+        ),
+        Metric(
+            "forebay_isolation_lingering_acks",
+            "gauge",
+            "Waits for followers at the broker without a slot",
+            ("queue",),
+        ),
+        Metric(
+            "forebay_isolation_admitted_total", "counter", "Requests let through to the broker", ("queue",)
+        ),
+        Metric(
+            "forebay_isolation_refused_total", "counter", "Requests that found no room to wait", ("queue",)
+        ),
+        Metric(
+            "forebay_isolation_expired_total", "counter", "Requests refused after maxQueueWait", ("queue",)
+        ),
+        Metric("forebay_isolation_canceled_total", "counter", "Requests whose client went away", ("queue",)),
+        Metric(
+            "forebay_isolation_released_total", "counter", "Slots given back before the answer", ("queue",)
+        ),
+        Metric("forebay_isolation_topics_hanging", "gauge", "Topics that hang: refused but for probes"),
+        Metric("forebay_isolation_hangs_total", "counter", "Times that a topic was found hanging"),
+        Metric("forebay_isolation_recoveries_total", "counter", "Times that one answered again"),
+        Metric(
+            "forebay_isolation_probes_total", "counter", "Requests let through to see whether a topic answers"
+        ),
+        Metric("forebay_produce_refused_total", "counter", "Partitions of Produces refused with error 19"),
+        Metric("forebay_fetch_refused_total", "counter", "Fetches answered empty: a full queue, or a quota"),
+    ),
     "Connections": (
         Metric(
             "forebay_connections_total",

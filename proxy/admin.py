@@ -64,6 +64,7 @@ def build_routes(
     config: Callable[[], object],
     cache: Callable[[], object],
     throttle: Callable[[], object],
+    isolation: Callable[[], object],
 ) -> dict[str, Handler]:
     """The routes of Forebay. `readiness` says whether clients should come, else why not."""
 
@@ -85,6 +86,7 @@ def build_routes(
         "/config": lambda: json_answer(config()),
         "/cache": lambda: json_answer(cache()),
         "/throttle": lambda: json_answer(throttle()),
+        "/isolation": lambda: json_answer(isolation()),
     }
 
 

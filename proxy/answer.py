@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from proxy.reads import Read
 
 PENDING = ("miss", "pending")
-PAUSE_MS = 500
+REFUSED = ("miss", "refused")
+PAUSE_MS, LONGEST_PAUSE_MS = 500, 1000
+"""A client mutes the whole connection for a throttle time (KIP-219)."""
+UNKNOWN = -1
 
 
 class _Budget:
@@ -59,14 +62,7 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
         else:
             answers.append(_empty(record, looked))
             verdicts.append(PENDING)
-    buffers = build_response(
-        record.head.api_version,
-        record.head.correlation_id,
-        throttle_time_ms=_throttle_time_ms(record, verdicts, taken),
-        error_code=ErrorCode.NONE,
-        session_id=0,
-        partitions=answers,
-    )
+    buffers = _build(record, answers, _throttle_time_ms(record, verdicts, taken))
     for read in taken:
         link.reads.drop(read)
     now = link.broker.now()
@@ -78,6 +74,25 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
     sizes = [answer.records_bytes for answer in answers]
     held_bytes = sum(size for size, looked in zip(sizes, looks, strict=True) if looked.look in HARD)
     record.served(looks, sizes, verdicts, buffers, budget.hits, held_bytes)
+
+
+def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 0.0) -> None:
+    """Answer `record` empty: its queue toward the broker is full, or it is over a quota. It asks again."""
+    record.link.broker.counters.fetch_refused += 1
+    pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
+    buffers = _build(record, [_empty(record, looked) for looked in looks], pause_ms)
+    record.served(looks, [0] * len(looks), [REFUSED] * len(looks), buffers, (), 0)
+
+
+def _build(record: FetchRecord, answers: Sequence[FetchAnswer], throttle_time_ms: int) -> list[Frame]:
+    return build_response(
+        record.head.api_version,
+        record.head.correlation_id,
+        throttle_time_ms=throttle_time_ms,
+        error_code=ErrorCode.NONE,
+        session_id=0,
+        partitions=answers,
+    )
 
 
 def _throttle_time_ms(record: FetchRecord, verdicts: Sequence[tuple[str, str]], taken: Sequence[Read]) -> int:
@@ -132,19 +147,12 @@ def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
 
 
 def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:
-    """The partition named without records: what the broker last confirmed of it."""
-    assert looked.partition is not None
-    truth = looked.partition.truth
+    """The partition named without records: what the broker last confirmed of it, where that is this client's to
+    know.
+    """
     aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
-    records: tuple[Frame, ...] = ()
-    return FetchAnswer(
-        looked.asked.topic,
-        looked.asked.partition,
-        ErrorCode.NONE,
-        truth.high_watermark,
-        truth.last_stable_offset,
-        truth.log_start_offset,
-        aborted,
-        records,
-        0,
-    )
+    offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
+    if looked.partition is not None and (looked.nameable or looked.look not in HARD):
+        truth = looked.partition.truth
+        offsets = (truth.high_watermark, truth.last_stable_offset, truth.log_start_offset)
+    return FetchAnswer(looked.asked.topic, looked.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0)

@@ -67,6 +67,7 @@ class Forebay:
             lambda: config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(self.cache.statistics()),
             lambda: dataclasses.asdict(self.broker.pacer.statistics()),
+            self.broker.gate.statistics,
         )
         limits = config.admin
         self.admin = AdminServer(
@@ -113,6 +114,7 @@ class Forebay:
             listener.abort()
         self.janitor.stop()
         self.broker.pacer.stop()
+        self.broker.gate.stop()
         await self.own_links.close()
         await self.admin.close()
         if self.access_log is not None:

@@ -18,6 +18,7 @@ from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.counters import Counters
 from proxy.fetch_plan import Look
+from proxy.gate import Gate
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.topics import Topics
@@ -66,6 +67,7 @@ class Broker:
         self.partitions = Partitions(cache, 2 * config.limits.watched_partitions)
         self.watch = Watch(self)
         self.pacer = Pacer(self)
+        self.gate = Gate(self)
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
 
     def stores_on(self, listener: Listener) -> bool:
@@ -138,6 +140,16 @@ class Broker:
             self.forget(partition, "topic-gone")
         if topic is not None:
             self.topics.forget(topic)
+
+    def charge_fetch(self, client_id: str | None, looks: Sequence[Looked], sizes: Sequence[int]) -> None:
+        """What a fetch has delivered counts toward the quotas of its client and topics."""
+        quotas = self.gate.quotas
+        if not quotas.active:
+            return
+        now = self.now()
+        for looked, size_bytes in zip(looks, sizes, strict=True):
+            topic = self.topics.find(looked.asked.topic)
+            quotas.charge(client_id or "", topic.name if topic is not None else "", size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from isolation.refusals import RefusedSequences
 from protocol import header
 from protocol.errors import BadFrame
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
-from proxy.routes import ROUTES, relay
+from proxy.routes import DATA, ROUTES, relay
 from proxy.upstream_link import UpstreamLink
 from proxy.wire import Wire
 
@@ -50,11 +51,13 @@ class ClientLink:
         "broker",
         "client_id",
         "lane",
+        "last_ordinal",
         "listener",
         "number",
         "parked",
         "preferred_replicas",
         "reads",
+        "refused",
         "replies",
         "upstream",
         "wire",
@@ -84,6 +87,8 @@ class ClientLink:
         self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
         self.reads = Reads(self)
+        self.refused = RefusedSequences()
+        self.last_ordinal = 0
         self.parked: dict[object, None] = {}
         self.preferred_replicas = False
 
@@ -106,6 +111,8 @@ class ClientLink:
         self.broker.requests.add(len(frame), self.wire)
         if head.client_id != self.client_id:
             self.client_id = head.client_id
+        if head.api_key not in DATA:
+            self.broker.leave_parked(self)  # its reply stands behind theirs
         try:
             ROUTES.get(head.api_key, relay)(self, head, frame)
         except BadFrame as error:
@@ -190,6 +197,11 @@ class ClientLink:
 
         reply.complete(buffers, sent)
 
+    def next_ordinal(self) -> int:
+        """The number of one more Produce, in the order of arrival."""
+        self.last_ordinal += 1
+        return self.last_ordinal
+
     def request_done(self, size_bytes: int) -> None:
         """A request's bytes are no longer held. After `close` they were all given back at once."""
         if not self._open:
@@ -256,6 +268,7 @@ class ClientLink:
         else:
             self._counters.disconnects[cause] += 1
         self.broker.drop_parked(self)
+        self.broker.gate.drop_link(self)
         self.authorization.close()
         self.reads.close()
         self.upstream.close()

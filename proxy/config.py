@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from proxy.config_isolation import Isolation
 from proxy.config_section import Name, Path, Section
 from proxy.config_throttle import Throttle
 from proxy.config_units import GIB, KIB, MIB, Address, Count, Duration, ListenAddress, RemoteAddress, Size
@@ -288,6 +289,7 @@ class Config(Section):
     listeners: tuple[Listener, ...] = Field(min_length=1, max_length=64, description="Where clients connect.")
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
     throttle: Throttle = Field(default_factory=Throttle, description="Lagging consumers on a busy disk.")
+    isolation: Isolation = Field(default_factory=Isolation, description="Queues toward the broker.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on memory, counts and times.")
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
     access_log: AccessLog = Field(default_factory=AccessLog, description="The record of every fetch.")

@@ -63,7 +63,7 @@ class Throttle(Section):
         default=16 * GIB, ge=MIB, le=64 * GIB, description="Misses of a disk get at most this per second."
     )
     sample_every_s: Duration = Field(
-        default=0.5, ge=0.05, le=10.0, description="How often the disks are looked at."
+        default=0.5, ge=0.05, le=1.0, description="How often the disks are looked at."
     )
     busy_await_s: Duration = Field(
         default=0.002,

@@ -43,6 +43,8 @@ class Counters:
     upstream_connect_errors: int = 0
     upstream_reopened: int = 0
     lanes_lost: int = 0
+    produce_refused: int = 0
+    fetch_refused: int = 0
     lane_requests: int = 0
     disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     requests_in: defaultdict[int, Hop] = field(default_factory=_hops)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from isolation.queues import Waits
 from protocol import api, fetch
 from protocol.errors import BadFrame
 from protocol.fetch_build import stamp_max_wait, stamp_session
+from proxy.answer import refuse_fetch
 from proxy.fetch_plan import Look, Looked, plan_partition
 from proxy.fetch_record import FetchRecord
 from proxy.learn import learn_answer
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
+    from proxy.gate import Entry
 
 FULL_SESSION = (0, 0)
 SESSIONLESS = (0, -1)
@@ -38,6 +41,10 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         relay(link, head, frame)
         return
     record = FetchRecord(link, head, request, len(frame))
+    if (delay_s := _over_quota_s(link, request)) > 0:
+        looks = [Looked(asked, None, Look.MISS, "refused", -1) for asked in request.partitions]
+        refuse_fetch(record, looks, delay_s)
+        return
     link.authorization.version = head.api_version
     whole = _pass_whole(link, head, request)
     if whole:
@@ -56,6 +63,16 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest |
             pass
     link.broker.counters.fetch_partitions["pass", "version"] += 1
     return None
+
+
+def _over_quota_s(link: ClientLink, request: FetchRequest) -> float:
+    """How long the client has to wait until what it has fetched is paid for; a follower never."""
+    quotas = link.broker.gate.quotas
+    if not quotas.active or request.replica_id != CONSUMER:
+        return 0.0
+    found = [link.broker.topics.find(asked.topic) for asked in request.partitions]
+    names = [topic.name for topic in found if topic is not None and topic.name]
+    return quotas.peek_delay_s(link.client_id or "", names, link.broker.now())
 
 
 def _pass_whole(link: ClientLink, head: RequestHeader, request: FetchRequest) -> str:
@@ -111,19 +128,32 @@ def forward_fetch(
         link.authorization.has_rack = bool(request.rack_id)
         if request.session_at >= 0:
             frame = _decline_session(request, frame)
-    sent_at = link.broker.now()
+    gate = link.broker.gate
 
-    def on_answer(answer: Frame | None) -> None:
+    def go(entry: Entry) -> None:
+        gate.sent(entry)
+        link.forward(head, frame, partial(on_answer, entry, link.broker.now()))
+
+    def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
             return
+        gate.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None and is_consumer:
             learn = partial(learn_answer, link, request.partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
         record.forwarded(looks, response, answer)
 
-    link.forward(head, frame, on_answer)
+    gate.enter(
+        link,
+        go,
+        partial(refuse_fetch, record, looks) if is_consumer else None,
+        is_control=not is_consumer,
+        topics=[looked.queue_key for looked in looks],
+        size_bytes=len(frame),
+        waits=Waits.POLL,
+    )
 
 
 def _decline_session(request: FetchRequest, frame: Frame) -> Frame:

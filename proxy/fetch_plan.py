@@ -67,6 +67,12 @@ class Looked(NamedTuple):
         return self.limit_offset >= 0
 
     @property
+    def queue_key(self) -> str | bytes:
+        """The topic in the one form that queues know it by: its name, its id while that is unknown."""
+        name = self.partition.topic.name if self.partition is not None else ""
+        return name or self.asked.topic
+
+    @property
     def lagging(self) -> bool:
         """Whether its consumer reads what memory does not hold any more."""
         return self.look is Look.MISS and self.reason in LAGGING

@@ -97,6 +97,7 @@ class FetchRecord:
         for verdict, size_bytes in zip(verdicts, sizes, strict=True):
             counters.fetch_partitions[verdict] += 1
             counters.fetch_bytes[verdict] += size_bytes
+        broker.charge_fetch(self.link.client_id, looks, sizes)
         if broker.access_log is not None:
             broker.log_fetch(self, looks, sizes, verdicts)
 

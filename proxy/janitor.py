@@ -48,6 +48,7 @@ class Janitor:
         now = self._broker.now()
         parts: list[Callable[[float], object]] = [
             self._broker.watch.tick,
+            self._broker.gate.tick,
             self._close_stuck,
             self._tend_links,
         ]

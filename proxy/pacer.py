@@ -34,7 +34,7 @@ log = logging.getLogger("forebay.pacer")
 ENTER_SHARE, LEAVE_SHARE = 5 / 6, 1 / 2
 """Of the target: where a disk begins to count as busy, and where it no longer does."""
 
-START_BYTES = 64 << 20
+START_BYTES = 16 << 20
 """What a disk gets a second before anything is known of it."""
 
 

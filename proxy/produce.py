@@ -1,55 +1,51 @@
-"""Behaviour of Produce: forwarded as it came; what was acknowledged may enter the cache.
+"""Behaviour of Produce: forwarded as it came, or refused before the broker has seen it; what was acknowledged may
+enter the cache.
 
-Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is
-changed, split or retried. A frame that cannot be read is still the broker's to judge: it is relayed, and
-nothing of it is stored. Deliberate omission: acks=0 brings no offsets back, so nothing of it is stored from
-here; the watch brings it.
+Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is changed or
+retried; a request is cut only where some of its topics are refused. A frame that cannot be read is still the
+broker's to judge: it is relayed, and nothing of it is stored.
+Deliberate omission: acks=0 brings no offsets back, so nothing of it is stored from here; the watch brings it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolation import refusals
+from isolation.health import Verdict as Health
+from isolation.queues import Waits
 from protocol import api, batch, produce
 from protocol.errors import BadFrame, ErrorCode
+from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
 from proxy import admit
 from proxy.relay import relay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from isolation.quotas import Reservation
     from protocol.batch import Batch
     from protocol.header import RequestHeader
     from protocol.produce import ProducePartition, ProduceRequest
     from protocol.wire import Frame
     from proxy.admit import Forwarded
     from proxy.client_link import ClientLink
+    from proxy.gate import Entry
     from proxy.partitions import Partition
 
 Key = tuple[str | bytes, int]
+ACKS_ALL = -1
 
 
 def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """Forward a Produce; store from it when its acknowledgement comes."""
+    """Forward a Produce when it is its turn; store from it when its acknowledgement comes."""
     request = _scan(head, frame)
     if request is None:
         relay(link, head, frame)
-        return
-    if request.acks == 0:
-        _want_those_of(link, request)
-        link.forward(head, frame, None)
-        return
-    forwarded = _note(link, request, frame) if link.broker.stores_on(link.listener) else {}
-    reply = link.replies.reserve()
-    started = link.broker.now()
-
-    def on_answer(answer: Frame | None) -> None:
-        if answer is None:
-            return
-        link.broker.counters.produce_s.observe(link.broker.now() - started)
-        if forwarded:
-            link.broker.attempt(lambda: _admit(link, head, forwarded, frame, answer), "storing from Produce")
-        link.answer(head, reply, (answer,), len(frame), held_bytes=len(answer))
-
-    link.forward(head, frame, on_answer)
+    elif request.acks == 0:
+        _hand_over_unanswered(link, head, frame, request)
+    else:
+        ProduceInHand(link, head, frame, request).arrive()
 
 
 def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
@@ -61,20 +57,235 @@ def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
         return None
 
 
-def _note(link: ClientLink, request: ProduceRequest, frame: Frame) -> dict[Key, Forwarded]:
-    """What is known of each batch before it is forwarded."""
-    forwarded: dict[Key, Forwarded] = {}
+def _hand_over_unanswered(
+    link: ClientLink, head: RequestHeader, frame: Frame, request: ProduceRequest
+) -> None:
+    """acks=0: it waits for its turn, and is never refused; nothing says when the broker is done with it."""
+    gate = link.broker.gate
+
+    def go(entry: Entry) -> None:
+        _want_those_of(link, request)
+        link.forward(head, frame, None)
+        gate.leave(entry)
+
+    topics = _topics(link, request)
+    gate.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True)
+
+
+class ProduceInHand:
+    """One Produce that will be answered: by the broker, by a refusal, or by both, each for its topics."""
+
+    __slots__ = (
+        "_batches",
+        "_frame",
+        "_head",
+        "_link",
+        "_ordinal",
+        "_reply",
+        "_request",
+        "_reserved",
+        "_scanned",
+        "_topics",
+    )
+
+    def __init__(self, link: ClientLink, head: RequestHeader, frame: Frame, request: ProduceRequest) -> None:
+        self._link = link
+        self._head = head
+        self._frame = frame
+        self._request = request
+        self._reply = link.replies.reserve()
+        self._ordinal = link.next_ordinal()
+        self._scanned = [_one_batch(produced, frame) for produced in request.partitions]
+        self._topics = _topics(link, request)
+        self._batches = [
+            _batch_of(topic, produced.partition, scanned)
+            for topic, produced, scanned in zip(self._topics, request.partitions, self._scanned, strict=True)
+        ]
+        self._reserved: list[Reservation] = []
+
+    # -- may it go? ----------------------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        """Take a place in the line of its topics, or be refused."""
+        link = self._link
+        hung = self._hung_topics()
+        reserved = link.broker.gate.quotas.reserve(
+            link.client_id or "",
+            [t for t in self._topics if isinstance(t, str)],
+            len(self._frame),
+            link.broker.now(),
+        )
+        over_quota = reserved is None
+        self._reserved = reserved or []
+        plan = refusals.Plan(tuple(PASS for _ in self._batches))
+        if hung or over_quota or link.broker.gate.in_order(link):
+            plan = self._plan(lambda one: over_quota or one.topic in hung)
+        if plan.must_close:
+            self._close()
+        elif plan.passes or plan.must_wait:
+            kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
+            may_refuse = not plan.must_wait and link.refused.has_room_for(self._batches)
+            link.broker.gate.enter(
+                link,
+                lambda entry: self._go(entry, hung),
+                self._too_late if may_refuse else None,
+                topics=kept or self._topics,
+                size_bytes=len(self._frame),
+                waits=Waits.ACKS if self._request.acks == ACKS_ALL else Waits.NOTHING,
+                is_ordered=True,
+                watched=tuple(dict.fromkeys(kept or self._topics)),
+            )
+        else:
+            self._refuse(plan)
+
+    def _hung_topics(self) -> set[str | bytes]:
+        """Those that hang. A probe goes by itself: what else the request has is refused with a hanging topic's rest."""
+        topics = list(dict.fromkeys(self._topics))
+        verdicts = dict(zip(topics, self._link.broker.gate.verdict(topics), strict=True))
+        probe = next((topic for topic in topics if verdicts[topic] is Health.PROBE), None)
+        if probe is not None:
+            return {topic for topic in topics if topic != probe}
+        return {topic for topic in topics if verdicts[topic] is Health.REFUSE}
+
+    def _plan(self, is_refused: Callable[[refusals.Batch], bool]) -> refusals.Plan:
+        return refusals.plan_refusal(
+            self._batches,
+            is_refused,
+            self._link.refused,
+            ordinal=self._ordinal,
+            acks=self._request.acks,
+            is_transactional=self._request.transactional_id is not None,
+        )
+
+    def _go(self, entry: Entry, hung: set[str | bytes]) -> None:
+        """Its turn has come. What was refused before it on this connection counts now."""
+        plan = self._plan(lambda one: one.topic in hung)
+        if plan.must_close or not (plan.passes or plan.must_wait):
+            self._link.broker.gate.leave(entry)
+            if plan.must_close:
+                self._close()
+            else:
+                self._refuse(plan)
+        else:
+            self._forward(entry, plan)
+
+    def _too_late(self) -> None:
+        """No slot came free in time, or there is no room to wait."""
+        plan = self._plan(lambda _one: True)
+        if plan.must_wait or plan.must_close:
+            self._close()
+        else:
+            self._refuse(plan)
+
+    # -- the answers ---------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        self._release()
+        self._link.close(
+            "refusals_full",
+            f"client {self._link.peer} ({self._link.client_id}) has too many refused batches to remember: closing it",
+        )
+
+    def _release(self) -> None:
+        reserved, self._reserved = self._reserved, []
+        for one in reserved:
+            one.release()
+
+    def _refused(self, plan: refusals.Plan) -> list[Refused]:
+        asked = zip(self._request.partitions, plan.verdicts, strict=True)
+        return [
+            Refused(one.topic, one.partition, refusals.NOT_ENOUGH_REPLICAS)
+            for one, verdict in asked
+            if verdict is refusals.Verdict.REFUSE
+        ]
+
+    def _apply(self, plan: refusals.Plan) -> None:
+        link = self._link
+        link.refused.apply(self._batches, plan, self._ordinal, link.broker.now())
+        link.broker.counters.produce_refused += plan.verdicts.count(refusals.Verdict.REFUSE)
+
+    def _refuse(self, plan: refusals.Plan) -> None:
+        """All of it: the broker has not seen it."""
+        self._apply(plan)
+        self._release()
+        frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
+        self._answer(frame, plan)
+
+    def _answer(self, frame: Frame, plan: refusals.Plan) -> None:
+        link, ordinal = self._link, self._ordinal
+
+        def sent(_delivered: bool) -> None:
+            if plan.refuses:
+                link.refused.reply_left(ordinal, link.last_ordinal)
+
+        link.answer(self._head, self._reply, (frame,), len(self._frame), sent, held_bytes=len(frame))
+
+    def _forward(self, entry: Entry, plan: refusals.Plan) -> None:
+        link = self._link
+        keep = [verdict is refusals.Verdict.PASS or plan.must_wait for verdict in plan.verdicts]
+        self._apply(plan)
+        frame = self._frame
+        if not all(keep):
+            frame = b"".join(cut_request(frame, self._head.api_version, self._head.body_start, keep))
+        forwarded = self._note(keep) if link.broker.stores_on(link.listener) else {}
+        started = link.broker.now()
+
+        def on_answer(answer: Frame | None) -> None:
+            self._release()
+            if answer is None:
+                return
+            link.broker.gate.answered(entry)
+            link.broker.counters.produce_s.observe(link.broker.now() - started)
+            if forwarded:
+                admitting = lambda: _admit(link, self._head, forwarded, self._frame, answer)  # noqa: E731
+                link.broker.attempt(admitting, "storing from Produce")
+            refused = self._refused(plan) if not all(keep) else []
+            if refused:
+                answer = merge_response(answer, self._head.api_version, refused)
+            self._answer(answer, plan)
+
+        link.broker.gate.sent(entry)
+        link.forward(self._head, frame, on_answer)
+
+    def _note(self, keep: Sequence[bool]) -> dict[Key, Forwarded]:
+        """What is known of each batch before it is forwarded."""
+        forwarded: dict[Key, Forwarded] = {}
+        for produced, sent, is_kept in zip(self._request.partitions, self._scanned, keep, strict=True):
+            partition = _followed(self._link, produced) if sent is not None and is_kept else None
+            if sent is not None and partition is not None:
+                forwarded[produced.topic, produced.partition] = admit.note_forwarded(partition, sent)
+        return forwarded
+
+
+PASS = refusals.Verdict.PASS
+
+
+def _topics(link: ClientLink, request: ProduceRequest) -> list[str | bytes]:
+    """Each partition's topic in the one form that queues know it by: its name, its id while that is unknown."""
+    names: dict[str | bytes, str | bytes] = {}
     for produced in request.partitions:
-        sent = _one_batch(produced, frame)
-        partition = _followed(link, produced) if sent is not None else None
-        if sent is not None and partition is not None:
-            forwarded[produced.topic, produced.partition] = admit.note_forwarded(partition, sent)
-    return forwarded
+        if produced.topic not in names:
+            topic = link.broker.topics.find(produced.topic)
+            names[produced.topic] = (topic.name if topic is not None else "") or produced.topic
+    return [names[produced.topic] for produced in request.partitions]
+
+
+def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refusals.Batch:
+    if scanned is None or scanned.magic < 2:
+        return refusals.Batch(topic, partition)
+    return refusals.Batch(
+        topic,
+        partition,
+        scanned.producer_id,
+        scanned.producer_epoch,
+        scanned.base_sequence,
+        scanned.record_count,
+    )
 
 
 def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
-    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is anything
-    else.
+    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is
+    anything else.
     """
     if produced.start < 0:
         return None

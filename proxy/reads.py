@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
+    from proxy.gate import Entry
     from proxy.lane import Lane
     from proxy.parked import ParkedFetch
     from proxy.upstream_link import UpstreamLink
@@ -75,6 +76,7 @@ class Read:
         "charged_bytes",
         "frame",
         "lagging",
+        "queue_key",
         "sent_at",
         "stage",
         "throttle_time_ms",
@@ -82,10 +84,11 @@ class Read:
         "waiter",
     )
 
-    def __init__(self, asked: FetchPartition, asker: Asker, lagging: bool, now: float) -> None:
-        self.asked = asked
+    def __init__(self, looked: Looked, asker: Asker, now: float) -> None:
+        self.asked = looked.asked
+        self.queue_key = looked.queue_key
         self.asker = asker
-        self.lagging = lagging
+        self.lagging = looked.lagging
         self.stage = Stage.READING
         self.sent_at = now
         self.asked_at = now
@@ -163,7 +166,7 @@ class Reads:
         at_once: list[Read] = []
         share = max(request.max_bytes // len(missed), 1)
         for looked in missed:
-            read = Read(looked.asked, asker, looked.lagging, now)
+            read = Read(looked, asker, now)
             read.waiter = waiter
             if self._may_go(read, looked, min(looked.asked.max_bytes, share)):
                 at_once.append(read)
@@ -195,6 +198,23 @@ class Reads:
             self._ask(together, asker, lagging)
 
     def _ask(self, reads: Sequence[Read], asker: Asker, lagging: bool) -> None:
+        """When it is their queue's turn. Refused, they fail, so that their Fetch is refused as a whole."""
+        topics = list(dict.fromkeys(read.queue_key for read in reads))
+        self._link.broker.gate.enter(
+            self._link,
+            partial(self._go, reads, asker, lagging),
+            partial(self._refused, reads),
+            topics=topics,
+            watched=() if lagging else topics,
+        )
+
+    def _refused(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            self._account(read, None)
+            read.stage = Stage.FAILED
+        self._wake(reads)
+
+    def _go(self, reads: Sequence[Read], asker: Asker, lagging: bool, entry: Entry) -> None:
         link = self._link
         frame = build_request(
             asker.version,
@@ -212,7 +232,17 @@ class Reads:
         sent_at = link.broker.now()
         for read in reads:
             read.sent_at = sent_at
-        way.send(frame, 0, partial(self._answered, way, reads, asker, sent_at))
+        if way is link.upstream:
+            link.broker.gate.sent(entry)
+
+        def on_answer(answer: Frame | None) -> None:
+            if answer is None:
+                link.broker.gate.leave(entry)
+            else:
+                link.broker.gate.answered(entry)
+            self._answered(way, reads, asker, sent_at, answer)
+
+        way.send(frame, 0, on_answer)
 
     def _answered(
         self,
@@ -240,9 +270,12 @@ class Reads:
         if response is not None and frame is not None:
             learn = partial(learn_answer, link, [read.asked for read in reads], response, frame, sent_at)
             link.broker.attempt(learn, "learning from a read beside")
+        self._wake(reads)
+
+    def _wake(self, reads: Sequence[Read]) -> None:
         waiters = dict.fromkeys(read.waiter for read in reads if read.waiter is not None)
         for waiter in waiters:
-            link.broker.attempt(waiter.look_again, "waking a fetch")
+            self._link.broker.attempt(waiter.look_again, "waking a fetch")
 
     def _account(self, read: Read, answered: FetchedPartition | None) -> None:
         """The disk has done this much for it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from isolation.queues import Waits
 from protocol import api, api_versions, control
 
 if TYPE_CHECKING:
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
-    from proxy.replies import Reply
+    from proxy.gate import Entry
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
 """What clients may be offered of the APIs whose bodies are read on the data path."""
+AFTER_PRODUCES = frozenset({api.PRODUCE, 2, 21, 23, 26, 28})
+"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be read: they
+do not overtake the Produces before them on their connection (design, "A connection").
+"""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -83,16 +88,24 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
 
 
 def pass_on(link: ClientLink, head: RequestHeader, frame: Frame, see: Callable[[Frame], Frame]) -> None:
-    """Forward a request; what `see` makes of the answer goes to the client."""
+    """Forward a request when it is its turn; what `see` makes of the answer goes to the client."""
     reply = link.replies.reserve()
-    link.forward(head, frame, _answered(link, head, reply, len(frame), see))
+    gate = link.broker.gate
 
+    def go(entry: Entry) -> None:
+        def on_answer(answer: Frame | None) -> None:
+            if answer is not None:
+                gate.answered(entry)
+                link.answer(head, reply, (see(answer),), len(frame), held_bytes=len(answer))
 
-def _answered(
-    link: ClientLink, head: RequestHeader, reply: Reply, request_bytes: int, see: Callable[[Frame], Frame]
-) -> Callable[[Frame | None], None]:
-    def on_answer(answer: Frame | None) -> None:
-        if answer is not None:
-            link.answer(head, reply, (see(answer),), request_bytes, held_bytes=len(answer))
+        gate.sent(entry)
+        link.forward(head, frame, on_answer)
 
-    return on_answer
+    gate.enter(
+        link,
+        go,
+        is_control=True,
+        size_bytes=len(frame),
+        waits=Waits.POLL,
+        is_ordered=head.api_key in AFTER_PRODUCES,
+    )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Handler = Callable[[ClientLink, RequestHeader, Frame], None]
 
+DATA: Final = frozenset({api.PRODUCE, api.FETCH})
+"""What waits in a queue of its topic; everything else is control."""
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 
@@ -34,4 +36,4 @@ ROUTES: Final[dict[int, Handler]] = {
     SHARE_ACKNOWLEDGE: relay_share,
 }
 
-__all__ = ["ROUTES", "relay"]
+__all__ = ["DATA", "ROUTES", "relay"]

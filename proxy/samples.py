@@ -30,6 +30,7 @@ def collect(forebay: Forebay) -> Iterator[Sample]:
     yield from _cache(broker)
     yield from _watch(broker)
     yield from _throttle(broker)
+    yield from _isolation(broker)
     yield from _connections(forebay)
     yield from _hops(broker)
     yield from _limits(forebay)
@@ -114,6 +115,22 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
     yield Sample("forebay_lane_requests_total", (), broker.counters.lane_requests)
     yield Sample("forebay_lanes_lost_total", (), broker.counters.lanes_lost)
+
+
+def _isolation(broker: Broker) -> Iterator[Sample]:
+    queues, health = broker.gate.statistics()
+    for number, state in queues.items():
+        name = "control" if number < 0 else f"data-{number}"
+        for gauge in ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks"):
+            yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
+        for total in ("admitted", "refused", "expired", "canceled", "released"):
+            yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])
+    yield Sample("forebay_isolation_topics_hanging", (), health["hanging"])
+    yield Sample("forebay_isolation_hangs_total", (), health["hangs"])
+    yield Sample("forebay_isolation_recoveries_total", (), health["recoveries"])
+    yield Sample("forebay_isolation_probes_total", (), health["probes"])
+    yield Sample("forebay_produce_refused_total", (), broker.counters.produce_refused)
+    yield Sample("forebay_fetch_refused_total", (), broker.counters.fetch_refused)
 
 
 def _connections(forebay: Forebay) -> Iterator[Sample]:

@@ -64,7 +64,7 @@ def test_startup_and_liveness_do_not_wait_for_the_broker(sidecar: Sidecar) -> No
     }
     assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     assert {sidecar.container[name]["httpGet"]["port"] for name in paths} == {"forebay-admin"}
-    assert set(paths.values()) <= set(build_routes(bytes, lambda: (True, ()), dict, dict, dict))
+    assert set(paths.values()) <= set(build_routes(bytes, lambda: (True, ()), dict, dict, dict, dict))
 
 
 def test_has_no_rights(sidecar: Sidecar) -> None:

@@ -28,6 +28,7 @@ def routes_of(ready: tuple[bool, list[str]] = (True, [])) -> dict[str, Handler]:
         lambda: {"cache": {"size": "1MiB"}},
         lambda: {"hits": 5},
         lambda: {"disks": {}},
+        lambda: {"queues": {}},
     )
     return {**routes, "/fail": fail, "/large": lambda: Answer(b"x" * (8 << 20))}
 

@@ -74,6 +74,29 @@ class Pacer:
         self.cancelled.append(ticket)
 
 
+class Gate:
+    """Lets everything through, or refuses it."""
+
+    def __init__(self):
+        self.refuses = False
+        self.open = 0
+
+    def enter(self, link, go, refuse, *, topics, watched):
+        if self.refuses:
+            refuse()
+        else:
+            self.open += 1
+            go(self)
+
+    def sent(self, entry):
+        assert entry is self
+
+    def answered(self, entry):
+        self.open -= 1
+
+    leave = answered
+
+
 class Link:
     """As much of a client's link as a read touches."""
 
@@ -90,6 +113,7 @@ class Link:
             attempt=lambda action, doing: action(),
             stores_on=lambda listener: False,
             pacer=Pacer(),
+            gate=Gate(),
         )
         self.lane = SimpleNamespace(usable=False)
         self.listener = None
@@ -277,3 +301,25 @@ def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again()
     link.broker.pacer.refuses = False
     assert begin(link, asked())
     assert link.reads.find(asked(), 0).stage is Stage.READING
+
+
+def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_whole():
+    link, waiter = Link(), Waiter()
+    link.broker.gate.refuses = True
+    assert begin(link, asked(), waiter=waiter)
+    assert link.upstream.sent == []
+    assert link.reads.find(asked(), 0).stage is Stage.FAILED
+    assert waiter.woken == 1
+    assert link.broker.pacer.finished == [0]
+
+
+@pytest.mark.parametrize("frame_comes", [True, False])
+def test_a_read_leaves_its_queue_once_answered_or_lost(frame_comes):
+    link = Link()
+    begin(link, asked())
+    assert link.broker.gate.open == 1
+    if frame_comes:
+        link.upstream.answer(answer())
+    else:
+        link.upstream.sent.pop()[1](None)
+    assert link.broker.gate.open == 0

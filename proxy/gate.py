@@ -1,0 +1,284 @@
+"""Whose turn it is toward the broker: every client's request enters here and is let through, held or refused.
+
+Owns the queues at work: their timer, the slots that requests hold, and which topics hang. It must not know what a
+request says. Invariants (design, "Isolation"):
+* `go` runs exactly once, or `refuse` does, or the client is gone; at once, within `enter`, where there is a slot.
+* an entry that went is given back once: answered, or left when its link is lost.
+* what is ordered (a Produce, and what must not overtake one) leaves in the order of its arrival on its connection.
+* a request counts as being served from when everything before it on its link is answered: a broker works on one
+  request of a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from isolation.classify import classify, queue_of_topic
+from isolation.health import Health, HealthRule, Verdict
+from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
+from isolation.queues import QueueRule, Queues, State, Ticket, Waits
+from proxy.quota_table import QuotaTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from isolation.health import Sent
+    from isolation.limits import Limit
+    from proxy.broker import Broker
+    from proxy.client_link import ClientLink
+    from proxy.config_isolation import Slots
+
+log = logging.getLogger("forebay.gate")
+
+HEALTH_EVERY_S = 0.5
+
+
+class Entry:
+    """One request at the gate. `watched`: topics that can hang by it."""
+
+    __slots__ = ("go", "link", "refuse", "sent", "started_at", "ticket", "watched")
+
+    def __init__(
+        self,
+        link: ClientLink,
+        go: Callable[[Entry], None],
+        refuse: Callable[[], None] | None,
+        watched: Sequence[str | bytes],
+    ) -> None:
+        self.link = link
+        self.go = go
+        self.refuse = refuse
+        self.watched = watched
+        self.ticket: Ticket | None = None
+        self.sent: Sent | None = None
+        self.started_at = -1.0
+
+
+class Gate:
+    """All requests of all clients toward one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config.isolation
+        self._broker = broker
+        self.enabled = config.enabled
+        rule = QueueRule(
+            config.data_queues,
+            config.queue_requests,
+            config.queue_size_bytes,
+            config.max_queue_wait_s,
+            config.release_after_s,
+        )
+        control = build_limit(config.control_slots)
+        self._queues = Queues(rule, control, lambda: build_limit(config.data_slots))
+        self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
+        self.quotas = QuotaTable(config)
+        self._data_queues = config.data_queues
+        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
+        self._line: defaultdict[ClientLink, deque[Entry]] = defaultdict(deque)
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = float("inf")
+        self._health_at = float("-inf")
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    def enter(
+        self,
+        link: ClientLink,
+        go: Callable[[Entry], None],
+        refuse: Callable[[], None] | None = None,
+        *,
+        is_control: bool = False,
+        topics: Sequence[str | bytes] = (),
+        size_bytes: int = 0,
+        waits: Waits = Waits.NOTHING,
+        is_ordered: bool = False,
+        watched: Sequence[str | bytes] = (),
+    ) -> None:
+        """A request arrives. `refuse` None: it may not be refused, and waits."""
+        entry = Entry(link, go, refuse, watched)
+        if not self.enabled:
+            go(entry)
+            return
+        now = self._broker.now()
+        ticket = entry.ticket = self._queues.offer(
+            entry,
+            queue=classify(is_control, topics, self._data_queues, self._queues.load_of),
+            size_bytes=size_bytes,
+            now_s=now,
+            lane=link if is_ordered else None,
+            waits=waits,
+            never_refused=refuse is None,
+        )
+        if ticket.state is State.REFUSED:
+            assert refuse is not None
+            refuse()
+            return
+        self._of_link[link][entry] = None
+        if ticket.state is State.ADMITTED:
+            self._go(entry, now)
+        self._schedule(now)
+
+    def _go(self, entry: Entry, now: float) -> None:
+        """It may go. Whether it does is `go`'s to say: it calls `sent`, or `leave`."""
+        self._broker.attempt(lambda: entry.go(entry), "sending a request to the broker")
+
+    def sent(self, entry: Entry) -> None:
+        """The request is on its way to the broker, on its client's first link."""
+        if entry.ticket is None:
+            return
+        now = self._broker.now()
+        line = self._line[entry.link]
+        if entry.watched:
+            entry.sent = self._health.sent(entry.watched, now, is_first=not line)
+        if not line:
+            entry.started_at = now
+        line.append(entry)
+
+    def in_order(self, link: ClientLink) -> bool:
+        """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
+        return not self._queues.lane_waits(link)
+
+    def verdict(self, topics: Sequence[str | bytes]) -> list[Verdict]:
+        """For each topic, whether a request of it may be sent now."""
+        if not self.enabled:
+            return [Verdict.PASS] * len(topics)
+        now = self._broker.now()
+        return [self._health.plan(topic, now) for topic in topics]
+
+    # -- out -----------------------------------------------------------------------------------------------
+
+    def answered(self, entry: Entry) -> None:
+        """The broker has answered it."""
+        if entry.ticket is None:
+            return
+        now = self._broker.now()
+        if entry.sent is not None:
+            for topic in self._health.answered(entry.sent, now):
+                log.info("topic %s answers again", topic)
+        latency_s = now - entry.started_at if entry.started_at >= 0 else None
+        self._step(entry, now)
+        self._done(entry, now, latency_s)
+
+    def _step(self, entry: Entry, now: float) -> None:
+        """The next one on its link is being worked on from now."""
+        line = self._line.get(entry.link)
+        if not line:
+            return
+        if line[0] is not entry:
+            if entry in line:
+                line.remove(entry)
+            return
+        line.popleft()
+        if not line:
+            del self._line[entry.link]
+            return
+        following = line[0]
+        following.started_at = now
+        if following.sent is not None:
+            self._health.started(following.sent, now)
+
+    def leave(self, entry: Entry) -> None:
+        """It went and needs no answer, or did not go after all, or its link is lost: no sample of the broker."""
+        if entry.ticket is None:
+            return
+        now = self._broker.now()
+        if entry.sent is not None:
+            self._health.forgotten(entry.sent)
+        self._step(entry, now)
+        self._done(entry, now, None)
+
+    def _done(self, entry: Entry, now: float, latency_s: float | None) -> None:
+        ticket, entry.ticket = entry.ticket, None
+        assert ticket is not None
+        self._forget(entry)
+        if ticket.state is State.ADMITTED:
+            self._let_in(self._queues.finished(ticket, now, latency_s), now)
+        else:
+            self._let_in(self._queues.cancel(ticket, now), now)
+        self._schedule(now)
+
+    def _forget(self, entry: Entry) -> None:
+        entries = self._of_link.get(entry.link)
+        if entries is not None:
+            entries.pop(entry, None)
+            if not entries:
+                del self._of_link[entry.link]
+
+    def drop_link(self, link: ClientLink) -> None:
+        """The client is gone, and its link to the broker with it."""
+        for entry in list(self._of_link.get(link, ())):
+            self.leave(entry)
+        self._line.pop(link, None)
+
+    def _let_in(self, tickets: Sequence[Ticket], now: float) -> None:
+        for ticket in tickets:
+            self._go(ticket.item, now)
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def _schedule(self, now: float) -> None:
+        due_at = self._queues.next_due_s(now)
+        if due_at is None or due_at >= self._due_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_at = due_at
+        self._timer = asyncio.get_running_loop().call_later(max(due_at - now, 0.001), self._turn)
+
+    def _turn(self) -> None:
+        self._due_at = float("inf")
+        now = self._broker.now()
+        turn = self._queues.turn(now)
+        self._refuse(turn.expired)
+        self._let_in(turn.admitted, now)
+        self._schedule(now)
+
+    def _refuse(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            entry: Entry = ticket.item
+            entry.ticket = None
+            self._forget(entry)
+            if entry.refuse is not None:
+                self._broker.attempt(entry.refuse, "refusing a request")
+
+    def tick(self, now: float) -> None:
+        """Timed: what waits for a topic that has come to hang is refused."""
+        if not self.enabled or now - self._health_at < HEALTH_EVERY_S:
+            return
+        self._health_at = now
+        for topic in cast("list[str | bytes]", self._health.turn(now)):
+            log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
+            queue = queue_of_topic(topic, self._data_queues)
+            turn = self._queues.refuse_waiting(queue, partial(_is_of, topic), now)
+            self._refuse(turn.expired)
+            self._let_in(turn.admitted, now)
+
+    def stop(self) -> None:
+        """No more turns."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def statistics(self) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
+        """Queues by number (-1: control), and the health of topics."""
+        return self._queues.statistics(self._broker.now()), self._health.statistics()
+
+
+def _is_of(topic: str | bytes, entry: Entry) -> bool:
+    return topic in entry.watched
+
+
+def build_limit(slots: Slots) -> Limit:
+    """Adaptive between floor and ceiling, fixed where they are the same."""
+    if slots.floor == slots.ceiling:
+        return FixedLimit(slots.floor)
+    return AdaptiveLimit(
+        AdaptiveRule(
+            floor=slots.floor,
+            ceiling=slots.ceiling,
+            initial=min(max(slots.initial, slots.floor), slots.ceiling),
+        )
+    )
