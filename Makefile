@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test check unit e2e soak docs tools clean
+.PHONY: help build demo lab test check unit e2e soak docs tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
 
 demo: build tools ## a broker, Forebay and clients on this machine, with live progress; under three minutes
 	$(BIN)/python -m bench.demo
+
+lab: build tools ## tailing consumers beside lagging ones on a slow disk, with and without Forebay; needs root
+	$(BIN)/python -m bench.pollution $(LAB)
 
 check: build ## format, lint, types, import contracts, generated documents
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog --check

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bench.pollution.sampling import DiskSample, Scrape
 
 CAUGHT_UP_MS = 100.0
+FETCH_BYTES = "forebay_fetch_bytes_total"
 BUDGET = "forebay_throttle_rate_bytes_per_second"
 WINDOW_S = 10.0
 SETTLE_S = 20.0
@@ -99,24 +100,18 @@ def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:
     return round(float((fresh[:, 0] + fresh[:, 1]).min() - resumed_ns) / NS, 3)
 
 
-def tail_miss_bytes(scrapes: Sequence[Scrape], start_ns: int) -> int:
-    """Record bytes, from a time on, that no laggard can have asked for and memory did not serve.
+def read_bytes_by_reason(scrapes: Sequence[Scrape], start_ns: int) -> dict[str, int]:
+    """Record bytes handed to clients from a time on: "result reason" -> bytes, those above zero.
 
     The backlog was written before Forebay started, so a laggard's miss is `cold`; a tail's never is.
     """
-    chosen = [one for one in scrapes if one.at_ns >= start_ns]
-    if not chosen:
-        return 0
-    first, last = (_other_misses(one) for one in (chosen[0], chosen[-1]))
-    return round(last - first)
-
-
-def _other_misses(scrape: Scrape) -> float:
-    total = 0.0
-    for key, value in scrape.samples.items():
-        if key[0] == "forebay_fetch_bytes_total" and key[2] != "hit" and key[1] != "cold":
-            total += value
-    return total
+    chosen = [one.samples for one in scrapes if one.at_ns >= start_ns]
+    found = {}
+    for key in chosen[0] if chosen else ():
+        if key[0] == FETCH_BYTES:
+            grown = round(chosen[-1].get(key, 0.0) - chosen[0][key])
+            found |= {f"{key[2]} {key[1]}".strip(): grown} if grown else {}
+    return found
 
 
 def phase_figures(
@@ -156,7 +151,7 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "course": build_course(ran, producer, tails, lag),
     }
     if ran.sampler.scrapes:
-        figures["tail_miss_bytes"] = tail_miss_bytes(ran.sampler.scrapes, times.polluted)
+        figures["bytes_by_reason"] = read_bytes_by_reason(ran.sampler.scrapes, times.polluted)
     if with_pause:
         figures["pause"] = {
             "caught_up_s": catch_up_s(each[0], times.resumed),

@@ -1,0 +1,21 @@
+"""The command's edges: what it says on a machine that cannot run it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.pollution.__main__ import EXIT_FAILED, EXIT_UNFIT, main
+
+
+def test_without_root_it_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["--image-directory", str(tmp_path)]) == EXIT_UNFIT
+    assert "root" in capsys.readouterr().err
+
+
+def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--arms", "plain,magic"]) == EXIT_FAILED
+    assert "magic" in capsys.readouterr().err
