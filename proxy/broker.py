@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from proxy.own_link import OwnLinks
     from proxy.parked import ParkedFetch
     from proxy.partitions import Partition
+    from proxy.replies import Reply
 
 log = logging.getLogger("forebay.broker")
 
@@ -105,6 +106,13 @@ class Broker:
         """Everything that waits on `link` is answered with what there is."""
         for fetch in list(self.parked.get(link, ())):
             fetch.leave()
+
+    def leave_oldest(self, link: ClientLink, reply: Reply) -> None:
+        """The fetch that waits in `reply`'s place, if one does, is answered with what there is."""
+        for fetch in self.parked.get(link, ()):
+            if fetch.record.reply is reply:
+                fetch.leave()
+                return
 
     def drop_parked(self, link: ClientLink) -> None:
         """The client of `link` is gone."""

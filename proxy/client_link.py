@@ -21,7 +21,7 @@ from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
-from proxy.routes import DATA, ROUTES, relay
+from proxy.routes import ROUTES, relay
 from proxy.upstream_link import UpstreamLink
 from proxy.wire import Wire
 
@@ -111,13 +111,12 @@ class ClientLink:
         self.broker.requests.add(len(frame), self.wire)
         if head.client_id != self.client_id:
             self.client_id = head.client_id
-        if head.api_key not in DATA:
-            self.broker.leave_parked(self)  # its reply stands behind theirs
         try:
             ROUTES.get(head.api_key, relay)(self, head, frame)
         except BadFrame as error:
             self._on_bad(error)
             return
+        self._yield_to_control()
         over = self._request_bytes >= self._limits.connection_request_memory_bytes
         if over or len(self.replies) >= self._limits.pipelined_requests:
             self.wire.hold_reading(self.replies)
@@ -215,12 +214,19 @@ class ClientLink:
         return self.wire.send(buffers, on_sent)
 
     def _on_progress(self) -> None:
+        self._yield_to_control()
         if self._response_bytes >= self._limits.connection_response_memory_bytes:
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
         under = self._request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
             self.wire.release_reading(self.replies)
+
+    def _yield_to_control(self) -> None:
+        """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
+        oldest = self.replies.oldest
+        if self.replies.control and oldest is not None and not oldest.is_control:
+            self.broker.leave_oldest(self, oldest)
 
     def _on_drained(self) -> None:
         self.upstream.release_reading(self)

@@ -89,7 +89,7 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
 
 def pass_on(link: ClientLink, head: RequestHeader, frame: Frame, see: Callable[[Frame], Frame]) -> None:
     """Forward a request when it is its turn; what `see` makes of the answer goes to the client."""
-    reply = link.replies.reserve()
+    reply = link.replies.reserve(is_control=True)
     gate = link.broker.gate
 
     def go(entry: Entry) -> None:

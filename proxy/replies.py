@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class Reply:
     """One reserved place. `outgoing` is set once its buffers were handed to the wire."""
 
-    __slots__ = ("_replies", "buffers", "on_sent", "outgoing")
+    __slots__ = ("_replies", "buffers", "is_control", "on_sent", "outgoing")
 
-    def __init__(self, replies: Replies) -> None:
+    def __init__(self, replies: Replies, is_control: bool) -> None:
         self._replies = replies
+        self.is_control = is_control
         self.buffers: Sequence[Sendable] | None = None
         self.on_sent: Sent | None = None
         self.outgoing: Outgoing | None = None
@@ -55,12 +56,14 @@ class Reply:
 class Replies:
     """The line of one connection's replies."""
 
-    __slots__ = ("_deliver", "_line", "_on_progress")
+    __slots__ = ("_deliver", "_line", "_on_progress", "control")
 
     def __init__(self, deliver: Deliver, on_progress: Callable[[], None]) -> None:
         self._deliver = deliver
         self._on_progress = on_progress
         self._line: deque[Reply] = deque()
+        self.control = 0
+        """Places of control requests in the line."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -70,10 +73,11 @@ class Replies:
         """The reply that all others wait for."""
         return self._line[0] if self._line else None
 
-    def reserve(self) -> Reply:
+    def reserve(self, is_control: bool = False) -> Reply:
         """A place at the end of the line."""
-        reply = Reply(self)
+        reply = Reply(self, is_control)
         self._line.append(reply)
+        self.control += is_control
         return reply
 
     def release(self) -> None:
@@ -81,6 +85,7 @@ class Replies:
         moved = False
         while self._line and self._line[0].buffers is not None:
             reply = self._line.popleft()
+            self.control -= reply.is_control
             reply.outgoing = self._deliver(reply.buffers or (), reply.on_sent)
             moved = True
         if moved:

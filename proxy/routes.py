@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[ClientLink, RequestHeader, Frame], None]
 
-DATA: Final = frozenset({api.PRODUCE, api.FETCH})
-"""What waits in a queue of its topic; everything else is control."""
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 
@@ -36,4 +34,4 @@ ROUTES: Final[dict[int, Handler]] = {
     SHARE_ACKNOWLEDGE: relay_share,
 }
 
-__all__ = ["DATA", "ROUTES", "relay"]
+__all__ = ["ROUTES", "relay"]
