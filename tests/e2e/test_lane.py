@@ -126,6 +126,7 @@ def client_options(laned: Laned, name: str, mechanism: str = "") -> Options:
         "enable.auto.commit": False,
         "fetch.message.max.bytes": BITE_BYTES,
         "queued.min.messages": 50,
+        "fetch.queue.backoff.ms": 10,
         "fetch.wait.max.ms": 100,
     }
     if name == "TLS":
