@@ -72,6 +72,15 @@ def write(pair: Pair, topic: str, batches: int, seed: int) -> None:
             client.produce(topic, batch_v2(1, value=values.randbytes(BATCH_BYTES)))
 
 
+def write_below(tail: RawReader, pair: Pair, batches: int, seed: int) -> None:
+    """Write while `tail` reads along, so that all of it is in memory and may be served."""
+    end = tail.offset + batches
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write, pair, tail.topic.name, batches, seed)
+        tail.read_to(end)
+        writing.result(60)
+
+
 class Gauges(threading.Thread):
     """Remembers the greatest value of a few gauges, and the last."""
 
@@ -106,8 +115,7 @@ def test_slow_readers_get_their_bytes_and_hold_little(pair: Pair) -> None:
     with RawClient(pair.through, "good") as good:
         readers = [RawReader(client, topic, version=VERSION).settle() for client in slow]
         tail = RawReader(good, topic, version=VERSION).settle()
-        write(pair, topic, FIRST, seed=1)
-        tail.read_to(FIRST)
+        write_below(tail, pair, FIRST, seed=1)
         before = pair.sidecar.fetch_counts("partitions").get(HIT, 0)
         for number, (client, reader) in enumerate(zip(slow, readers, strict=True)):
             asked = reader.asked()._replace(fetch_offset=APART * number, max_bytes=ASKED_BYTES)
@@ -116,10 +124,7 @@ def test_slow_readers_get_their_bytes_and_hold_little(pair: Pair) -> None:
         gauges.wait_until_pinned()
         gauges.start()
         hits = pair.sidecar.fetch_counts().get(HIT, 0)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(write, pair, topic, MORE, 2)
-            tail.read_to(FIRST + MORE)
-            writing.result(60)
+        write_below(tail, pair, MORE, seed=2)
         hits = pair.sidecar.fetch_counts()[HIT] - hits
         assert gauges.last[LIMBO] > 0, "what they hold was overwritten but for their pins"
         assert pair.sidecar.fetch_counts("partitions")[HIT] >= before + 2, "the good client went on"
@@ -144,8 +149,7 @@ def test_slow_readers_that_die_let_go(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     slow = SlowClient(pair.through, "slow")
     reader = RawReader(slow, topic, version=VERSION).settle()
-    write(pair, topic, FIRST, seed=3)
-    reader.poll()
+    write_below(reader, pair, FIRST, seed=3)
     reader.offset = 0
     undelivered = pair.sidecar.metrics()[UNDELIVERED,]
     slow.send_fetch(VERSION, [reader.asked()._replace(max_bytes=ASKED_BYTES)], max_wait_ms=0)
