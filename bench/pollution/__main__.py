@@ -21,6 +21,7 @@ from bench.pollution.arms import ARMS, FOREBAY, PLAIN, SECOND, Sizes
 from bench.pollution.figures import build_figures
 from bench.pollution.groups import find_version, remove_left_groups
 from bench.pollution.host import LIMITED, PACED, Unfit, find_missing, sweep_up
+from bench.pollution.isolating import run_rounds
 from bench.pollution.lab import LoadFailed, disk_bytes, open_lab, wanted_controllers
 from bench.pollution.phases import run_arm
 from bench.pollution.report import build_page, build_result, write_report
@@ -56,6 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=60.0, help="of the polluted phase (default: 60)")
     parser.add_argument("--quiet-seconds", type=float, help="of the quiet phase (default: half of --seconds)")
     parser.add_argument("--arms", default=",".join(ARMS), help="which, by commas (default: all)")
+    parser.add_argument(
+        "--part", choices=("all", "pollution", "isolation"), default="all", help="(default: all)"
+    )
     parser.add_argument("--no-pause", action="store_true", help="without the consumer that pauses for 25 s")
     parser.add_argument(
         "--no-sweep", action="store_true", help="without the sweep; the target's rate is then unknown"
@@ -119,9 +123,31 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
         progress.step(f"removed {one}, left by a run that was killed")
     kept = RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"
     kept.mkdir(parents=True)
+    results: list[dict[str, Any]] = []
+    steps: list[Step] = []
+    isolation: list[dict[str, Any]] = []
+    if options.part != "isolation":
+        steps = pollute(options, sizes, kept, results, progress)
+    if options.part != "pollution":
+        isolation = run_rounds(options.rounds, kept, progress)
+    result = build_result(sizes, results, steps, isolation)
+    write_report(kept, result, steps)
+    print(f"\n{build_page(result)}\nThe report: {kept / 'README.md'}", flush=True)
+    if result["invalid"]:
+        return EXIT_INVALID
+    return EXIT_BROKEN if any(bar["held"] is False for bar in result["bars"]) else EXIT_WELL
+
+
+def pollute(
+    options: argparse.Namespace,
+    sizes: Sizes,
+    kept: Path,
+    results: list[dict[str, Any]],
+    progress: Progress,
+) -> list[Step]:
+    """All rounds of the arms, appended to `results`; the sweep's steps."""
     arms = [ARMS[name] for name in options.arms.split(",")]
     order = random.Random(options.seed)
-    results: list[dict[str, Any]] = []
     steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
     with open_lab(sizes, options.disk, options.image_directory) as lab:
@@ -137,11 +163,7 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
                 results.append({"round": number, "arm": arm.name, **figures})
                 progress.step(describe_short(figures))
                 write_report(kept, build_result(sizes, results, steps), steps)
-    result = build_result(sizes, results, steps)
-    print(f"\n{build_page(result)}\nThe report: {kept / 'README.md'}", flush=True)
-    if result["invalid"]:
-        return EXIT_INVALID
-    return EXIT_BROKEN if any(bar["held"] is False for bar in result["bars"]) else EXIT_WELL
+    return steps
 
 
 def sweep(lab: Lab, kept: Path, progress: Progress) -> list[Step]:

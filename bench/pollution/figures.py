@@ -106,7 +106,7 @@ def read_bytes_by_reason(scrapes: Sequence[Scrape], start_ns: int) -> dict[str, 
     The backlog was written before Forebay started, so a laggard's miss is `cold`; a tail's never is.
     """
     chosen = [one.samples for one in scrapes if one.at_ns >= start_ns]
-    found = {}
+    found: dict[str, int] = {}
     for key in chosen[0] if chosen else ():
         if key[0] == FETCH_BYTES:
             grown = round(chosen[-1].get(key, 0.0) - chosen[0][key])

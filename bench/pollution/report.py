@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.pollution.arms import ARMS, Sizes
 from bench.pollution.plots import plot_arms, plot_course, plot_sweep
-from bench.pollution.verdict import Bar, find_invalid, judge, rate_at
+from bench.pollution.verdict import find_harmless, find_invalid, judge, judge_isolation, rate_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,18 +39,19 @@ WORDS = {True: "held", False: "BROKEN", None: "not measured"}
 
 
 def build_result(
-    sizes: Sizes, arms: Sequence[Figures], steps: Sequence[Step], extra: Sequence[Bar] = ()
+    sizes: Sizes, arms: Sequence[Figures], steps: Sequence[Step], isolation: Sequence[Figures] = ()
 ) -> dict[str, Any]:
     """Everything of a run, as it is written to result.json."""
     sweep = [(step.rate_mb_s, step.util) for step in steps]
-    bars = [*judge(arms, sweep, sizes.target), *extra]
+    bars = [*judge(arms, sweep, sizes.target), *judge_isolation(isolation)]
     return {
         "sizes": sizes._asdict(),
         "sweep": [step._asdict() for step in steps],
         "target_rate_mb_s": rate_at(sweep, sizes.target) if sweep else None,
-        "invalid": find_invalid(arms),
+        "invalid": [*find_invalid(arms), *find_harmless(isolation)],
         "bars": [bar._asdict() for bar in bars],
         "arms": list(arms),
+        "isolation": list(isolation),
     }
 
 
@@ -61,18 +62,46 @@ def build_page(result: Mapping[str, Any]) -> str:
         rows = [one for one in result["arms"] if one["arm"] == name]
         if rows:
             lines.append(f"| {' | '.join([name, *_cells(rows)])} |")
+    lines += ["", *_isolation_lines(result["isolation"])]
     lines += ["", f"Rounds: {max((one['round'] for one in result['arms']), default=0)}; medians.", ""]
     lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
     lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
     return "\n".join(lines) + "\n"
 
 
+def _isolation_lines(rounds: Sequence[Figures]) -> list[str]:
+    if not rounds:
+        return []
+    columns = (
+        "healthy p99, quiet",
+        "beside a sick topic",
+        "max",
+        "sick topic p99",
+        "heartbeats late",
+        "longest",
+    )
+    lines = [f"| arm | {' | '.join(columns)} |", f"|{' --- |' * (len(columns) + 1)}"]
+    keys: tuple[tuple[str, ...], ...] = (
+        ("healthy_quiet_ms", "p99"),
+        ("healthy_sick_ms", "p99"),
+        ("healthy_sick_ms", "max"),
+        ("crowd_sick_ms", "p99"),
+        ("heartbeats_late",),
+        ("heartbeat_max_ms",),
+    )
+    for name in dict.fromkeys(one["arm"] for one in rounds):
+        rows = [one for one in rounds if one["arm"] == name]
+        lines.append(f"| {' | '.join([name, *(_middle(rows, *key) for key in keys)])} |")
+    return lines
+
+
 def write_report(folder: Path, result: Mapping[str, Any], steps: Sequence[Step]) -> None:
     """result.json, README.md and the pictures into `folder`."""
     (folder / "result.json").write_text(json.dumps(result, separators=(",", ":")))
-    pictures = {"arms.svg": "all arms"}
+    pictures = {"arms.svg": "all arms"} if result["arms"] else {}
     target = result["sizes"]["target"]
-    plot_arms(result["arms"], folder / "arms.svg")
+    if result["arms"]:
+        plot_arms(result["arms"], folder / "arms.svg")
     for name, arm in ARMS.items():
         rows = [one for one in result["arms"] if one["arm"] == name]
         if rows:
@@ -85,25 +114,28 @@ def write_report(folder: Path, result: Mapping[str, Any], steps: Sequence[Step])
     (folder / "README.md").write_text(f"{build_page(result)}{shown}")
 
 
-def _cells(rows: Sequence[Figures]) -> list[str]:
-    def middle(*keys: str) -> str:
-        found = []
-        for row in rows:
-            value: Any = row
-            for key in keys:
-                value = value.get(key) if value else None
-            found += [value] if value is not None else []
-        return f"{median(found):.4g}" if found else "-"
+def _middle(rows: Sequence[Figures], *keys: str) -> str:
+    """The median over rows of a nested figure; "-" where none has it."""
+    found = []
+    for row in rows:
+        value: Any = row
+        for key in keys:
+            value = value.get(key) if value else None
+        found += [value] if value is not None else []
+    return f"{median(found):.4g}" if found else "-"
 
-    return [
-        middle("quiet", "produce_ms", "p99"),
-        middle("polluted", "produce_ms", "p50"),
-        middle("polluted", "produce_ms", "p99"),
-        middle("quiet", "end_to_end_ms", "p99"),
-        middle("polluted", "end_to_end_ms", "p99"),
-        middle("polluted", "acknowledged_per_s"),
-        middle("laggards_mb_s"),
-        middle("disk_polluted", "read_mb_s"),
-        middle("disk_polluted", "util"),
-        middle("pause", "caught_up_s"),
-    ]
+
+def _cells(rows: Sequence[Figures]) -> list[str]:
+    keys = (
+        ("quiet", "produce_ms", "p99"),
+        ("polluted", "produce_ms", "p50"),
+        ("polluted", "produce_ms", "p99"),
+        ("quiet", "end_to_end_ms", "p99"),
+        ("polluted", "end_to_end_ms", "p99"),
+        ("polluted", "acknowledged_per_s"),
+        ("laggards_mb_s",),
+        ("disk_polluted", "read_mb_s"),
+        ("disk_polluted", "util"),
+        ("pause", "caught_up_s"),
+    )
+    return [_middle(rows, *key) for key in keys]

@@ -29,6 +29,7 @@ FAIR_S = 40.0  # the settled part of a minute of pollution
 CAUGHT_UP_S = 1.0
 PAUSE_STEADY = 1.5
 ISOLATED = 1.5
+HANG = 10.0
 
 
 class Bar(NamedTuple):
@@ -104,11 +105,22 @@ def judge(arms: Sequence[Figures], sweep: Sequence[tuple[float, float]], target:
     ]
 
 
-def judge_isolation(quiet_ms: float, sick_ms: float, late_heartbeats: int) -> Bar:
-    """B's produce p99 beside a topic on a slow log directory."""
-    held = sick_ms <= ISOLATED * quiet_ms and late_heartbeats == 0
-    said = f"{quiet_ms} -> {sick_ms}; {late_heartbeats} heartbeats late"
-    return Bar("produce p99 of the healthy topic, ms", held, said)
+def judge_isolation(rounds: Sequence[Figures]) -> list[Bar]:
+    """Beside a topic on a slow log directory: the healthy topic's produce p99, and heartbeats, with Forebay."""
+    chosen = [one for one in rounds if one["arm"] == FOREBAY]
+    return [
+        _each(chosen, "produce p99 of the healthy topic beside a sick one, ms", _judge_isolated),
+        _each(chosen, "heartbeats late beside a sick topic", _judge_heartbeats),
+    ]
+
+
+def find_harmless(rounds: Sequence[Figures]) -> list[str]:
+    """Rounds in which the plain broker did not hang, and which so prove nothing about isolation."""
+    return [
+        f"round {one['round']}, isolation: the plain broker did not hang"
+        for one in rounds
+        if one["arm"] == PLAIN and _isolated(one) <= HANG * ISOLATED
+    ]
 
 
 def _each(rounds: Sequence[Figures], name: str, rule: Callable[[Figures], tuple[bool | None, str]]) -> Bar:
@@ -159,6 +171,20 @@ def _judge_pause_steady(one: Figures) -> tuple[bool | None, str]:
         return None, ""
     quiet, paused = _p99(one, "quiet", "produce_ms"), _p99(one, "pause", "produce_ms")
     return paused <= PAUSE_STEADY * quiet, f"{quiet} -> {paused}"
+
+
+def _isolated(one: Figures) -> float:
+    """The healthy topic's p99 beside the sick one, in units of its quiet one."""
+    return float(one["healthy_sick_ms"].get("p99", 0.0) / one["healthy_quiet_ms"].get("p99", 1.0))
+
+
+def _judge_isolated(one: Figures) -> tuple[bool | None, str]:
+    quiet, sick = (one[f"healthy_{phase}_ms"].get("p99") for phase in ("quiet", "sick"))
+    return _isolated(one) <= ISOLATED, f"{quiet} -> {sick}"
+
+
+def _judge_heartbeats(one: Figures) -> tuple[bool | None, str]:
+    return one["heartbeats_late"] == 0, str(one["heartbeats_late"])
 
 
 def _p99(one: Figures, phase: str, key: str) -> float:

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from bench.pollution.arms import FOREBAY, NO_LANE, PLAIN
-from bench.pollution.verdict import find_invalid, is_fair, is_steady, judge, judge_isolation, rate_at
+from bench.pollution.verdict import (
+    find_harmless,
+    find_invalid,
+    is_fair,
+    is_steady,
+    judge,
+    judge_isolation,
+    rate_at,
+)
 
 SWEEP = [(12.0, 0.2), (24.0, 0.4), (36.0, 0.6), (48.0, 0.8), (60.0, 1.0)]
 PRODUCE, TAIL, MISSES, SETTLED, SHARE, FAIR, CAUGHT_UP, PAUSED = range(8)
@@ -107,7 +115,24 @@ def test_laggards_served_from_a_cache_prove_nothing() -> None:
     assert find_invalid([served]) == ["round 1, no-lane: laggards got 39.7 MB/s from a disk that read 36.0"]
 
 
+def build_isolation(sick_ms: float, late: int = 0, arm: str = FOREBAY) -> dict[str, Any]:
+    quiet, sick = {"p99": 10.0}, {"p99": sick_ms}
+    return {
+        "round": 1,
+        "arm": arm,
+        "healthy_quiet_ms": quiet,
+        "healthy_sick_ms": sick,
+        "heartbeats_late": late,
+    }
+
+
 def test_isolation_allows_half_as_much_again_and_no_late_heartbeat() -> None:
-    assert judge_isolation(10.0, 15.0, 0).held
-    assert not judge_isolation(10.0, 15.1, 0).held
-    assert not judge_isolation(10.0, 10.0, 1).held
+    assert [bar.held for bar in judge_isolation([build_isolation(15.0)])] == [True, True]
+    assert [bar.held for bar in judge_isolation([build_isolation(15.1)])] == [False, True]
+    assert [bar.held for bar in judge_isolation([build_isolation(10.0, late=1)])] == [True, False]
+    assert [bar.held for bar in judge_isolation([])] == [None, None]
+
+
+def test_isolation_proves_nothing_where_the_plain_broker_does_not_hang() -> None:
+    assert find_harmless([build_isolation(150.1, arm=PLAIN)]) == []
+    assert "did not hang" in find_harmless([build_isolation(150.0, arm=PLAIN)])[0]
