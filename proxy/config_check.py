@@ -98,12 +98,16 @@ def _check_addresses(config: Config, _: Memory) -> Iterator[Finding]:
                 f"{other}: {taken} is already the address of {one} ({address}); give it another port"
             )
     for name, listener in _named(config):
-        for place, address in places:
-            is_own = address.host == listener.upstream.host or _is_loopback(listener.upstream.host)
-            if is_own and _collide(address, listener.upstream):
-                yield _problem(
-                    f"{name}.upstream: {listener.upstream} is Forebay's own {place}; name the broker's"
-                )
+        targets = {"upstream": listener.upstream, "catchUpUpstream": listener.catch_up_upstream}
+        for (key, target), (place, address) in itertools.product(targets.items(), places):
+            is_own = target and (address.host == target.host or _is_loopback(target.host))
+            if target and is_own and _collide(address, target):
+                yield _problem(f"{name}.{key}: {target} is Forebay's own {place}; name the broker's")
+        if listener.catch_up_upstream == listener.upstream:
+            yield _problem(
+                f"{name}.catchUpUpstream: {listener.upstream} is upstream; name another listener of the broker, or "
+                "remove it"
+            )
 
 
 def _check_names(config: Config, _: Memory) -> Iterator[Finding]:
@@ -257,6 +261,21 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
         )
 
 
+def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
+    throttle = config.throttle
+    if throttle.floor_bytes > throttle.ceiling_bytes:
+        yield _problem("throttle.floor: is more than throttle.ceiling; lower it")
+    for index, disk in enumerate(throttle.disks):
+        place = f"throttle.disks[{index}]"
+        if disk.device is None and disk.directory is None:
+            yield _problem(f"{place}: tells no disk; name its device, or a directory that is mounted here")
+        if len(throttle.disks) > 1 and disk.directory is None and disk.broker_directory is None:
+            yield _problem(
+                f"{place}: of several disks, each needs directory or brokerDirectory: no partition is known to lie on "
+                "this one"
+            )
+
+
 def _unwritable(directory: str) -> str | None:
     try:
         with tempfile.TemporaryFile(dir=directory, prefix="forebay-check-"):
@@ -291,4 +310,5 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_cache,
     _check_access_log,
     _check_limits,
+    _check_throttle,
 )

@@ -9,7 +9,15 @@ from kio.index import UnknownEntity, load_payload_module
 from kio.static.constants import EntityType
 
 from protocol import control
-from protocol.api import API_VERSIONS, APIS, DESCRIBE_CONFIGS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.api import (
+    API_VERSIONS,
+    APIS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from protocol.errors import BadFrame
 from tests.protocol import oracle
 
@@ -19,6 +27,7 @@ DECODED = {
     SASL_HANDSHAKE: control.scan_sasl_handshake_response,
     SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
     DESCRIBE_CONFIGS: control.scan_describe_configs_response,
+    DESCRIBE_LOG_DIRS: control.scan_describe_log_dirs_response,
 }
 TOPIC_ID = bytes(range(16))
 
@@ -165,6 +174,30 @@ def test_describe_configs_answers(version, data):
         (r.error_code, r.resource_name, {c.name: c.value for c in r.configs})
         for r in body.results
         if r.resource_type == 2
+    ]
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE_LOG_DIRS))
+def test_describe_log_dirs_asks_for_all_topics(version):
+    frame = control.build_describe_log_dirs_request(version, 8, "forebay")
+    assert body_of(DESCRIBE_LOG_DIRS, version, frame).topics is None
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE_LOG_DIRS))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_way(version, data):
+    body = data.draw(oracle.responses(DESCRIBE_LOG_DIRS, version))
+
+    read = control.scan_describe_log_dirs_response(oracle.response_frame(body), version)
+
+    assert read == [
+        (
+            r.log_dir,
+            [(t.name, p.partition_index) for t in r.topics for p in t.partitions if not p.is_future_key],
+        )
+        for r in body.results
+        if r.error_code == 0
     ]
 
 

@@ -25,6 +25,7 @@ from proxy.config_check import (
     read_secret,
 )
 from proxy.config_memory import Memory
+from proxy.config_throttle import Disk, Throttle
 from proxy.config_units import GIB, KIB, MIB, Address, parse_listen_address, parse_remote_address
 
 MEMORY = Memory(4 * GIB, True, "/limit")
@@ -244,3 +245,41 @@ def test_a_secret_is_its_file_without_the_last_line_break(tmp_path: Path) -> Non
 
 def test_addresses_print_as_they_are_written() -> None:
     assert str(Address("::1", 1)) == "[::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "refused"),
+    [
+        ("127.0.0.1:9093", None),
+        ("127.0.0.1:9092", "name another listener"),
+        ("127.0.0.1:9000", "is Forebay's own"),
+        ("elsewhere:9092", None),
+    ],
+)
+def test_the_second_listener_is_another_of_the_brokers(catch_up: str, refused: str | None) -> None:
+    problems = found(listener("127.0.0.1:9000", catch_up_upstream=parse_remote_address(catch_up))).problems
+    assert len(problems) == (refused is not None)
+    assert refused is None or refused in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("disks", "refused"),
+    [
+        ([Disk(device="sda")], None),
+        ([Disk(directory="/logs")], None),
+        ([Disk(broker_directory="/logs")], "disks[0]: tells no disk"),
+        ([Disk()], "disks[0]: tells no disk"),
+        ([Disk(device="sda", broker_directory="/a"), Disk(directory="/b")], None),
+        ([Disk(device="sda", broker_directory="/a"), Disk(device="sdb")], "disks[1]: of several disks"),
+    ],
+)
+def test_disks_of_the_throttle_can_be_told_apart(disks: list[Disk], refused: str | None) -> None:
+    problems = found(throttle=Throttle(disks=tuple(disks))).problems
+    assert len(problems) == (refused is not None)
+    assert refused is None or refused in problems[0]
+
+
+@pytest.mark.parametrize(("floor_bytes", "refused"), [(MIB, False), (MIB + 1, True)])
+def test_the_throttles_floor_is_below_its_ceiling(floor_bytes: int, refused: bool) -> None:
+    problems = found(throttle=Throttle(floor_bytes=floor_bytes, ceiling_bytes=MIB)).problems
+    assert bool(problems) == refused
