@@ -96,7 +96,7 @@ class BlockCache:
     `size_bytes` is the whole arena, index and tables included. With `path` it is a file there (for one
     process at a time), else anonymous memory. An `observe` cache keeps the index, the ages and the order of
     eviction of one of that size, and of each batch only the header: nothing can be looked up, `span` says what
-    could; it takes memory as it fills, not `size_bytes`, and has no file. The other arguments bound the
+    could; it takes at most about a quarter of `size_bytes`, and has no file. The other arguments bound the
     arena's sections; by default they follow from the size. Raises ArenaError where it cannot be had.
     """
 

@@ -5,6 +5,11 @@
 
 #include "pyfastcache.h"
 
+/* Shares of the arena's turnover (as many admitted bytes as the data pool has). A block that takes longer than one
+ * LASTS-th to fill is sealed as it is, so that the FIFO over blocks is one over batches to that precision; one that
+ * is full within a QUICK-th is followed by one of twice the size. */
+enum { LASTS = 16, QUICK = 64 };
+
 /* Reads the batch at `used` bytes from the block's start and steps over it. 0 at the end, negative if garbled. */
 int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot, fc_batch *batch) {
     if (*used >= b->filled_bytes) {
@@ -24,32 +29,32 @@ int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot
 }
 
 /* Consecutive free units, evicting for them. Looks again only around what came free. */
-static int make_room(fc_arena *a, uint64_t want, uint64_t *found) {
-    *found = fc_units_take(a, want);
+static int make_room(fc_arena *a, uint64_t least, uint64_t most, uint64_t *found, uint64_t *got) {
+    *found = fc_units_take(a, least, most, got);
     while (*found == UINT64_MAX) {
         uint64_t unit, units;
         int rc = fc_evict_oldest(a, FC_FOR_ROOM, &unit, &units);
         if (rc == FC_NO_ROOM) {
-            *found = fc_units_take_within(a, 0, a->data_units, want);
+            *found = fc_units_take_within(a, 0, a->data_units, least, most, got);
             return *found == UINT64_MAX ? FC_NO_ROOM : 0;
         }
         if (rc < 0) {
             return rc;
         }
-        uint64_t from = unit > want ? unit - want : 0;
-        uint64_t to = unit + units + want < a->data_units ? unit + units + want : a->data_units;
-        *found = fc_units_take_within(a, from, to, want);
+        uint64_t from = unit > most ? unit - most : 0;
+        uint64_t to = unit + units + most < a->data_units ? unit + units + most : a->data_units;
+        *found = fc_units_take_within(a, from, to, least, most, got);
     }
     return 0;
 }
 
-/* Opens a block of `want_bytes` or, where all is pinned, `need_bytes`, header apart. */
+/* Opens a block of `want_bytes`, header apart. It may be a quarter of that where a gap is no larger (stepped over, the
+ * gap would stay empty for a whole turn), and what holds `need_bytes` where all else is pinned. */
 static int open_block(fc_arena *a, uint32_t slot, uint64_t need_bytes, uint64_t want_bytes, uint64_t *at) {
-    uint64_t unit, units = fc_units(want_bytes + sizeof(fc_block));
-    int rc = make_room(a, units, &unit);
+    uint64_t unit, units, need = fc_units(need_bytes + sizeof(fc_block)), most = fc_units(want_bytes + sizeof(fc_block));
+    int rc = make_room(a, need > most / 4 ? need : most / 4, most, &unit, &units);
     if (rc == FC_NO_ROOM) {
-        units = fc_units(need_bytes + sizeof(fc_block));
-        rc = make_room(a, units, &unit);
+        rc = make_room(a, need, need, &unit, &units);
     }
     if (rc < 0) {
         return rc;
@@ -81,10 +86,10 @@ static void trim(fc_arena *a, uint64_t at) {
 /* Closes a partition's own block and fits the size of the next one to the partition's rate. */
 static void seal(fc_arena *a, fc_partition *p) {
     uint64_t lasted = a->admitted_bytes - fc_block_at(a, p->open_block)->opened;
-    if (lasted < fc_data_bytes(a) / 16) {
+    if (lasted < fc_data_bytes(a) / QUICK) {
         uint64_t larger = p->block_bytes == 0 ? a->block_min_bytes : p->block_bytes * 2;
         p->block_bytes = larger <= a->block_max_bytes ? larger : p->block_bytes;
-    } else if (lasted > fc_data_bytes(a) / 4) {
+    } else if (lasted > fc_data_bytes(a) / LASTS) {
         uint64_t smallest = a->shared_bytes > 0 ? 0 : a->block_min_bytes;
         p->block_bytes = p->block_bytes / 2 >= a->block_min_bytes ? p->block_bytes / 2 : smallest;
     }
@@ -100,19 +105,19 @@ void fc_count_rate(fc_arena *a, fc_partition *p, uint64_t length) {
     p->window_bytes += length;
     if (p->window_bytes >= a->block_min_bytes) {
         uint64_t lasted = a->admitted_bytes - p->window_opened;
-        p->block_bytes = lasted < fc_data_bytes(a) / 16 ? a->block_min_bytes : 0;
+        p->block_bytes = lasted < fc_data_bytes(a) / QUICK ? a->block_min_bytes : 0;
         p->window_bytes = 0;
     }
 }
 
-static int has_room(fc_arena *a, uint64_t at, uint64_t length, uint64_t lasts_bytes) {
+static int has_room(fc_arena *a, uint64_t at, uint64_t length) {
     const fc_block *b = fc_block_at(a, at);
     int fits = (uint64_t)b->units * FC_UNIT - b->used_bytes >= length + fc_owner_bytes(b);
-    return fits && a->admitted_bytes - b->opened <= lasts_bytes;
+    return fits && a->admitted_bytes - b->opened <= fc_data_bytes(a) / LASTS;
 }
 
 static int shared_block_for(fc_arena *a, uint64_t length, uint64_t *at) {
-    if (a->shared_block != 0 && !has_room(a, a->shared_block, length, fc_data_bytes(a) / 16)) {
+    if (a->shared_block != 0 && !has_room(a, a->shared_block, length)) {
         trim(a, a->shared_block);
         a->shared_block = 0;
     }
@@ -132,7 +137,7 @@ static int shared_block_for(fc_arena *a, uint64_t length, uint64_t *at) {
 /* The block that takes a batch of `length` bytes, with `remaining` of its run still to come: one with room. */
 int fc_block_for(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at) {
     fc_partition *p = fc_partition_at(a, index);
-    if (p->open_block != 0 && !has_room(a, p->open_block, length, fc_data_bytes(a) / 4)) {
+    if (p->open_block != 0 && !has_room(a, p->open_block, length)) {
         seal(a, p);
     }
     if (p->open_block == 0 && p->block_bytes == 0 && remaining <= a->shared_bytes / 8) {

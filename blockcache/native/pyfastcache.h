@@ -278,8 +278,8 @@ int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out);
 int fc_read_head(const uint8_t *bytes, fc_batch *out);
 int fc_same_batch(const uint8_t *stored, const fc_batch *batch);
 /* units.c */
-uint64_t fc_units_take(fc_arena *a, uint64_t units);
-uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t units);
+uint64_t fc_units_take(fc_arena *a, uint64_t least, uint64_t most, uint64_t *got);
+uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t least, uint64_t most, uint64_t *got);
 void fc_units_give(fc_arena *a, uint64_t unit, uint64_t units);
 int fc_bit(fc_arena *a, uint64_t map_at, uint64_t i);
 void fc_set_bit(fc_arena *a, uint64_t map_at, uint64_t i, int value);

@@ -60,17 +60,19 @@ static void fill(fc_arena *a, uint64_t unit, uint64_t units, int value) {
     }
 }
 
-/* Takes `units` consecutive free ones that lie in [from, to). Returns the first, or UINT64_MAX. */
-uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t units) {
-    while (a->free_units >= units) {
+/* Takes consecutive free units that begin in [from, to): as many as there are, at least `least`, at most `most`.
+ * Returns the first, or UINT64_MAX, and how many in *got. */
+uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t least, uint64_t most, uint64_t *got) {
+    while (a->free_units >= least) {
         uint64_t start = fc_find_bit(a, a->taken_at, from, to, 0);
-        if (to - start < units) {
+        if (to - start < least) {
             break;
         }
-        uint64_t end = fc_find_bit(a, a->taken_at, start, start + units, 1);
-        if (end == start + units) {
-            fill(a, start, units, 1);
-            a->free_units -= units;
+        uint64_t end = fc_find_bit(a, a->taken_at, start, start + most < to ? start + most : to, 1);
+        if (end - start >= least) {
+            *got = end - start;
+            fill(a, start, *got, 1);
+            a->free_units -= *got;
             a->cursor = end;
             return start;
         }
@@ -80,13 +82,13 @@ uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t 
 }
 
 /* Next fit, at most FC_SCAN_UNITS beyond the cursor. */
-uint64_t fc_units_take(fc_arena *a, uint64_t units) {
+uint64_t fc_units_take(fc_arena *a, uint64_t least, uint64_t most, uint64_t *got) {
     uint64_t end = a->data_units;
     uint64_t to = a->cursor + FC_SCAN_UNITS < end ? a->cursor + FC_SCAN_UNITS : end;
-    uint64_t unit = fc_units_take_within(a, a->cursor, to, units);
+    uint64_t unit = fc_units_take_within(a, a->cursor, to, least, most, got);
     if (unit == UINT64_MAX && to == end) {
         uint64_t wrapped = FC_SCAN_UNITS < end ? FC_SCAN_UNITS : end;
-        unit = fc_units_take_within(a, 0, wrapped, units);
+        unit = fc_units_take_within(a, 0, wrapped, least, most, got);
     }
     return unit;
 }

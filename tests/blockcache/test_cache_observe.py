@@ -89,7 +89,7 @@ def test_nothing_can_be_looked_up_and_the_head_can_be_read(tmp_path: Path) -> No
     cache.close()
 
 
-@pytest.mark.parametrize(("size", "share"), [(KIB, 0.27), (16 * KIB, 0.15), (256 * KIB, 0.03)])
+@pytest.mark.parametrize(("size", "share"), [(KIB, 0.27), (16 * KIB, 0.25), (256 * KIB, 0.03)])
 def test_it_takes_a_fraction_of_the_memory(size: int, share: float) -> None:
     """Filled four times over: what eviction frees goes back to the system."""
     cache = BlockCache(32 * MIB, observe=True)
