@@ -129,7 +129,7 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
     if options.part != "isolation":
         steps = pollute(options, sizes, kept, results, progress)
     if options.part != "pollution":
-        isolation = run_rounds(options.rounds, kept, progress)
+        isolation = run_rounds(options.rounds, progress)
     result = build_result(sizes, results, steps, isolation)
     write_report(kept, result, steps)
     print(f"\n{build_page(result)}\nThe report: {kept / 'README.md'}", flush=True)
