@@ -154,7 +154,30 @@ def measure_lookup(rounds: int) -> list[Row]:
         assert hit is not None and hit.size_bytes == batches * KIB
         hit.release()
     grown = f"{(objects[1] - objects[0]) / 999:.3f}"
-    return [("Python objects for each batch more in a hit", grown, "0"), *rows]
+    shared = f"{count_objects_of_slow_partitions():.3f}"
+    return [
+        ("Python objects for each batch more in a hit", grown, "0"),
+        ("... of a partition in shared blocks", shared, "0"),
+        *rows,
+    ]
+
+
+def count_objects_of_slow_partitions(partitions: int = 200, batches: int = 60) -> float:
+    """Objects for each batch more in a hit whose batches lie apart."""
+    cache, batch = BlockCache(64 * MIB), bytearray(build_batch(0, size=KIB))
+    slots = [cache.open(TOPIC, i) for i in range(partitions)]
+    for offset in range(batches):
+        restamp(batch, offset)
+        for slot in slots:
+            cache.insert(slot, batch, 0, KIB, offset)
+    objects = []
+    for most in (1, batches):
+        before = sys.getallocatedblocks()
+        hit = cache.lookup(slots[0], 0, 1 << 62, most * KIB)
+        objects.append(sys.getallocatedblocks() - before)
+        assert hit is not None and hit.size_bytes == most * KIB
+        hit.release()
+    return (objects[1] - objects[0]) / (batches - 1)
 
 
 def main() -> int:

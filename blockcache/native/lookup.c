@@ -34,7 +34,7 @@ static void pin_segments(fc_arena *a, fc_hit *out) {
         const fc_block *b = fc_block_at(a, out->segment[i].block);
         more += b->pins == 0 ? (uint64_t)b->units * FC_UNIT : 0;
     }
-    int gathered = out->segments > 1 && out->size_bytes < out->segments * FC_GATHER_BYTES;
+    int gathered = out->segments > 1 && out->size_bytes <= out->segments * FC_GATHER_BYTES;
     int limited = a->pinned_bytes + more > a->pin_limit_bytes;
     out->pinned = !gathered && !limited;
     a->gathered_lookups += gathered;

@@ -43,7 +43,7 @@
 #define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
 #define FC_OWNER_BYTES 4  /* before each batch of a shared block: its partition's place */
-#define FC_GATHER_BYTES 4096 /* a hit in pieces smaller than this, on average, is worth a copy */
+#define FC_GATHER_BYTES 8192 /* a hit in pieces of at most this, on average, is copied: so are all of a shared block */
 
 #define FC_BAD_BATCH -1   /* the caller's bytes are no run of whole v2 batches, or lie below covers_from */
 #define FC_STALE -2       /* a handle (slot, pin) whose generation has passed */

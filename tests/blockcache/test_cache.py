@@ -244,18 +244,18 @@ def scattered(size: int) -> BlockCache:
     """600 batches of `size` bytes in blocks of one batch each."""
     block_bytes = (size + 96 + 1023) // 1024 * 1024
     cache = BlockCache(
-        8 * MIB,
+        12 * MIB,
         block_min_bytes=block_bytes,
         block_max_bytes=block_bytes,
         shared_block_bytes=0,
-        pin_limit_bytes=8 * MIB,
+        pin_limit_bytes=12 * MIB,
     )
     insert(cache, cache.open(TOPIC, 0), build_run(0, 600, size=size))
     return cache
 
 
 def test_segments_are_bounded() -> None:
-    cache = scattered(4096)
+    cache = scattered(8193)
     hit = cache.lookup(cache.open(TOPIC, 0), 0, FOREVER, FOREVER)
     assert hit is not None
     assert (len(hit.views), hit.pins, hit.next_offset) == (512, 512, 512)
@@ -263,11 +263,11 @@ def test_segments_are_bounded() -> None:
 
 
 def test_small_scattered_pieces_are_gathered_into_a_copy() -> None:
-    cache = scattered(4095)
+    cache = scattered(8192)
     hit = cache.lookup(cache.open(TOPIC, 0), 0, FOREVER, FOREVER)
     assert hit is not None
     assert (len(hit.views), hit.pins, hit.next_offset) == (1, 0, 512)
-    assert bytes(hit.views[0]) == build_run(0, 512, size=4095) and hit.views[0].readonly
+    assert bytes(hit.views[0]) == build_run(0, 512, size=8192) and hit.views[0].readonly
     one = cache.lookup(cache.open(TOPIC, 0), 7, 8, FOREVER)
     assert one is not None and one.pins == 1
     one.release()

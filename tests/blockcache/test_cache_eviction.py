@@ -195,20 +195,20 @@ def test_invalidated_blocks_wait_for_their_pins(cache: BlockCache, slot: int) ->
 def test_at_the_pin_limit_a_hit_is_a_copy() -> None:
     cache = BlockCache(
         512 * KIB,
-        block_min_bytes=8 * KIB,
-        block_max_bytes=8 * KIB,
-        pin_limit_bytes=16 * KIB,
+        block_min_bytes=10 * KIB,
+        block_max_bytes=10 * KIB,
+        pin_limit_bytes=18 * KIB,
         shared_block_bytes=0,
     )
     slot = cache.open(TOPIC, 0)
-    insert(cache, slot, build_run(0, 4, size=8000))
+    insert(cache, slot, build_run(0, 4, size=9000))
     held = [hold(cache, slot, 0), hold(cache, slot, 1), hold(cache, slot, 1)]
-    assert cache.statistics().pinned_bytes == cache.statistics().pin_limit_bytes == 16 * KIB
+    assert cache.statistics().pinned_bytes == cache.statistics().pin_limit_bytes == 18 * KIB
     copied = cache.lookup(slot, 2, FOREVER, FOREVER)
     assert copied is not None and copied.pins == 0 and cache.statistics().copied_lookups == 1
-    assert b"".join(copied.views) == build_run(2, 2, size=8000)
+    assert b"".join(copied.views) == build_run(2, 2, size=9000)
     cache.evict_to(0)
-    assert b"".join(copied.views) == build_run(2, 2, size=8000)
+    assert b"".join(copied.views) == build_run(2, 2, size=9000)
     for hit in held:
         hit.release()
     cache.check()
