@@ -1,7 +1,7 @@
 """Lagging consumers on a busy disk wait; what tails, writes or has waited long enough does not.
 
 The broker is real. The disk is not: its /proc/diskstats is a file that the test writes, so that it is busy when the
-test says so (bench/pollution proves the same on a real one).
+test says so (fake_disks.py; bench/pollution proves the same on a real one).
 """
 
 from __future__ import annotations
@@ -9,82 +9,41 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.broker.topics import create_topic
+from tests.e2e.fake_disks import FakeDisk, FakeDisks
 from tests.e2e.raw_fetch import RawClient, RawReader, read_all
 from tests.e2e.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 
 OLD_RECORDS = 4000
 SMALL_BYTES = 200_000
-TICK_S = 0.05
-LINE = "8 0 sdx {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
-
-
-class FakeDisk:
-    """A line of diskstats that moves like an idle or a saturated disk's."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.busy = False
-        self._reads = self._ticks = self._ms = 0
-        self._stopping = threading.Event()
-        self._write()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _write(self) -> None:
-        fresh = self.path.with_suffix(".new")
-        fresh.write_text(
-            LINE.format(
-                reads=self._reads,
-                sectors=self._reads * 8,
-                ms=self._ms,
-                flying=32 * self.busy,
-                ticks=self._ticks,
-            )
-        )
-        fresh.replace(self.path)
-
-    def _run(self) -> None:
-        before = time.monotonic()
-        while not self._stopping.wait(TICK_S):
-            now = time.monotonic()
-            passed_ms, before = int((now - before) * 1000), now
-            if self.busy:
-                self._ticks += passed_ms
-                self._reads += 10
-                self._ms += 32 * passed_ms
-            self._write()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisk]:
-    with FakeDisk(tmp_path_factory.mktemp("disk") / "diskstats") as running:
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisks]:
+    with FakeDisks(tmp_path_factory.mktemp("disk") / "diskstats", ["sdx"]) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def pair(disk: FakeDisk) -> Iterator[Pair]:
+def disk(disks: FakeDisks) -> FakeDisk:
+    return disks.disks["sdx"]
+
+
+@pytest.fixture(scope="module")
+def pair(disks: FakeDisks) -> Iterator[Pair]:
     throttle = {
         "disks": [{"device": "sdx"}],
-        "diskstatsFile": str(disk.path),
+        "diskstatsFile": str(disks.path),
         "sampleEvery": "100ms",
         "floor": "512KiB",
         "maxDelay": "20s",
@@ -256,6 +215,50 @@ def test_a_real_client_catches_up_under_pressure_without_noticing_more_than_time
     assert seen == {0: list(range(1500)), 1: list(range(1500))}
 
 
+def test_nothing_is_left_of_clients_that_are_gone(pair: Pair, disk: FakeDisk) -> None:
+    """Waiting, granted and under way: every ticket and every byte is given back."""
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    make_busy(pair, disk)
+    clients = [RawClient(pair.through, f"leaving-{number}") for number in range(8)]
+    for client in clients:
+        history = RawReader(client, topic)
+        rewind(history)
+        for _ in range(3):
+            history.poll(max_wait_ms=20)
+        history.client.send_fetch(history.version, [history.asked()], max_wait_ms=10_000)
+    wait_until(lambda: pair.sidecar.metrics()["forebay_throttle_waiting_requests", "sdx"] > 0)
+    for client in clients:
+        client.abort()
+
+    def is_clear() -> bool:
+        queue = json.loads(pair.sidecar.admin("/throttle"))["disks"]["sdx"]["queue"]
+        kept = [queue[what] for what in ("waiting_requests", "waiting_bytes", "in_flight_requests")]
+        return kept == [0, 0, 0] and pair.sidecar.metrics()["forebay_in_flight_bytes", "response"] == 0
+
+    wait_until(is_clear)
+    assert pair.sidecar.metrics()["forebay_internal_errors_total",] == 0
+
+
 def test_throttle_shows_its_state(pair: Pair) -> None:
     shown = json.loads(pair.sidecar.admin("/throttle"))
     assert shown["disks"]["sdx"]["sampled"] is True
+
+
+def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) -> None:
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    make_busy(pair, disk)
+    with RawClient(pair.through, "one") as client, RawClient(pair.through, "other") as other:
+        for reader in (RawReader(client, topic), RawReader(other, topic)):
+            rewind(reader)
+            for _ in range(3):
+                reader.poll(max_wait_ms=20)
+            reader.client.send_fetch(reader.version, [reader.asked()], max_wait_ms=30_000)
+        wait_until(lambda: pair.sidecar.metrics()["forebay_throttle_waiting_requests", "sdx"] > 0)
+        started = time.monotonic()
+        assert pair.sidecar.stop() == 0
+        assert time.monotonic() - started < 5
+    said = pair.sidecar.log_path.read_text()
+    pair.sidecar.start()
+    assert not any(word in said for word in ("Traceback", "never retrieved", "was destroyed"))
