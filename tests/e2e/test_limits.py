@@ -224,15 +224,15 @@ def test_response_memory(cluster: KafkaCluster) -> None:
         assert most_in_a_while(lambda: in_flight(sidecar, "response")) <= MIB + clients * (asked_bytes + KIB)
         pool = stack.enter_context(ThreadPoolExecutor(clients))
         reading = [pool.submit(lambda one: [one.take() for _ in range(requests)], link) for link in links]
+        full = 0
         for done, sent in zip(reading, frames, strict=True):
-            answers, full = done.result(60), 0
+            answers = done.result(60)
             assert [correlation(one) for one in answers] == [asked_correlation(one) for one in sent]
             for answer in answers:
                 found = fetched(answer)
                 full += found.end - found.start > asked_bytes // 2
                 assert answer[found.start : found.end] == whole[: found.end - found.start]
-            assert full > 0, "others may have been answered empty, after too long in a queue"
-        wait_until(lambda: in_flight(sidecar, "response") == 0, "nothing is held")
+        assert full > 0, "others may have been answered empty, after too long in a queue"wait_until(lambda: in_flight(sidecar, "response") == 0, "nothing is held")
         call(links[0], build_metadata())
 
 
