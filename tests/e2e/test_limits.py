@@ -232,7 +232,8 @@ def test_response_memory(cluster: KafkaCluster) -> None:
                 found = fetched(answer)
                 full += found.end - found.start > asked_bytes // 2
                 assert answer[found.start : found.end] == whole[: found.end - found.start]
-        assert full > 0, "others may have been answered empty, after too long in a queue"wait_until(lambda: in_flight(sidecar, "response") == 0, "nothing is held")
+        assert full > 0, "others may have been answered empty, after too long in a queue"
+        wait_until(lambda: in_flight(sidecar, "response") == 0, "nothing is held")
         call(links[0], build_metadata())
 
 
