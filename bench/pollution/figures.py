@@ -14,7 +14,7 @@ import numpy as np
 from bench.pollution.series import NS, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -101,17 +101,25 @@ def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:
 
 
 def read_bytes_by_reason(scrapes: Sequence[Scrape], start_ns: int) -> dict[str, int]:
-    """Record bytes handed to clients from a time on: "result reason" -> bytes, those above zero.
-
-    The backlog was written before Forebay started, so a laggard's miss is `cold`; a tail's never is.
-    """
-    chosen = [one.samples for one in scrapes if one.at_ns >= start_ns]
+    """Record bytes handed to clients since the last scrape before `start_ns`: "result reason" -> bytes above 0."""
+    before = [one.samples for one in scrapes if one.at_ns < start_ns]
+    if not before:
+        return {}
+    first, last = before[-1], scrapes[-1].samples
     found: dict[str, int] = {}
-    for key in chosen[0] if chosen else ():
-        if key[0] == FETCH_BYTES:
-            grown = round(chosen[-1].get(key, 0.0) - chosen[0][key])
-            found |= {f"{key[2]} {key[1]}".strip(): grown} if grown else {}
+    for key, value in last.items():
+        grown = round(value - first.get(key, 0.0)) if key[0] == FETCH_BYTES else 0
+        if grown:
+            found[f"{key[2]} {key[1]}".strip()] = grown
     return found
+
+
+def tail_miss_bytes(by_reason: Mapping[str, int], laggards: NDArray[np.int64]) -> int:
+    """What Forebay handed out and memory did not serve, beyond what the laggards got: the tails' share.
+
+    Below 0: memory served laggards. Exact where no laggard's last Fetch was left unanswered.
+    """
+    return sum(size for reason, size in by_reason.items() if reason != "hit") - int(laggards[:, 3].sum())
 
 
 def phase_figures(
@@ -151,7 +159,8 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "course": build_course(ran, producer, tails, lag),
     }
     if ran.sampler.scrapes:
-        figures["bytes_by_reason"] = read_bytes_by_reason(ran.sampler.scrapes, times.polluted)
+        by_reason = read_bytes_by_reason(ran.sampler.scrapes, times.polluted)
+        figures |= {"bytes_by_reason": by_reason, "tail_miss_bytes": tail_miss_bytes(by_reason, lag)}
     if with_pause:
         figures["pause"] = {
             "caught_up_s": catch_up_s(each[0], times.resumed),

@@ -70,8 +70,8 @@ def run_arm(lab: Lab, way: Way, directory: Path, *, with_pause: bool) -> Ran:
         )
         _sleep_until(times.end)
     finally:
-        sampler.stop()
         finish_load(processes, times.end if time.monotonic_ns() >= times.end else 0, log)
+        sampler.stop()
     return Ran(times, directory, sampler)
 
 

@@ -82,9 +82,10 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; nothing is appended any more."""
+        """End, with a last scrape; nothing is appended any more."""
         self._ended.set()
         self._thread.join()
+        self._take_scrape(time.monotonic_ns())
 
     def _run(self) -> None:
         count = 0

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     Figures = Mapping[str, Any]
 
-LAGGARDS_OR_MEMORY = ("hit", "miss cold")  # whose bytes are no tail's miss
 DAMAGE = 100.0  # the plain broker's produce p99 under pollution, in units of its quiet one
 CACHED = 1.1  # laggards' bytes for each byte that the disk read
 STEADY, STEADY_MS = 1.3, 10.0
@@ -135,11 +134,8 @@ def _judge_steady(one: Figures, key: str) -> tuple[bool | None, str]:
 
 
 def _judge_tail_misses(one: Figures) -> tuple[bool | None, str]:
-    by_reason = one.get("bytes_by_reason")
-    if by_reason is None:
-        return None, ""
-    missed = {reason: size for reason, size in by_reason.items() if reason not in LAGGARDS_OR_MEMORY}
-    return not missed, ", ".join(f"{reason} {size}" for reason, size in missed.items()) or "0"
+    missed = one.get("tail_miss_bytes")
+    return (None, "") if missed is None else (missed == 0, str(missed))
 
 
 def _judge_settled(one: Figures, target: float) -> tuple[bool | None, str]:

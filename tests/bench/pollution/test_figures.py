@@ -13,6 +13,7 @@ from bench.pollution.figures import (
     phase_figures,
     read_bytes_by_reason,
     settled_utils,
+    tail_miss_bytes,
 )
 from bench.pollution.sampling import DiskSample, Scrape, scan_diskstats
 from bench.pollution.series import NS
@@ -68,12 +69,19 @@ def test_caught_up_is_the_first_fresh_record_after_the_pause() -> None:
     assert catch_up_s(rows[:3], 10 * NS) is None
 
 
-def test_bytes_by_reason_are_what_was_added() -> None:
+def test_bytes_by_reason_are_what_was_added_from_the_phase_on() -> None:
     name = "forebay_fetch_bytes_total"
-    first = Scrape(0, {(name, "", "hit"): 5.0, (name, "cold", "miss"): 1.0, ("other",): 1.0})
-    last = Scrape(NS, {(name, "", "hit"): 9.0, (name, "cold", "miss"): 1.0, ("other",): 7.0})
-    assert read_bytes_by_reason([first, last], 0) == {"hit": 4}
+    early = Scrape(0, {(name, "", "hit"): 1.0})
+    before = Scrape(NS, {(name, "", "hit"): 5.0, (name, "cold", "miss"): 1.0, ("other",): 1.0})
+    last = Scrape(3 * NS, {(name, "", "hit"): 9.0, (name, "cold", "miss"): 1.0, (name, "hole", "miss"): 2.0})
+    assert read_bytes_by_reason([early, before, last], 2 * NS) == {"hit": 4, "miss hole": 2}
     assert read_bytes_by_reason([], 0) == {}
+
+
+@pytest.mark.parametrize(("missed", "tails"), [(30, 0), (31, 1), (20, -10)])
+def test_what_laggards_did_not_get_is_the_tails_share(missed: int, tails: int) -> None:
+    laggards = np.array([[0, 0, 0, 10], [1, 0, 0, 20]])
+    assert tail_miss_bytes({"hit": 99, "miss cold": missed - 1, "pass mixed": 1}, laggards) == tails
 
 
 def test_diskstats_of_one_device() -> None:

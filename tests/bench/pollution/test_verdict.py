@@ -31,7 +31,7 @@ def build_figures(**changed: Any) -> dict[str, Any]:
         "laggards_settled_mb_s": [4.0] * 8,
         "settled_s": 40.0,
         "settled_utils": [0.55, 0.65],
-        "bytes_by_reason": {"hit": 10, "miss cold": 5},
+        "tail_miss_bytes": 0,
         "pause": {"caught_up_s": 1.0, "produce_ms": {"p99": 30.0}},
     }
     return figures | changed
@@ -58,7 +58,7 @@ def test_every_bar_is_held_at_its_bound() -> None:
     [
         (PRODUCE, {"polluted": {"produce_ms": {"p99": 30.1}, "end_to_end_ms": {"p99": 65.0}}}),
         (TAIL, {"polluted": {"produce_ms": {"p99": 30.0}, "end_to_end_ms": {"p99": 65.1}}}),
-        (MISSES, {"bytes_by_reason": {"hit": 10, "miss cold": 5, "miss hole": 1}}),
+        (MISSES, {"tail_miss_bytes": 1}),
         (SETTLED, {"settled_utils": [0.6, 0.651]}),
         (SHARE, {"laggards_settled_mb_s": [3.8] * 8}),
         (FAIR, {"laggards_settled_mb_s": [5.0] * 7 + [3.9]}),
@@ -76,7 +76,7 @@ def test_one_bad_round_breaks_a_bar() -> None:
 
 
 def test_what_was_not_measured_is_neither_held_nor_broken() -> None:
-    figures = build_figures(settled_utils=[], settled_s=39.0, bytes_by_reason=None)
+    figures = build_figures(settled_utils=[], settled_s=39.0, tail_miss_bytes=None)
     del figures["pause"]
     bars = judge([figures], [], 0.6)
     assert [bars[number].held for number in (MISSES, SETTLED, SHARE, FAIR, CAUGHT_UP, PAUSED)] == [None] * 6
