@@ -1,5 +1,6 @@
 /* The ghost: a bounded ring of what was evicted, so that a miss knows its age. Chained newest first by partition.
- * What follows on a partition's newest ghost, in offsets and closely in age, makes that one longer. */
+ * What follows on a partition's newest ghost, in offsets and within a sixteenth of the turnover (the precision that
+ * the FIFO over blocks has), makes that one longer. */
 #include "pyfastcache.h"
 
 static fc_ghost *find_newest(fc_arena *a, uint32_t index) {
@@ -16,7 +17,7 @@ void fc_ghost_add(fc_arena *a, uint32_t index, const fc_entry *e) {
     fc_partition *p = fc_partition_at(a, index);
     fc_ghost *g = find_newest(a, index);
     if (g != NULL && g->next_offset == e->covers_from && g->last_admitted <= e->admitted &&
-        e->admitted - g->first_admitted <= fc_data_bytes(a) / 64) {
+        e->admitted - g->first_admitted <= fc_data_bytes(a) / 16) {
         g->next_offset = fc_end(e);
         g->last_admitted = e->admitted;
         return;

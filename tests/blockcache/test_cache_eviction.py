@@ -112,16 +112,16 @@ def test_the_ghost_is_bounded(cache: BlockCache, slot: int) -> None:
     cache.check()
 
 
-def test_what_follows_on_a_ghost_makes_it_longer_up_to_a_64th_of_the_arena(cache: BlockCache) -> None:
+def test_what_follows_on_a_ghost_makes_it_longer_up_to_a_16th_of_the_arena(cache: BlockCache) -> None:
     slots = [cache.open(TOPIC, i) for i in range(4)]
     for slot in slots:
-        insert(cache, slot, build_run(0, 11, size=100, count=3))
+        insert(cache, slot, build_run(0, 11, size=400, count=3))
     cache.evict_to(0)
     assert cache.statistics().ghosts == 8
     for i, slot in enumerate(slots):
         ages = [cache.age_bytes(slot, offset) for offset in range(33)]
-        exact = [4400 - (i * 1100 + 100 * (1 + offset // 3)) for offset in range(33)]
-        assert all(abs((age or 0) - true) <= 100 for age, true in zip(ages, exact, strict=True))
+        exact = [17600 - (i * 4400 + 400 * (1 + offset // 3)) for offset in range(33)]
+        assert all(abs((age or 0) - true) <= 400 for age, true in zip(ages, exact, strict=True))
         assert (ages[0], ages[32]) == (exact[0], exact[32])
     cache.check()
 
