@@ -253,7 +253,8 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
         yield _problem("limits.connectionRequestMemory: is more than limits.requestMemory; lower it")
     if limits.connection_response_memory_bytes > limits.response_memory_bytes:
         yield _problem("limits.connectionResponseMemory: is more than limits.responseMemory; lower it")
-    needed = 2 * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
+    sockets = 3 if any(listener.catch_up_upstream for listener in config.listeners) else 2
+    needed = sockets * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < needed:
         yield _warning(

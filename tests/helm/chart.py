@@ -74,7 +74,7 @@ def merge_values(values: Mapping[str, Any]) -> Object:
 
 
 class Sidecar(NamedTuple):
-    """The sidecar's container and the volumes, as the named templates give them."""
+    """The sidecar's container and the pod's volumes, claims included, as the named templates give them."""
 
     container: Object
     volumes: dict[str, Object]
@@ -95,16 +95,18 @@ class Sidecar(NamedTuple):
         return {port["name"]: port["containerPort"] for port in self.container["ports"]}
 
 
-def sidecar_of(pod: Mapping[str, Any]) -> Sidecar:
-    """The sidecar in a pod's spec."""
+def sidecar_of(stateful: Mapping[str, Any]) -> Sidecar:
+    """The sidecar in a StatefulSet."""
+    pod = stateful["spec"]["template"]["spec"]
     (container,) = [item for item in pod["initContainers"] if item["name"] == "forebay"]
-    return Sidecar(container, {volume["name"]: volume for volume in pod["volumes"]})
+    claims = [{"name": claim["metadata"]["name"]} for claim in stateful["spec"]["volumeClaimTemplates"]]
+    return Sidecar(container, {volume["name"]: volume for volume in (*pod["volumes"], *claims)})
 
 
 def render_sidecar(values: Mapping[str, Any]) -> Sidecar:
     """The sidecar for these values in a chart that includes it, as a StatefulSet of one's own does."""
     rendered = render_example({"forebay": {**values, "broker": {"enabled": False}}})
-    return sidecar_of(rendered.one("StatefulSet")["spec"]["template"]["spec"])
+    return sidecar_of(rendered.one("StatefulSet"))
 
 
 def render_example(values: Mapping[str, Any]) -> Rendered:

@@ -68,6 +68,19 @@ def test_clients_are_told_forebays_port_and_others_bypass_it(scenario: str, tmp_
     assert "format --ignore-formatted" in commands[0] and commands[1].endswith("final.properties")
 
 
+def test_the_catch_up_listener_is_the_brokers_own_and_advertises_forebay(tmp_path: Path) -> None:
+    """So that nobody who asks there, Forebay included, is led past Forebay."""
+    properties, _ = start_broker(render_scenario("throttle"), "trial-forebay-broker-0", tmp_path)
+    bound, told = (
+        parse_listeners(properties["listeners"]),
+        parse_listeners(properties["advertised.listeners"]),
+    )
+    assert bound["CATCHUP"] == "127.0.0.1:19095"
+    assert told["CATCHUP"] == told["CLIENT"] and told["CLIENT"].endswith(":9092")
+    assert "CATCHUP:PLAINTEXT" in properties["listener.security.protocol.map"].split(",")
+    assert properties["listener.name.catchup.num.network.threads"] == "2"
+
+
 def test_every_voter_is_a_pod_of_its_set(tmp_path: Path) -> None:
     rendered = render_scenario("three-brokers")
     stateful = rendered.one("StatefulSet")
@@ -167,6 +180,14 @@ def test_one_pod_at_a_time_may_be_evicted_unless_switched_off() -> None:
         ({"listen": ":9092", "upstream": "127.0.0.1:9094"}, "share a port"),
         ({"listen": ":9093", "upstream": "127.0.0.1:19092"}, "share a port"),
         ({"listen": ":0", "upstream": "127.0.0.1:19092"}, "names no fixed port"),
+        (
+            {"listen": ":9092", "upstream": "127.0.0.1:19092", "catchUpUpstream": "127.0.0.1:19092"},
+            "share a port",
+        ),
+        (
+            {"listen": ":9092", "upstream": "127.0.0.1:19092", "catchUpUpstream": "kafka:19095"},
+            "catchUpUpstream must be on",
+        ),
         (
             {"listen": ":9092", "upstream": "127.0.0.1:19092", "upstreamTls": {"enabled": True}},
             "speaks plain text",

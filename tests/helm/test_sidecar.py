@@ -99,6 +99,19 @@ def test_every_mount_has_its_volume_and_every_written_directory_its_mount(
     assert writable == {arena, log} - {""}
 
 
+def test_the_brokers_logs_are_mounted_where_the_throttle_looks_and_cannot_be_written() -> None:
+    values = read_values("throttle")
+    sidecar = render_sidecar(values)
+    (mount,) = [one for one in sidecar.container["volumeMounts"] if one["name"] == "kafka-data"]
+    (disk,) = values["config"]["throttle"]["disks"]
+    assert mount["readOnly"] is True
+    assert Path(disk["directory"]).is_relative_to(mount["mountPath"])
+    for stateful in (render_example({}), render_scenario("throttle")):
+        pod = stateful.one("StatefulSet")["spec"]["template"]["spec"]
+        (broker,) = pod["containers"]
+        assert {"name": "kafka-data", "mountPath": mount["mountPath"]} in broker["volumeMounts"]
+
+
 def test_the_arena_fits_its_volume_and_all_fits_the_memory(sidecar: Sidecar, config: Object) -> None:
     if not config["cache"].get("enabled", True):
         assert "forebay-arena" not in sidecar.volumes

@@ -224,9 +224,11 @@ def test_a_connection_may_have_what_the_process_has_and_no_more() -> None:
 
 def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(max_connections=100)
-    for hard, warned in ((296, False), (295, True)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (hard, hard))
-        assert bool(found(limits=limits).warnings) == warned
+    laned = listener(catch_up_upstream=parse_remote_address("127.0.0.1:9093"))
+    for one, least in ((listener(), 296), (laned, 396)):
+        for hard, warned in ((least, False), (least - 1, True)):
+            monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (hard, hard))
+            assert bool(found(one, limits=limits).warnings) == warned
 
 
 def test_a_secret_is_its_file_without_the_last_line_break(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     - name: forebay-access-log
       mountPath: {{ . }}
     {{- end }}
+    {{- range .Values.brokerLogMounts }}
+    - name: {{ .name }}
+      mountPath: {{ .mountPath }}
+      readOnly: true
+    {{- end }}
     {{- with .Values.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

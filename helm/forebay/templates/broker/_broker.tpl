@@ -40,12 +40,19 @@ and int64 here and elsewhere: Helm holds them as floats and would print 25920000
 {{- if or $listener.tls (dig "upstreamTls" "enabled" false $listener) $listener.upstreamCredentials }}
 {{- fail "broker.enabled: the demo broker speaks plain text; for TLS or SASL use a StatefulSet of your own (broker.enabled: false)" }}
 {{- end }}
+{{- $catchUp := $listener.catchUpUpstream }}
+{{- if and $catchUp (not (has (include "forebay.host" $catchUp) (list "127.0.0.1" "localhost"))) }}
+{{- fail "broker.enabled: config.listeners[0].catchUpUpstream must be on 127.0.0.1, where the broker beside Forebay listens" }}
+{{- end }}
 {{- if gt (len .Values.config.listeners) 1 }}
 {{- fail "broker.enabled: the demo broker has one client listener, so config.listeners must have one entry" }}
 {{- end }}
 {{- $ports := list "9093" "9094" (include "forebay.port" $listener.listen) (include "forebay.port" $listener.upstream) (include "forebay.port" (dig "listen" "127.0.0.1:9190" (.Values.config.admin | default dict))) }}
+{{- if $catchUp }}
+{{- $ports = append $ports (include "forebay.port" $catchUp) }}
+{{- end }}
 {{- if ne (len $ports) (len (uniq $ports)) }}
-{{- fail (printf "broker.enabled: two of the pod's listeners share a port: controller, inter-broker, listen, upstream and admin are %s" (join ", " $ports)) }}
+{{- fail (printf "broker.enabled: two of the pod's listeners share a port: controller, inter-broker, listen, upstream, admin and catchUpUpstream are %s" (join ", " $ports)) }}
 {{- end }}
 {{- $replicas := int .Values.broker.replicas }}
 {{- range $key, $value := .Values.broker.config }}
@@ -55,8 +62,8 @@ process.roles=broker,controller
 controller.quorum.voters={{ include "forebay.broker.voters" . }}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=INTERNAL
-listeners=CLIENT://127.0.0.1:{{ include "forebay.port" $listener.upstream }},INTERNAL://:9094,CONTROLLER://:9093
-listener.security.protocol.map=CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=CLIENT://127.0.0.1:{{ include "forebay.port" $listener.upstream }}{{ with $catchUp }},CATCHUP://127.0.0.1:{{ include "forebay.port" . }}{{ end }},INTERNAL://:9094,CONTROLLER://:9093
+listener.security.protocol.map=CLIENT:PLAINTEXT,{{ with $catchUp }}CATCHUP:PLAINTEXT,{{ end }}INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=/var/lib/kafka/data
 {{- if not (hasKey .Values.broker.config "offsets.topic.replication.factor") }}
 offsets.topic.replication.factor={{ min 3 $replicas }}
@@ -70,6 +77,7 @@ transaction.state.log.min.isr={{ gt $replicas 2 | ternary 2 1 }}
 {{- end }}
 
 {{- define "forebay.broker.script" -}}
+{{- $listener := index .Values.config.listeners 0 -}}
 # Completes server.properties with what differs from node to node, formats the storage once and becomes the broker.
 set -eu
 pod=$(hostname)
@@ -77,7 +85,7 @@ properties=/run/kafka/server.properties
 {
   cat /etc/kafka/server.properties
   echo "node.id=${pod##*-}"
-  echo "advertised.listeners=CLIENT://$pod.$DOMAIN:{{ include "forebay.port" (index .Values.config.listeners 0).listen }},INTERNAL://$pod.$DOMAIN:9094"
+  echo "advertised.listeners=CLIENT://$pod.$DOMAIN:{{ include "forebay.port" $listener.listen }}{{ with $listener.catchUpUpstream }},CATCHUP://$pod.$DOMAIN:{{ include "forebay.port" $listener.listen }}{{ end }},INTERNAL://$pod.$DOMAIN:9094"
 } > "$properties"
 "$KAFKA_HOME/bin/kafka-storage.sh" format --ignore-formatted --cluster-id "$CLUSTER_ID" --config "$properties"
 exec "$KAFKA_HOME/bin/kafka-server-start.sh" "$properties"
