@@ -76,6 +76,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Service time of fetches answered from memory, parking apart",
         ),
         Metric("forebay_fetch_upstream_seconds", "histogram", "Time a forwarded fetch waited for the broker"),
+        Metric(
+            "forebay_fetch_sessions_evicted_total",
+            "counter",
+            "Fetch sessions of clients that made room for others",
+        ),
         Metric("forebay_parked_fetches", "gauge", "Fetches that wait at the tail for new data"),
         Metric(
             "forebay_authorization_renewals_total",

@@ -26,7 +26,7 @@ from protocol.fetch import (
     fetch_encoding,
     partition_layout,
 )
-from protocol.header import build_request_header
+from protocol.header import build_request_header, response_body_start
 from protocol.wire import INT16, INT32, INT32_PAIR, INT64_PAIR, TOPIC_ID_BYTES, Encoding, Frame, Topic
 
 CONSUMER = -1
@@ -79,8 +79,9 @@ def build_request(
     session_epoch: int,
     partitions: Sequence[FetchPartition],
     forgotten: Sequence[tuple[Topic, int]] = (),
+    rack_id: str = "",
 ) -> bytes:
-    """A consumer's Fetch request as a whole frame, without a rack id. Below version 7 there is no session."""
+    """A consumer's Fetch request as a whole frame. Below version 7 there is no session, below 11 no rack id."""
     encoding = fetch_encoding(version)
     frame = build_request_header(FETCH, version, correlation_id, client_id, bool(encoding.no_tags))
     if version < REPLICA_STATE_FROM:
@@ -92,7 +93,7 @@ def build_request(
     if version >= SESSIONS_FROM:
         _put_forgotten(frame, encoding, version, forgotten)
     if version >= RACK_FROM:
-        frame += encoding.build_string("")
+        frame += encoding.build_string(rack_id)
     frame += encoding.no_tags
     INT32.pack_into(frame, 0, len(frame) - 4)
     return bytes(frame)
@@ -194,3 +195,11 @@ def stamp_max_wait(frame: bytearray | memoryview, version: int, body_start: int,
     version 15 (FetchRequest.json).
     """
     INT32.pack_into(frame, body_start if version >= REPLICA_STATE_FROM else body_start + 4, max_wait_ms)
+
+
+def stamp_response_session(frame: bytearray | memoryview, version: int, session_id: int) -> None:
+    """Give a response frame (version 7 or above) another session id, in place: it stands after the throttle time and
+    the error code (FetchResponse.json).
+    """
+    body_start = response_body_start(frame, FETCH, version)
+    INT32.pack_into(frame, body_start + INT32.size + INT16.size, session_id)

@@ -1,8 +1,9 @@
 """A Fetch answered by Forebay: records from memory and from reads beside, in one response.
 
 Owns the budgets of an answer and the pins of what it shows. It must not know waiting or links' insides.
-Invariants (KIP-74, ReplicaManager.readFromLog): whole batches in partition order, within the request's and each
-partition's bytes; the first may be oversized, once; what memory shows stays pinned until its last byte has left.
+Invariants (KIP-74, ReplicaManager.readFromLog): whole batches in partition order, within the request's and
+each partition's bytes; the first may be oversized, once; what memory shows stays pinned until its last byte
+has left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
     from proxy.reads import Read
+    from proxy.sessions import PlannedResponse
 
 PENDING = ("miss", "pending")
 REFUSED = ("miss", "refused")
@@ -46,6 +48,7 @@ class _Budget:
 
 def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None]) -> None:
     """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none."""
+    assert record.context is not None
     link = record.link
     budget = _Budget(record.request.max_bytes)
     answers: list[FetchAnswer] = []
@@ -62,7 +65,8 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
         else:
             answers.append(_empty(record, looked))
             verdicts.append(PENDING)
-    buffers = _build(record, answers, _throttle_time_ms(record, verdicts, taken))
+    planned = record.context.plan_response(answers, link.broker.now())
+    buffers = _build(record, planned, _throttle_time_ms(record, verdicts, taken))
     for read in taken:
         link.reads.drop(read)
     now = link.broker.now()
@@ -71,7 +75,7 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             link.authorization.used(looked.asked.topic, looked.partition, now)
     for hit in budget.hits:
         hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
-    sizes = [answer.records_bytes for answer in answers]
+    sizes = [0 if planned.error_code else answer.records_bytes for answer in answers]
     held_bytes = sum(size for size, looked in zip(sizes, looks, strict=True) if looked.look in HARD)
     record.served(looks, sizes, verdicts, buffers, budget.hits, held_bytes)
 
@@ -80,24 +84,47 @@ def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 
     """Answer `record` empty: its queue toward the broker is full, or it is over a quota. It asks again."""
     record.link.broker.counters.fetch_refused += 1
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
-    buffers = _build(record, [_empty(record, looked) for looked in looks], pause_ms)
+    assert record.context is not None
+    buffers = _build(record, record.context.plan_throttled(), pause_ms)
     record.served(looks, [0] * len(looks), [REFUSED] * len(looks), buffers, (), 0)
 
 
-def _build(record: FetchRecord, answers: Sequence[FetchAnswer], throttle_time_ms: int) -> list[Frame]:
+def answer_error(record: FetchRecord) -> None:
+    """The request's session is not there, or not where the request thinks it is."""
+    assert record.context is not None
+    frame = build_error(record, record.context.error_code, 0)
+    record.served((), (), (), (frame,), (), 0)
+
+
+def build_error(record: FetchRecord, error_code: int, session_id: int) -> bytes:
+    """A whole response that says nothing but the error."""
+    return b"".join(
+        build_response(
+            record.head.api_version,
+            record.head.correlation_id,
+            throttle_time_ms=0,
+            error_code=error_code,
+            session_id=session_id,
+            partitions=(),
+        )
+    )
+
+
+def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_time_ms: int) -> list[Frame]:
+    """The response as its session makes it: what has not changed is left out of an incremental one."""
     return build_response(
         record.head.api_version,
         record.head.correlation_id,
         throttle_time_ms=throttle_time_ms,
-        error_code=ErrorCode.NONE,
-        session_id=0,
-        partitions=answers,
+        error_code=planned.error_code,
+        session_id=planned.session_id,
+        partitions=planned.answers,
     )
 
 
 def _throttle_time_ms(record: FetchRecord, verdicts: Sequence[tuple[str, str]], taken: Sequence[Read]) -> int:
-    """What the broker has set; or, where all there is to say is that everything waits and the request did not wait
-    for it, a pause, so that the client does not ask in a circle (KIP-219).
+    """What the broker has set; or, where all there is to say is that everything waits and the request did not
+    wait for it, a pause, so that the client does not ask in a circle (KIP-219).
     """
     if any(verdict != PENDING for verdict in verdicts):
         return max((read.throttle_time_ms for read in taken), default=0)
@@ -147,8 +174,8 @@ def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
 
 
 def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:
-    """The partition named without records: what the broker last confirmed of it, where that is this client's to
-    know.
+    """The partition named without records: what the broker last confirmed of it, where that is this client's
+    to know.
     """
     aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)

@@ -1,7 +1,8 @@
 """What `forebay arena inspect` prints: an arena's picture as text. Pure.
 
-Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants: the largest partitions
-first; a topic is named by its id as Kafka's tools print it, since the arena knows no names; what is torn says so.
+Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants: the largest
+partitions first; a topic is named by its id as Kafka's tools print it, since the arena knows no names; what
+is torn says so.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns the two process-wide counts (requests, responses) and the wires that were paused at the bound. It must
 not know what the bytes are. Invariants: what was added is taken away once; a wire paused here is resumed when
-the count is below the bound again; one frame larger than the whole bound passes at full charge, since reading
-stops only after it.
+the count is below the bound again, or it holds nothing itself; one frame larger than the whole bound passes
+at full charge, since reading stops only after it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ class Bound:
             paused, self._paused = self._paused, {}
             for wire in paused:
                 wire.release_reading(self)
+
+    def let_one(self, reader: Wire) -> None:
+        """`reader` holds nothing any more: at the bound too it may bring one more, so that those who do not
+        take their answers starve nobody else.
+        """
+        if self._paused.pop(reader, False) is None:
+            reader.release_reading(self)
 
     def forget(self, reader: Wire) -> None:
         """`reader` is gone."""

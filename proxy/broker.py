@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
+from random import Random
 from typing import TYPE_CHECKING
 
 from metrics.access_log import BlockLine, FetchLine
@@ -21,6 +22,7 @@ from proxy.fetch_plan import Look
 from proxy.gate import Gate
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
+from proxy.session_table import SessionTable
 from proxy.topics import Topics
 from proxy.watch import Watch
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from proxy.replies import Reply
 
 log = logging.getLogger("forebay.broker")
+
+SESSION_LEAST_S = 120.0
+"""How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
 
 class Broker:
@@ -69,6 +74,10 @@ class Broker:
         self.watch = Watch(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
+        limits = config.limits
+        self.sessions = SessionTable(
+            limits.fetch_sessions, limits.fetch_session_partitions, SESSION_LEAST_S, Random()
+        )
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
 
     def stores_on(self, listener: Listener) -> bool:

@@ -177,6 +177,8 @@ class ClientLink:
         held_bytes: int = 0,
     ) -> None:
         """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
+        if not self._open:
+            held_bytes = 0  # it goes nowhere
         size_bytes = sum(map(len, buffers))
         self.request_done(request_bytes)
         self._response_bytes += held_bytes
@@ -189,12 +191,21 @@ class ClientLink:
             if held_bytes:
                 self._response_bytes -= held_bytes
                 self.broker.responses.sub(held_bytes)
+                if not self._response_bytes and self.upstream.is_connected:
+                    self.broker.responses.let_one(self.upstream.wire)
             if delivered:
                 self._counters.responses_out[head.api_key].count(size_bytes)
             if on_sent:
                 on_sent(delivered)
 
         reply.complete(buffers, sent)
+
+    @property
+    def session_owner(self) -> object:
+        """Whose fetch sessions this client may use: its connection's own where it has an identity, else those
+        of whoever comes by this listener.
+        """
+        return self if self.upstream.authenticated else self.listener
 
     def next_ordinal(self) -> int:
         """The number of one more Produce, in the order of arrival."""
@@ -277,6 +288,7 @@ class ClientLink:
         self.broker.gate.drop_link(self)
         self.authorization.close()
         self.reads.close()
+        self.broker.sessions.remove_owned(self)
         self.upstream.close()
         self.lane.close()
         self.replies.abandon()

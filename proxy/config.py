@@ -203,6 +203,19 @@ class Limits(Section):
     watched_partitions: Count = Field(
         default=10_000, ge=0, le=1_000_000, description="Partitions under watch; beyond it they are misses."
     )
+    fetch_sessions: Count = Field(
+        default=1000,
+        ge=0,
+        le=1_000_000,
+        description="Fetch sessions of clients (KIP-227), as max.incremental.fetch.session.cache.slots of a "
+        "broker; beyond it clients name everything in each request.",
+    )
+    fetch_session_partitions: Count = Field(
+        default=250_000,
+        ge=0,
+        le=100_000_000,
+        description="Partitions of all fetch sessions together, about 400 bytes each.",
+    )
     connect_timeout_s: Duration = Field(
         default=10.0,
         ge=0.1,

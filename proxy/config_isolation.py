@@ -16,7 +16,7 @@ Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 class Slots(Section):
     """Requests that may be at work in the broker at a time. `floor` = `ceiling`: a fixed number."""
 
-    floor: Count = Field(default=4, ge=1, le=10_000, description="Never fewer, however slow answers become.")
+    floor: Count = Field(default=2, ge=1, le=10_000, description="Never fewer, however slow answers become.")
     initial: Count = Field(default=32, ge=1, le=10_000, description="At start, until latency is known.")
     ceiling: Count = Field(default=256, ge=1, le=10_000, description="Never more.")
 

@@ -1,9 +1,9 @@
 """Which of the broker's disks a partition lies on. [file]
 
-Owns the table and its refresh: from log directories mounted here, and from what the broker says (DescribeLogDirs);
-where there is but one disk it stands for all. It must not know how busy a disk is. Invariants: a partition that is
-not found lies on no disk, and is then never delayed; directories are listed, and the broker's answer is read, off
-the loop; what is wrong is said once, until it is well again.
+Owns the table and its refresh: from log directories mounted here, and from what the broker says
+(DescribeLogDirs); where there is but one disk it stands for all. It must not know how busy a disk is.
+Invariants: a partition that is not found lies on no disk, and is then never delayed; directories are listed,
+and the broker's answer is read, off the loop; what is wrong is said once, until it is well again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ REFRESH_S = 30.0
 VERSION = 4
 CLIENT_ID = "forebay"
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
-"""`topic-partition`. What ends otherwise is a copy under way to another disk, which nobody reads yet, or deleted
-(UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
+"""`topic-partition`. What ends otherwise is a copy under way to another disk, which nobody reads yet, or
+deleted (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
 """
 
 Placed = dict[tuple[str, int], str]
@@ -158,8 +158,8 @@ def place_partitions(directories: Sequence[LogDirectory], disks: dict[str, str])
 
 
 def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
-    """(topic, partition) -> disk, from the names of the directories within each log directory; and what was wrong
-    with those that cannot be listed.
+    """(topic, partition) -> disk, from the names of the directories within each log directory; and what was
+    wrong with those that cannot be listed.
     """
     placed: Placed = {}
     wrong: list[str] = []

@@ -1,9 +1,10 @@
 """Behaviour of Fetch: answered from memory, parked at the tail, or forwarded whole.
 
-Versions 4 to 18 are read; any other is relayed. A request all of whose partitions memory can speak for never
-reaches the broker; any other is forwarded as it came, with its fetch session declined (id 0, epoch -1), and
-its answer teaches; a request that mixes hits and misses is split (parked.py, reads.py). Followers, and sessions
-that the broker has granted somebody, pass untouched.
+Versions 4 to 18 are read; any other is relayed. Fetch sessions are Forebay's own (sessions.py): a request is
+what its session makes of it, and goes upstream without one. A request all of whose partitions memory can
+speak for never reaches the broker; one that mixes hits and misses is split (parked.py, reads.py); any other
+is forwarded whole, and its answer teaches. Followers pass untouched, and so do all where memory does not
+serve.
 """
 
 from __future__ import annotations
@@ -13,21 +14,29 @@ from typing import TYPE_CHECKING
 
 from isolation.queues import Waits
 from protocol import api, fetch
-from protocol.errors import BadFrame
-from protocol.fetch_build import stamp_max_wait, stamp_session
-from proxy.answer import refuse_fetch
+from protocol.errors import BadFrame, ErrorCode
+from protocol.fetch_build import (
+    FetchAnswer,
+    build_request,
+    stamp_max_wait,
+    stamp_response_session,
+    stamp_session,
+)
+from proxy.answer import answer_error, build_error, refuse_fetch
 from proxy.fetch_plan import Look, Looked, plan_partition
 from proxy.fetch_record import FetchRecord
 from proxy.learn import learn_answer
 from proxy.parked import ParkedFetch
 from proxy.relay import relay
+from proxy.sessions import Kind, open_fetch
 
 if TYPE_CHECKING:
-    from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
+    from protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.gate import Entry
+    from proxy.sessions import FetchContext
 
 FULL_SESSION = (0, 0)
 SESSIONLESS = (0, -1)
@@ -40,18 +49,32 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     if request is None:
         relay(link, head, frame)
         return
-    record = FetchRecord(link, head, request, len(frame))
-    if (delay_s := _over_quota_s(link, request)) > 0:
-        looks = [Looked(asked, None, Look.MISS, "refused", -1) for asked in request.partitions]
-        refuse_fetch(record, looks, delay_s)
-        return
     link.authorization.version = head.api_version
-    whole = _pass_whole(link, head, request)
-    if whole:
-        looks = [Looked(asked, None, Look.PASS, whole, -1) for asked in request.partitions]
-        forward_fetch(record, frame, looks)
+    passed = _pass_untouched(link, request)
+    if passed:
+        record = FetchRecord(link, head, request, len(frame))
+        forward_fetch(
+            record, frame, [Looked(asked, None, Look.PASS, passed, -1) for asked in request.partitions]
+        )
         return
-    ParkedFetch(record, frame).start()
+    context = open_fetch(
+        link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
+    )
+    if context.kind is Kind.INCREMENTAL:
+        request = request._replace(partitions=context.partitions)
+    record = FetchRecord(link, head, request, len(frame), context)
+    if context.kind is Kind.ERROR:
+        answer_error(record)
+    elif (delay_s := _over_quota_s(link, request)) > 0:
+        refused = [Looked(asked, None, Look.MISS, "refused", -1) for asked in request.partitions]
+        refuse_fetch(record, refused, delay_s)
+    elif link.preferred_replicas and request.rack_id:
+        reason = "preferred-replica"
+        forward_fetch(
+            record, frame, [Looked(asked, None, Look.PASS, reason, -1) for asked in request.partitions]
+        )
+    else:
+        ParkedFetch(record, frame).start()
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
@@ -75,17 +98,11 @@ def _over_quota_s(link: ClientLink, request: FetchRequest) -> float:
     return quotas.peek_delay_s(link.client_id or "", names, link.broker.now())
 
 
-def _pass_whole(link: ClientLink, head: RequestHeader, request: FetchRequest) -> str:
-    """The reason for which a request is forwarded without a look at its partitions, or ""."""
+def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
+    """The reason for which a request goes to the broker as it came, fetch session and all, or ""."""
     if request.replica_id != CONSUMER:
         return "follower"
-    if not link.broker.stores_on(link.listener):
-        return "disabled"
-    if (request.session_id, request.session_epoch) not in (FULL_SESSION, SESSIONLESS):
-        return "session"
-    if link.preferred_replicas and request.rack_id:
-        return "preferred-replica"
-    return ""
+    return "" if link.broker.stores_on(link.listener) else "disabled"
 
 
 def look_at(record: FetchRecord, now: float) -> list[Looked]:
@@ -115,19 +132,16 @@ def _look(link: ClientLink, asked: FetchPartition, isolation_level: int, version
 def forward_fetch(
     record: FetchRecord, frame: Frame, looks: list[Looked], max_wait_ms: int | None = None
 ) -> None:
-    """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`: what
-    is left of the request's own after it has waited here.
+    """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`:
+    what is left of the request's own after it has waited here.
     """
     link, head, request = record.link, record.head, record.request
-    if max_wait_ms is not None:
-        frame = bytearray(frame)
-        stamp_max_wait(frame, head.api_version, head.body_start, max_wait_ms)
+    is_ours = record.context is not None
     is_consumer = request.replica_id == CONSUMER
-    if is_consumer:
+    if record.context is not None:
         link.reads.drop_asked(request.partitions)
         link.authorization.has_rack = bool(request.rack_id)
-        if request.session_at >= 0:
-            frame = _decline_session(request, frame)
+        frame = _without_session(record, record.context, frame, max_wait_ms)
     gate = link.broker.gate
 
     def go(entry: Entry) -> None:
@@ -140,10 +154,10 @@ def forward_fetch(
             return
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
-        if response is not None and is_consumer:
+        if response is not None and is_ours:
             learn = partial(learn_answer, link, request.partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
-        record.forwarded(looks, response, answer)
+        record.forwarded(looks, response, _in_session(record, response, answer))
 
     gate.enter(
         link,
@@ -152,19 +166,77 @@ def forward_fetch(
         is_control=not is_consumer,
         topics=[looked.queue_key for looked in looks],
         size_bytes=len(frame),
-        waits=Waits.POLL,
+        waits=Waits.NOTHING if any(map(_is_behind, looks)) else Waits.POLL,
     )
 
 
-def _decline_session(request: FetchRequest, frame: Frame) -> Frame:
-    """Ask without a session: reads for a client go upstream with id 0, epoch -1, never (0, 0), which would
-    make one (KIP-227).
+def _is_behind(looked: Looked) -> bool:
+    """Whether there are records for it, so that the broker reads instead of waiting for some."""
+    return looked.partition is not None and looked.asked.fetch_offset < looked.partition.truth.high_watermark
+
+
+def _without_session(
+    record: FetchRecord, context: FetchContext, frame: Frame, max_wait_ms: int | None
+) -> Frame:
+    """The request as the broker is to see it: reads for a client go upstream with session id 0, epoch -1,
+    never (0, 0), which would make one (KIP-227); what a session left unsaid is said.
     """
-    if (request.session_id, request.session_epoch) != FULL_SESSION:
+    head, request = record.head, record.request
+    if context.kind is Kind.INCREMENTAL:
+        return build_request(
+            head.api_version,
+            head.correlation_id,
+            head.client_id,
+            max_wait_ms=request.max_wait_ms if max_wait_ms is None else max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            isolation_level=request.isolation_level,
+            session_id=SESSIONLESS[0],
+            session_epoch=SESSIONLESS[1],
+            partitions=request.partitions,
+            rack_id=request.rack_id,
+        )
+    in_session = request.session_at >= 0 and (request.session_id, request.session_epoch) != SESSIONLESS
+    if max_wait_ms is None and not in_session:
         return frame
     frame = frame if isinstance(frame, bytearray) else bytearray(frame)
-    stamp_session(frame, request.session_at, *SESSIONLESS)
+    if max_wait_ms is not None:
+        stamp_max_wait(frame, head.api_version, head.body_start, max_wait_ms)
+    if in_session:
+        stamp_session(frame, request.session_at, *SESSIONLESS)
     return frame
+
+
+def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:
+    """The broker's answer with the session's id. All partitions stay named: a client takes more than it needs."""
+    context = record.context
+    if context is None or response is None or response.error_code != ErrorCode.NONE:
+        return answer
+    if record.request.session_at < 0 or not response.partitions:
+        return answer
+    if context.kind is not Kind.INCREMENTAL and len(response.partitions) != len(context.partitions):
+        return answer
+    planned = context.plan_response([_shown(one) for one in response.partitions], record.link.broker.now())
+    if planned.error_code != ErrorCode.NONE:
+        return build_error(record, planned.error_code, planned.session_id)
+    if planned.session_id:
+        answer = answer if isinstance(answer, bytearray) else bytearray(answer)
+        stamp_response_session(answer, record.head.api_version, planned.session_id)
+    return answer
+
+
+def _shown(one: FetchedPartition) -> FetchAnswer:
+    return FetchAnswer(
+        one.topic,
+        one.partition,
+        one.error_code,
+        one.high_watermark,
+        one.last_stable_offset,
+        one.log_start_offset,
+        None,
+        (),
+        one.end - one.start,
+    )
 
 
 def _scan_answer(link: ClientLink, head: RequestHeader, answer: Frame) -> FetchResponse | None:

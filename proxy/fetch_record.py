@@ -19,17 +19,35 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
+    from proxy.sessions import FetchContext
     from proxy.wire import Sendable
 
 
 class FetchRecord:
     """A Fetch from its arrival to its last byte."""
 
-    __slots__ = ("head", "link", "parked_at", "received_at", "reply", "request", "request_bytes", "waited_s")
+    __slots__ = (
+        "context",
+        "head",
+        "link",
+        "parked_at",
+        "received_at",
+        "reply",
+        "request",
+        "request_bytes",
+        "waited_s",
+    )
 
     def __init__(
-        self, link: ClientLink, head: RequestHeader, request: FetchRequest, request_bytes: int
+        self,
+        link: ClientLink,
+        head: RequestHeader,
+        request: FetchRequest,
+        request_bytes: int,
+        context: FetchContext | None = None,
     ) -> None:
+        """`request` is what it asks for in its session `context`; None where the session is the broker's."""
+        self.context = context
         self.link = link
         self.head = head
         self.request = request
@@ -48,8 +66,8 @@ class FetchRecord:
         hits: Sequence[Hit],
         held_bytes: int,
     ) -> None:
-        """The answer is Forebay's: `sizes` are the record bytes of each look, `verdicts` its result and reason;
-        `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the heap.
+        """The answer is Forebay's: `sizes` are the record bytes of each look, `verdicts` its result and
+        reason; `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the heap.
         """
         link = self.link
         broker = link.broker

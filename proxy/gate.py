@@ -1,12 +1,15 @@
 """Whose turn it is toward the broker: every client's request enters here and is let through, held or refused.
 
-Owns the queues at work: their timer, the slots that requests hold, and which topics hang. It must not know what a
-request says. Invariants (design, "Isolation"):
-* `go` runs exactly once, or `refuse` does, or the client is gone; at once, within `enter`, where there is a slot.
+Owns the queues at work: their timer, the slots that requests hold, and which topics hang. It must not know
+what a request says. Invariants (design, "Isolation"):
+* `go` runs exactly once, or `refuse` does, or the client is gone; at once, within `enter`, where there is a
+  slot.
 * an entry that went is given back once: answered, or left when its link is lost.
-* what is ordered (a Produce, and what must not overtake one) leaves in the order of its arrival on its connection.
-* a request counts as being served from when everything before it on its link is answered: a broker works on one
-  request of a connection.
+* what is ordered (a Produce, and what must not overtake one) leaves in the order of its arrival on its
+  connection; what has been let in goes one after the other, never from within another's going.
+* bytes reserved under quotas are given back with the entry, however it ends.
+* a request counts as being served from when everything before it on its link is answered: a broker works on
+  one request of a connection.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from collections import defaultdict, deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from isolation.classify import classify, queue_of_topic
+from isolation.classify import CONTROL, classify, queue_of_topic
 from isolation.health import Health, HealthRule, Verdict
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues, State, Ticket, Waits
+from isolation.queues import QueueRule, Queues, State, Ticket, Turn, Waits
 from proxy.quota_table import QuotaTable
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from isolation.health import Sent
     from isolation.limits import Limit
+    from isolation.quotas import Reservation
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.config_isolation import Slots
@@ -38,9 +42,11 @@ HEALTH_EVERY_S = 0.5
 
 
 class Entry:
-    """One request at the gate. `watched`: topics that can hang by it."""
+    """One request at the gate. `watched`: topics that can hang by it. `is_measured`: how long it takes says
+    how many of its kind the broker can bear: Produces alone, since reads and appends have not one measure.
+    """
 
-    __slots__ = ("go", "link", "refuse", "sent", "started_at", "ticket", "watched")
+    __slots__ = ("go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "watched")
 
     def __init__(
         self,
@@ -48,6 +54,8 @@ class Entry:
         go: Callable[[Entry], None],
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],
+        reserved: Sequence[Reservation],
+        is_measured: bool,
     ) -> None:
         self.link = link
         self.go = go
@@ -55,7 +63,15 @@ class Entry:
         self.watched = watched
         self.ticket: Ticket | None = None
         self.sent: Sent | None = None
+        self.reserved = reserved
+        self.is_measured = is_measured
         self.started_at = -1.0
+
+    def release(self) -> None:
+        """Its bytes no longer count toward quotas."""
+        reserved, self.reserved = self.reserved, ()
+        for one in reserved:
+            one.release()
 
 
 class Gate:
@@ -79,6 +95,8 @@ class Gate:
         self._data_queues = config.data_queues
         self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
         self._line: defaultdict[ClientLink, deque[Entry]] = defaultdict(deque)
+        self._admitted: deque[Entry] = deque()
+        self._is_going = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
         self._health_at = float("-inf")
@@ -97,9 +115,12 @@ class Gate:
         waits: Waits = Waits.NOTHING,
         is_ordered: bool = False,
         watched: Sequence[str | bytes] = (),
+        reserved: Sequence[Reservation] = (),
     ) -> None:
-        """A request arrives. `refuse` None: it may not be refused, and waits."""
-        entry = Entry(link, go, refuse, watched)
+        """A request arrives. `refuse` None: it may not be refused, and waits. `reserved` is released when the
+        request is answered, refused or gone.
+        """
+        entry = Entry(link, go, refuse, watched, reserved, is_ordered and not is_control)
         if not self.enabled:
             go(entry)
             return
@@ -112,19 +133,44 @@ class Gate:
             lane=link if is_ordered else None,
             waits=waits,
             never_refused=refuse is None,
+            is_measured=entry.is_measured,
         )
         if ticket.state is State.REFUSED:
             assert refuse is not None
+            entry.ticket = None
+            entry.release()
             refuse()
             return
         self._of_link[link][entry] = None
         if ticket.state is State.ADMITTED:
-            self._go(entry, now)
+            self._let_in((ticket,))
         self._schedule(now)
 
-    def _go(self, entry: Entry, now: float) -> None:
+    def _let_in(self, tickets: Sequence[Ticket]) -> None:
+        """One after the other, in their order: what one's going lets in goes after it, not within it."""
+        self._admitted.extend(ticket.item for ticket in tickets)
+        if self._is_going:
+            return
+        self._is_going = True
+        try:
+            while self._admitted:
+                self._go(self._admitted.popleft())
+        finally:
+            self._is_going = False
+
+    def _go(self, entry: Entry) -> None:
         """It may go. Whether it does is `go`'s to say: it calls `sent`, or `leave`."""
-        self._broker.attempt(lambda: entry.go(entry), "sending a request to the broker")
+        if entry.ticket is None:
+            return  # its client is gone
+        try:
+            entry.go(entry)
+        except Exception:
+            self._broker.counters.internal_errors += 1
+            log.exception("sending a request to the broker failed")
+            self.leave(entry)
+            entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
+        if entry.ticket is not None and entry.link.upstream.closed:
+            self.leave(entry)
 
     def sent(self, entry: Entry) -> None:
         """The request is on its way to the broker, on its client's first link."""
@@ -137,10 +183,12 @@ class Gate:
         if not line:
             entry.started_at = now
         line.append(entry)
+        if entry.ticket.waits is Waits.POLL and entry.ticket.queue != CONTROL:
+            self._let_in(self._queues.release_early(entry.ticket, now))
 
     def in_order(self, link: ClientLink) -> bool:
         """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
-        return not self._queues.lane_waits(link)
+        return not self._queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
 
     def verdict(self, topics: Sequence[str | bytes]) -> list[Verdict]:
         """For each topic, whether a request of it may be sent now."""
@@ -159,7 +207,7 @@ class Gate:
         if entry.sent is not None:
             for topic in self._health.answered(entry.sent, now):
                 log.info("topic %s answers again", topic)
-        latency_s = now - entry.started_at if entry.started_at >= 0 else None
+        latency_s = now - entry.started_at if entry.is_measured and entry.started_at >= 0 else None
         self._step(entry, now)
         self._done(entry, now, latency_s)
 
@@ -196,12 +244,13 @@ class Gate:
         assert ticket is not None
         self._forget(entry)
         if ticket.state is State.ADMITTED:
-            self._let_in(self._queues.finished(ticket, now, latency_s), now)
+            self._let_in(self._queues.finished(ticket, now, latency_s))
         else:
-            self._let_in(self._queues.cancel(ticket, now), now)
+            self._let_in(self._queues.cancel(ticket, now))
         self._schedule(now)
 
     def _forget(self, entry: Entry) -> None:
+        entry.release()
         entries = self._of_link.get(entry.link)
         if entries is not None:
             entries.pop(entry, None)
@@ -213,10 +262,6 @@ class Gate:
         for entry in list(self._of_link.get(link, ())):
             self.leave(entry)
         self._line.pop(link, None)
-
-    def _let_in(self, tickets: Sequence[Ticket], now: float) -> None:
-        for ticket in tickets:
-            self._go(ticket.item, now)
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -232,14 +277,26 @@ class Gate:
     def _turn(self) -> None:
         self._due_at = float("inf")
         now = self._broker.now()
-        turn = self._queues.turn(now)
-        self._refuse(turn.expired)
-        self._let_in(turn.admitted, now)
+        self._settle(self._queues.turn(now))
         self._schedule(now)
+
+    def _settle(self, turn: Turn) -> None:
+        """What is refused was before what is admitted, or is of other connections: it is refused first. What
+        comes in meanwhile goes behind both.
+        """
+        self._admitted.extend(ticket.item for ticket in turn.admitted)
+        was_going, self._is_going = self._is_going, True
+        try:
+            self._refuse(turn.expired)
+        finally:
+            self._is_going = was_going
+        self._let_in(())
 
     def _refuse(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             entry: Entry = ticket.item
+            if entry.ticket is None:
+                continue  # its client is gone, by the refusal of another
             entry.ticket = None
             self._forget(entry)
             if entry.refuse is not None:
@@ -253,9 +310,7 @@ class Gate:
         for topic in cast("list[str | bytes]", self._health.turn(now)):
             log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
             queue = queue_of_topic(topic, self._data_queues)
-            turn = self._queues.refuse_waiting(queue, partial(_is_of, topic), now)
-            self._refuse(turn.expired)
-            self._let_in(turn.admitted, now)
+            self._settle(self._queues.refuse_waiting(queue, partial(_is_of, topic), now))
 
     def stop(self) -> None:
         """No more turns."""

@@ -1,14 +1,16 @@
-"""A client's second link to the broker, at another of its listeners: for reads that would hold up the first. [socket]
+"""A client's second link to the broker, at another of its listeners: for reads that would hold up the first.
+[socket]
 
-Owns that link, when there may be one, and the repeating of the client's authentication on it. It must not know why a
-request goes this way. Invariants (design, "A connection", "Throttle"):
-* only what a client has shown and can be shown again is repeated: nothing, PLAIN, OAUTHBEARER; with SCRAM or GSSAPI
-  there is no second link.
-* nothing is sent on it before the authentication, and a renewed one is repeated on it before the client hears that
-  its own has succeeded.
-* losing it harms nobody: what was asked on it is answered None, and asked again on the client's first link; for
-  PAUSE_S, twice as long each time that it brought nothing, there is none. One that says nothing for SILENCE_S is
-  lost too. One that nothing was asked on (a broker closes idle links) is opened again in silence.
+Owns that link, when there may be one, and the repeating of the client's authentication on it. It must not
+know why a request goes this way. Invariants (design, "A connection", "Throttle"):
+* only what a client has shown and can be shown again is repeated: nothing, PLAIN, OAUTHBEARER; with SCRAM or
+  GSSAPI there is no second link.
+* nothing is sent on it before the authentication, and a renewed one is repeated on it before the client hears
+  that its own has succeeded.
+* losing it harms nobody: what was asked on it is answered None, and asked again on the client's first link;
+  for PAUSE_S, twice as long each time that it brought nothing, there is none. One that says nothing for
+  SILENCE_S is lost too. One that nothing was asked on (a broker closes idle links) is opened again in
+  silence.
 """
 
 from __future__ import annotations
@@ -131,8 +133,8 @@ class Lane:
         self._unrepeatable = mechanism not in REPEATABLE
 
     def saw_accepted(self, frame: Frame, version: int, done: Callable[[], None]) -> None:
-        """The broker has accepted `frame`, the client's SaslAuthenticate. `done` runs when the lane has shown it too,
-        or has none to show it on.
+        """The broker has accepted `frame`, the client's SaslAuthenticate. `done` runs when the lane has shown
+        it too, or has none to show it on.
         """
         if self._dial is None or self._unrepeatable or self._handshake is None:
             done()
@@ -144,8 +146,8 @@ class Lane:
             self._show(self._link, done)
 
     def _show(self, link: UpstreamLink, done: Callable[[], None]) -> None:
-        """Repeat what the client has shown; `done` runs whatever comes of it. A refusal ends the lane, and nothing
-        else.
+        """Repeat what the client has shown; `done` runs whatever comes of it. A refusal ends the lane, and
+        nothing else.
         """
         assert self._shown is not None
         handshake, token, version = self._shown
@@ -186,11 +188,12 @@ class Lane:
         self._unanswered = 0
         self._paused_until = self._broker.now() + self._pause_s
         self._broker.counters.lanes_lost += 1
-        log.warning(
+        log.log(
+            logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
             "a client's second link is gone, its first one carries on, and this one again after %g s: %s",
             self._pause_s,
             reason,
-        )
+        )  # a warning once: what is refused may be refused until the client shows something else
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         link.close()
 

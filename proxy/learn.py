@@ -1,7 +1,7 @@
 """What the broker's answer to a client's own Fetch teaches.
 
-Owns the join of the three who learn from it: the client's rights, where else the broker sends it, and the broker's
-truth with the bytes that came along. It must not know where the answer goes.
+Owns the join of the three who learn from it: the client's rights, where else the broker sends it, and the
+broker's truth with the bytes that came along. It must not know where the answer goes.
 """
 
 from __future__ import annotations

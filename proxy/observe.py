@@ -92,6 +92,8 @@ def _learn(
         if source != "client":
             _diverged(broker, partition, answered.diverging[1])
         return False
+    partition.failures = 0  # also where nothing else is learned: the broker answers for it
+    partition.retry_at = sent_at
     truth = partition.truth
     before = truth.high_watermark
     lapsed = not truth.has_lease(sent_at)
@@ -116,8 +118,6 @@ def _learn(
     if answered.end > answered.start:
         _store(broker, partition, asking, answered, frame, source)
     admit.settle(partition, lapsed)
-    partition.failures = 0
-    partition.retry_at = sent_at
     grew = truth.high_watermark > before
     if grew:
         partition.news_at = broker.now()
@@ -152,8 +152,8 @@ def learn_error(
 
 
 def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
-    """Leave the partition alone for a while: one step however many polls bring the error, none where the question was
-    out of date when it was answered.
+    """Leave the partition alone for a while: one step however many polls bring the error, none where the
+    question was out of date when it was answered.
     """
     now = broker.now()
     if asked_epoch < partition.truth.suggested_epoch:

@@ -3,8 +3,8 @@
 Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own
 at all. It must not know what is asked over them. Invariants: a link is handed out only when the broker has
 answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost is
-opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart is
-noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us.
+opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart
+is noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us.
 """
 
 from __future__ import annotations

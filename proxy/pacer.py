@@ -1,8 +1,9 @@
-"""The throttle at work: looks at the disks, asks whether a miss may go, and lets waiting ones go in time. [file]
+"""The throttle at work: looks at the disks, asks whether a miss may go, and lets waiting ones go in time.
+[file]
 
-Owns the sampler's reads, the throttle's timer and its rules from the configuration. It must not know what a miss
-is for. Invariants: fails open: where nothing is known of a disk, nothing waits; the looks go on at their pace
-whatever happens to one of them; one clear line when a file cannot be read, and one when it can again.
+Owns the sampler's reads, the throttle's timer and its rules from the configuration. It must not know what a
+miss is for. Invariants: fails open: where nothing is known of a disk, nothing waits; the looks go on at their
+pace whatever happens to one of them; one clear line when a file cannot be read, and one when it can again.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""A Fetch that memory speaks for, at least in part: answered at once, or parked until there is enough, or forwarded.
+"""A Fetch that memory speaks for, at least in part: answered at once, or parked until there is enough, or
+forwarded.
 
-Owns the waiting of one Fetch. It must not know how news arrives: it is woken, and looks again.
-Invariants (ReplicaManager.fetchMessages, DelayedFetch; design, "Fetch"):
+Owns the waiting of one Fetch. It must not know how news arrives: it is woken, and looks again. Invariants
+(ReplicaManager.fetchMessages, DelayedFetch; design, "Fetch"):
 * it is answered when the readable bytes of all its partitions, reads beside that have arrived included, reach
   min_bytes, or at max_wait with what there is.
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
-* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`; then it
-  is a miss.
-* a missed partition is read beside and never holds the others; it is named empty only where its offsets are known.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty at
-  max_wait.
+* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
+  then it is a miss.
+* a missed partition is read beside and never holds the others; it is named empty only where its offsets are
+  known.
+* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
+  at max_wait.
 """
 
 from __future__ import annotations
@@ -90,8 +92,8 @@ class ParkedFetch:
             self._look()
 
     def leave(self) -> None:
-        """Answer with what there is, now: the process is stopping, or the client has finished sending, or something
-        that must not wait stands behind this Fetch.
+        """Answer with what there is, now: the process is stopping, or the client has finished sending, or
+        something that must not wait stands behind this Fetch.
         """
         if not self.done:
             self._leaving = True
@@ -158,8 +160,8 @@ class ParkedFetch:
         return [Seen(looked, found.get(id(looked))) for looked in looks]
 
     def _goes_apart(self, missed: Sequence[Looked]) -> bool:
-        """Whether a request of nothing but misses is read beside all the same: it is history, and may have to wait
-        for its disk or has a link of its own.
+        """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
+        wait for its disk or has a link of its own.
         """
         link = self.record.link
         paced = link.broker.pacer.active or link.lane.usable

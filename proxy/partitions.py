@@ -35,6 +35,7 @@ class Partition:
         "failures",
         "index",
         "log_start_offset",
+        "looked_at",
         "news_at",
         "old_format",
         "own_link_refused",
@@ -70,6 +71,7 @@ class Partition:
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
         self.retry_at = float("-inf")
+        self.looked_at = float("-inf")
 
     def stored_end(self) -> int:
         """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch

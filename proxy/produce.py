@@ -1,10 +1,10 @@
-"""Behaviour of Produce: forwarded as it came, or refused before the broker has seen it; what was acknowledged may
-enter the cache.
+"""Behaviour of Produce: forwarded as it came, or refused before the broker has seen it; what was acknowledged
+may enter the cache.
 
-Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is changed or
-retried; a request is cut only where some of its topics are refused. A frame that cannot be read is still the
-broker's to judge: it is relayed, and nothing of it is stored.
-Deliberate omission: acks=0 brings no offsets back, so nothing of it is stored from here; the watch brings it.
+Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is
+changed or retried; a request is cut only where some of its topics are refused. A frame that cannot be read is
+still the broker's to judge: it is relayed, and nothing of it is stored. Deliberate omission: acks=0 brings no
+offsets back, so nothing of it is stored from here; the watch brings it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from proxy.relay import relay
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from isolation.quotas import Reservation
     from protocol.batch import Batch
     from protocol.header import RequestHeader
     from protocol.produce import ProducePartition, ProduceRequest
@@ -83,7 +82,6 @@ class ProduceInHand:
         "_ordinal",
         "_reply",
         "_request",
-        "_reserved",
         "_scanned",
         "_topics",
     )
@@ -101,7 +99,6 @@ class ProduceInHand:
             _batch_of(topic, produced.partition, scanned)
             for topic, produced, scanned in zip(self._topics, request.partitions, self._scanned, strict=True)
         ]
-        self._reserved: list[Reservation] = []
 
     # -- may it go? ----------------------------------------------------------------------------------------
 
@@ -109,41 +106,39 @@ class ProduceInHand:
         """Take a place in the line of its topics, or be refused."""
         link = self._link
         hung = self._hung_topics()
-        reserved = link.broker.gate.quotas.reserve(
-            link.client_id or "",
-            [t for t in self._topics if isinstance(t, str)],
-            len(self._frame),
-            link.broker.now(),
-        )
-        over_quota = reserved is None
-        self._reserved = reserved or []
+        gate = link.broker.gate
+        named = [topic for topic in self._topics if isinstance(topic, str)]
+        reserved = gate.quotas.reserve(link.client_id or "", named, len(self._frame), link.broker.now())
         plan = refusals.Plan(tuple(PASS for _ in self._batches))
-        if hung or over_quota or link.broker.gate.in_order(link):
-            plan = self._plan(lambda one: over_quota or one.topic in hung)
-        if plan.must_close:
-            self._close()
-        elif plan.passes or plan.must_wait:
-            kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
-            may_refuse = not plan.must_wait and link.refused.has_room_for(self._batches)
-            link.broker.gate.enter(
-                link,
-                lambda entry: self._go(entry, hung),
-                self._too_late if may_refuse else None,
-                topics=kept or self._topics,
-                size_bytes=len(self._frame),
-                waits=Waits.ACKS if self._request.acks == ACKS_ALL else Waits.NOTHING,
-                is_ordered=True,
-                watched=tuple(dict.fromkeys(kept or self._topics)),
-            )
-        else:
-            self._refuse(plan)
+        if hung or reserved is None or gate.in_order(link):
+            plan = self._plan(lambda one: reserved is None or one.topic in hung)
+        if plan.must_close or not (plan.passes or plan.must_wait):
+            for one in reserved or ():
+                one.release()
+            self._end(plan)
+            return
+        kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
+        may_refuse = not plan.must_wait and link.refused.has_room_for(self._batches)
+        gate.enter(
+            link,
+            self._go,
+            self._too_late if may_refuse else None,
+            topics=kept or self._topics,
+            size_bytes=len(self._frame),
+            waits=Waits.ACKS if self._request.acks == ACKS_ALL else Waits.NOTHING,
+            is_ordered=True,
+            watched=tuple(dict.fromkeys(kept or self._topics)),
+            reserved=reserved or (),
+        )
 
     def _hung_topics(self) -> set[str | bytes]:
-        """Those that hang. A probe goes by itself: what else the request has is refused with a hanging topic's rest."""
+        """Those that hang. A probe goes by itself: what else the request has is refused with a hanging
+        topic's rest; but of a transaction, which is not cut, nothing else can ever go.
+        """
         topics = list(dict.fromkeys(self._topics))
         verdicts = dict(zip(topics, self._link.broker.gate.verdict(topics), strict=True))
         probe = next((topic for topic in topics if verdicts[topic] is Health.PROBE), None)
-        if probe is not None:
+        if probe is not None and self._request.transactional_id is None:
             return {topic for topic in topics if topic != probe}
         return {topic for topic in topics if verdicts[topic] is Health.REFUSE}
 
@@ -157,17 +152,22 @@ class ProduceInHand:
             is_transactional=self._request.transactional_id is not None,
         )
 
-    def _go(self, entry: Entry, hung: set[str | bytes]) -> None:
-        """Its turn has come. What was refused before it on this connection counts now."""
+    def _go(self, entry: Entry) -> None:
+        """Its turn has come. What was refused before it on this connection, and what hangs, counts now."""
+        hung = self._hung_topics()
         plan = self._plan(lambda one: one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
             self._link.broker.gate.leave(entry)
-            if plan.must_close:
-                self._close()
-            else:
-                self._refuse(plan)
+            self._end(plan)
         else:
             self._forward(entry, plan)
+
+    def _end(self, plan: refusals.Plan) -> None:
+        """The broker does not see it."""
+        if plan.must_close:
+            self._close()
+        else:
+            self._refuse(plan)
 
     def _too_late(self) -> None:
         """No slot came free in time, or there is no room to wait."""
@@ -180,16 +180,10 @@ class ProduceInHand:
     # -- the answers ---------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        self._release()
         self._link.close(
             "refusals_full",
             f"client {self._link.peer} ({self._link.client_id}) has too many refused batches to remember: closing it",
         )
-
-    def _release(self) -> None:
-        reserved, self._reserved = self._reserved, []
-        for one in reserved:
-            one.release()
 
     def _refused(self, plan: refusals.Plan) -> list[Refused]:
         asked = zip(self._request.partitions, plan.verdicts, strict=True)
@@ -207,7 +201,6 @@ class ProduceInHand:
     def _refuse(self, plan: refusals.Plan) -> None:
         """All of it: the broker has not seen it."""
         self._apply(plan)
-        self._release()
         frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
         self._answer(frame, plan)
 
@@ -231,7 +224,6 @@ class ProduceInHand:
         started = link.broker.now()
 
         def on_answer(answer: Frame | None) -> None:
-            self._release()
             if answer is None:
                 return
             link.broker.gate.answered(entry)
@@ -244,6 +236,7 @@ class ProduceInHand:
                 answer = merge_response(answer, self._head.api_version, refused)
             self._answer(answer, plan)
 
+        entry.watched = tuple(dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept))
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)
 
@@ -284,8 +277,8 @@ def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refu
 
 
 def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
-    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is
-    anything else.
+    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is anything
+    else.
     """
     if produced.start < 0:
         return None

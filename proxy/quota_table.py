@@ -1,4 +1,5 @@
-"""The quotas of topics and clients, from the configuration: bytes of Produces in flight, record bytes fetched a second.
+"""The quotas of topics and clients, from the configuration: bytes of Produces in flight, record bytes fetched
+a second.
 
 Owns the join of patterns and accounts. It must not know what is done about a quota that is used up.
 """

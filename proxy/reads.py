@@ -1,13 +1,14 @@
-"""What one connection reads from the broker beside its answers: the misses of requests that memory answers in part.
+"""What one connection reads from the broker beside its answers: the misses of requests that memory answers in
+part.
 
-Owns the reads of one connection: begun, delayed, arrived, collected, and their bounds. It must not know the waiting
-Fetch beyond waking it. Invariants (design, "Fetch", split):
-* one read a partition and connection; another offset, isolation level or epoch drops it, and so does a lapse of
-  KEPT_S without a Fetch that asks for it.
+Owns the reads of one connection: begun, delayed, arrived, collected, and their bounds. It must not know the
+waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
+* one read a partition and connection; another offset, isolation level or epoch drops it, and so does a lapse
+  of KEPT_S without a Fetch that asks for it.
 * what has arrived is handed out once, to this connection's next Fetch of that offset.
-* an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all), or that has
-  not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the broker speaks for
-  itself.
+* an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all), or
+  that has not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the
+  broker speaks for itself.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
 """What clients may be offered of the APIs whose bodies are read on the data path."""
 AFTER_PRODUCES = frozenset({api.PRODUCE, 2, 21, 23, 26, 28})
-"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be read: they
-do not overtake the Produces before them on their connection (design, "A connection").
+"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be
+read: they do not overtake the Produces before them on their connection (design, "A connection").
 """
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
@@ -70,8 +70,8 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection
-    is a blind pipe.
+    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is
+    a blind pipe.
     """
     link.upstream.authenticated = True
     if head.api_version > 0:

@@ -173,10 +173,14 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
         yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
         yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)
     limits = broker.config.limits
+    sessions = broker.sessions.statistics()
+    yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("watched_partitions", broker.watch.watched, limits.watched_partitions),
+        ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
+        ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
         ("followed_partitions", len(broker.partitions), broker.partitions.limit),
         (
             "delayed_misses",

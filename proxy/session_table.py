@@ -3,8 +3,8 @@
 Owns what a session remembers of each partition, ids, the bounds and eviction (FetchSession, CachedPartition,
 FetchSessionCacheShard). Must not know sockets, clocks, what is asked or answered. Invariants:
 * a session is found only by its owner, an opaque value of the caller's. Kafka asks for the id alone and
-  authorizes every partition of a session anew at each request (KafkaApis.handleFetchRequest); Forebay does not
-  see principals, so an authenticated connection owns its sessions alone, and connections that nobody
+  authorizes every partition of a session anew at each request (KafkaApis.handleFetchRequest); Forebay does
+  not see principals, so an authenticated connection owns its sessions alone, and connections that nobody
   authenticates may share one owner, as ANONYMOUS does.
 * sessions and their partitions are bounded. A new session may evict one that is stale, or a smaller one that
   is not new; an equally large one stays (EvictableKey).
@@ -137,8 +137,8 @@ class SessionStatistics(NamedTuple):
 
 
 class SessionTable:
-    """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions; one that
-    was not used for `min_eviction_s` may always be evicted. `rng` chooses the ids.
+    """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions; one
+    that was not used for `min_eviction_s` may always be evicted. `rng` chooses the ids.
     """
 
     def __init__(

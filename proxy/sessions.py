@@ -1,4 +1,5 @@
-"""Fetch sessions toward clients: which partitions a Fetch asks for, and which its answer names (KIP-227). Pure.
+"""Fetch sessions toward clients: which partitions a Fetch asks for, and which its answer names (KIP-227).
+Pure.
 
 Owns the rules of FetchManager.newContext and of the contexts it makes. Must not know how partitions are read,
 sockets, clocks. Invariants:
@@ -73,9 +74,9 @@ class PlannedResponse(NamedTuple, Generic[A]):
 
 
 class FetchContext:
-    """One Fetch as its session makes it. `changed` are those partitions that the request itself named and that
-    it asks for, `removed` those it took out. `session` is None for SESSIONLESS and ERROR, and for FULL until one
-    was granted with the answer.
+    """One Fetch as its session makes it. `changed` are those partitions that the request itself named and
+    that it asks for, `removed` those it took out. `session` is None for SESSIONLESS and ERROR, and for FULL
+    until one was granted with the answer.
     """
 
     __slots__ = (
@@ -112,8 +113,8 @@ class FetchContext:
 
     @property
     def partitions(self) -> list[FetchPartition]:
-        """All that it asks for, in order, not to be changed; for an INCREMENTAL one the same list as last time
-        where nothing has changed. Walks the session only when asked.
+        """All that it asks for, in order, not to be changed; for an INCREMENTAL one the same list as last
+        time where nothing has changed. Walks the session only when asked.
         """
         if self.kind is Kind.INCREMENTAL and self.session is not None:
             return self.session.in_order()
@@ -128,9 +129,9 @@ class FetchContext:
         self, answers: Sequence[A], now_s: float, must_name: Container[PartitionKey] = ()
     ) -> PlannedResponse[A]:
         """What to answer, once per context. `answers` are whole answers, in the order in which they shall
-        stand: for FULL and SESSIONLESS of all partitions; for INCREMENTAL at least of those that have records,
-        an error, or another HW or log start than before, and those in `must_name`, which name a preferred
-        replica or a diverging epoch.
+        stand: for FULL and SESSIONLESS of all partitions; for INCREMENTAL at least of those that have
+        records, an error, or another HW or log start than before, and those in `must_name`, which name a
+        preferred replica or a diverging epoch.
         """
         if self.kind is Kind.ERROR:
             return PlannedResponse(self.error_code, NO_SESSION, [])
@@ -204,8 +205,8 @@ def _update(kept: Kept, answer: Answer) -> bool:
 def open_fetch(
     table: SessionTable, request: FetchRequest, version: int, owner: Hashable, now_s: float
 ) -> FetchContext:
-    """The context of a consumer's Fetch of that version (FetchManager.newContext), its session updated. `owner`
-    says whose sessions it may use: `SessionTable`.
+    """The context of a consumer's Fetch of that version (FetchManager.newContext), its session updated.
+    `owner` says whose sessions it may use: `SessionTable`.
     """
     session = table.find(request.session_id, owner)
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):

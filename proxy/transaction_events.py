@@ -1,7 +1,7 @@
 """What batches say of transactions, as a few events, and such events of ranges that are out of order. Pure.
 
-Owns the reading of batches (ProducerAppendInfo.append) and the pieces above the contiguous run that `transactions`
-follows. Must not know: which transactions are open, the LSO. Invariants:
+Owns the reading of batches (ProducerAppendInfo.append) and the pieces above the contiguous run that
+`transactions` follows. Must not know: which transactions are open, the LSO. Invariants:
 * a transactional data batch begins a transaction unless its producer id, of whatever epoch, has one: only the
   first is an event; a marker ends whatever its producer id has.
 * events lie in offset order; those dropped as redundant follow from an earlier one of the same piece.
@@ -48,8 +48,8 @@ _MARKERS = {ControlType.COMMIT: Event.COMMITTED, ControlType.ABORT: Event.ABORTE
 
 
 def scan_events(buf: Frame, batches: Iterable[Batch], from_offset: int) -> list[TransactionEvent]:
-    """What batches of `buf`, in offset order, say; those that end below `from_offset` are left out, and control
-    records that end no transaction.
+    """What batches of `buf`, in offset order, say; those that end below `from_offset` are left out, and
+    control records that end no transaction.
     """
     found = []
     for batch in batches:

@@ -1,10 +1,11 @@
 """The transactions of one partition, as its batches tell: last stable offset (LSO) and aborted lists. Pure.
 
-Owns what UnifiedLog, ProducerStateManager and TransactionIndex know, over one contiguous run of offsets. Must not
-know the cache, links, clocks. Invariants:
+Owns what UnifiedLog, ProducerStateManager and TransactionIndex know, over one contiguous run of offsets. Must
+not know the cache, links, clocks. Invariants:
 * the run begins where the broker showed its LSO: nothing below is open, whatever marker is still to come.
-* LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the log start and
-  what the broker showed; beyond the run nothing is stable unless shown (ProducerStateManager.firstUnstableOffset).
+* LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the log start
+  and what the broker showed; beyond the run nothing is stable unless shown
+  (ProducerStateManager.firstUnstableOffset).
 * producers match by id alone: markers of KIP-890, and of coordinators that fence, carry a higher epoch.
 * an aborted list is exact or unknown, never too long: consumers drop committed data of a producer whose abort
   marker lies before what they read (CompletedFetch.abortedProducerIds).
@@ -57,8 +58,8 @@ class TransactionStatistics(NamedTuple):
 
 class Transactions:
     """The follower of one partition. `limit` bounds each kind of what it holds, in transactions or events;
-    `patience_s` is how long a hole in what is observed may last, below an LSO that was shown, before the run begins
-    anew behind it.
+    `patience_s` is how long a hole in what is observed may last, below an LSO that was shown, before the run
+    begins anew behind it.
     """
 
     __slots__ = (
@@ -106,9 +107,9 @@ class Transactions:
     def shown(
         self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now_s: float
     ) -> None:
-        """The broker showed these in one answer to a successful Fetch that is not older than the last truncation.
-        The run begins at the LSO where there is none, or none of use. An LSO that is the log start proves
-        nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
+        """The broker showed these in one answer to a successful Fetch that is not older than the last
+        truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
+        start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
         """
         self.advance_start(log_start_offset)
         self._deliver(high_watermark)
@@ -123,8 +124,8 @@ class Transactions:
             self._begin(last_stable_offset)
 
     def observed(self, buf: Frame, batches: Sequence[Batch], start: int, end: int) -> None:
-        """The log holds exactly these batches of `buf`, in offset order, from offset `start` up to `end`; other
-        offsets between are empty. Ranges may come in any order and again.
+        """The log holds exactly these batches of `buf`, in offset order, from offset `start` up to `end`;
+        other offsets between are empty. Ranges may come in any order and again.
         """
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
@@ -135,9 +136,9 @@ class Transactions:
             self._join()
 
     def truncate(self, offset: int) -> None:
-        """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the broker
-        shows its LSO again: a marker that was cut off may have ended a transaction that began before the run,
-        and after an unclean election what was stable need not be.
+        """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the
+        broker shows its LSO again: a marker that was cut off may have ended a transaction that began before
+        the run, and after an unclean election what was stable need not be.
         """
         self._forget()
         self._shown = self._log_start = NO_OFFSET
@@ -164,8 +165,8 @@ class Transactions:
             del self._aborted[: bisect_left(self._aborted, (offset,))]
 
     def last_stable_offset(self, high_watermark: int) -> int | None:
-        """The LSO under that HW, as far as it is known: exact where everything below the HW has been observed,
-        else a lower bound; None where nothing is known.
+        """The LSO under that HW, as far as it is known: exact where everything below the HW has been
+        observed, else a lower bound; None where nothing is known.
         """
         self._deliver(high_watermark)
         known = max(self._shown, self._log_start)
@@ -175,8 +176,8 @@ class Transactions:
         return None if known == NO_OFFSET else min(high_watermark, known)
 
     def aborted(self, fetch_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
-        """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset, end_offset)
-        may belong to, in the order of the markers; None where that is not known
+        """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset,
+        end_offset) may belong to, in the order of the markers; None where that is not known
         (TransactionIndex.collectAbortedTxns). A first offset may be that of the first batch observed.
         """
         if end_offset <= fetch_offset:

@@ -6,13 +6,15 @@ of at most 500 each with a link and a session of its own, proofs (max_wait 0) at
 yet. It must not know bytes or replies. Invariants (design, "The watch"):
 * a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
   is always covered.
-* what is waited on while the small poll is out without it stands in a second one until the small one is sent again.
+* what is waited on while the small poll is out without it stands in further ones until the small one is sent
+  again.
 * one proof in flight; a partition that answers with an error is retried apart, with back-off.
 * where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,9 @@ NEWS_S = 1.0
 REFRESH_EPOCH_S = 30.0
 """How often the epoch of a partition that only Produce feeds is proven again."""
 IDLE_MAX = 500
+JOIN_POLLS = 3
+LOOK_EVERY_S = 0.02
+"""How often a partition is looked at that is waited on and that no poll had room for."""
 METADATA_VERSION = 12
 METADATA_EVERY_S = 0.25
 FIRST_BACK_OFF_S = 0.1
@@ -53,7 +58,8 @@ class Watch:
         self._hot: dict[Partition, None] = {}
         self._idle: list[IdlePoll] = []
         self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
-        self._join_poll = Poll(broker, "watch", self._long_s, in_session=False)
+        self._join_polls = [Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)]
+        self._joining = False
         self._proof = Poll(broker, "proof", 0.0, in_session=False)
         self._to_prove: dict[Partition, None] = {}
         self._to_join: dict[Partition, None] = {}
@@ -79,20 +85,28 @@ class Watch:
             if self.watched >= self._broker.config.limits.watched_partitions:
                 return False
             self._hot[partition] = None
-        self.pump()
-        if not partition.covered:  # the small poll is out without it
-            self._to_join[partition] = None
-            self._join()
-        if not partition.covered:
-            self.ask(partition, link)
+        self._to_join[partition] = None
+        if not self._joining:  # once all have come who are about to wait
+            self._joining = True
+            asyncio.get_running_loop().call_soon(self._gather)
         return True
 
-    def _join(self) -> None:
-        """One more poll stands for what the small one was sent without, until that is sent again."""
+    def _gather(self) -> None:
+        self._joining = False
+        self.pump()
+
+    def _join(self, own: OwnLinks) -> None:
+        """What is waited on while the small poll is out without it stands in one more, until that is sent again."""
         self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
-        own_link = self._broker.own_links.link("join") if self._to_join else None
-        if own_link is not None:
-            self._join_poll.send(own_link, self._to_join)
+        for number, poll in enumerate(self._join_polls):
+            link = own.link(f"join-{number}") if self._to_join and not poll.in_flight else None
+            if link is not None and poll.send(link, self._to_join):
+                self._to_join = {p: None for p in self._to_join if not p.covered}
+        now = self._broker.now()
+        for partition in self._to_join:  # each of them is out: no more than a look now and then
+            if now - partition.looked_at > LOOK_EVERY_S:
+                partition.looked_at = now
+                self._to_prove[partition] = None
 
     def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
         """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an
@@ -166,15 +180,15 @@ class Watch:
         own = self._broker.own_links
         if not own.usable:
             return
-        if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
-            due, self._to_prove = self._to_prove, {}
-            now = self._broker.now()
-            self._proof.send(link, [p for p in due if p.retry_at <= now])
         if self._hot and not self._hot_poll.in_flight and (link := own.link("watch")) is not None:
             self._send_hot(link)
         for idle in self._idle:
             idle.pump(own)
-        self._join()
+        self._join(own)
+        if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
+            due, self._to_prove = self._to_prove, {}
+            now = self._broker.now()
+            self._proof.send(link, [p for p in due if p.retry_at <= now])
 
     def _send_hot(self, link: UpstreamLink) -> None:
         now = self._broker.now()

@@ -1,0 +1,199 @@
+"""Fetch sessions toward clients, kept by Forebay: served from memory, and as a broker keeps them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from protocol import batch
+from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient, read_all
+from tests.e2e.session_client import SessionClient
+from tests.e2e.sidecar import Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+PARTITIONS = 40
+VERSIONS = (7, 11, 12, 13, 17)
+NOT_FOUND, WRONG_EPOCH = 70, 71
+NOT_YET = (3, 6, 100)
+"""Metadata runs ahead of the log: a fresh topic's partitions may not be there yet."""
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair() as running:
+        yield running
+
+
+def produce(bootstrap: str, topic: str, partitions: int, count: int, pause_s: float = 0.0) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    draw = random.Random(3)
+    for number in range(count):
+        producer.produce(topic, b"%d-" % number + b"v" * 200, partition=draw.randrange(partitions))
+        producer.poll(0)
+        if pause_s:
+            time.sleep(pause_s)
+    assert producer.flush(30) == 0
+
+
+def want_all(client: SessionClient, topic: str, partitions: int) -> str | bytes:
+    words = client.client.topic(topic, partitions)
+    key: str | bytes = words.id if client.version >= TOPIC_IDS_FROM else words.name
+    for partition in range(partitions):
+        client.want[key, partition] = FetchPartition(key, partition, -1, 0, -1, -1, 1 << 20)
+    return key
+
+
+def take(client: SessionClient, response: object, frame: bytes, into: dict[int, bytearray]) -> int:
+    """Keep the records of one answer and move on; how many bytes."""
+    taken = 0
+    for one in response.partitions:  # type: ignore[attr-defined]
+        if one.error_code in NOT_YET:
+            continue
+        assert one.error_code == 0
+        batches = batch.scan_batches(frame, max(one.start, 0), max(one.end, 0))
+        if not batches:
+            continue
+        into[one.partition] += frame[one.start : batches[-1].end]
+        taken += batches[-1].end - one.start
+        key = one.topic, one.partition
+        client.want[key] = client.want[key]._replace(fetch_offset=batches[-1].last_offset + 1)
+    return taken
+
+
+def settle(client: SessionClient, into: dict[int, bytearray]) -> None:
+    quiet, deadline = 0, time.monotonic() + 20
+    while quiet < 8:
+        response, frame = client.poll(50)
+        take(client, response, frame, into)
+        quiet = 0 if any(one.error_code for one in response.partitions) else quiet + 1
+        assert time.monotonic() < deadline, "some partition keeps answering with an error"
+    assert client.id > 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_reads_every_byte_from_memory(pair: Pair, version: int) -> None:
+    topic = create_topic(pair.direct, partitions=PARTITIONS)
+    with RawClient(pair.through, "session") as raw:
+        client = SessionClient(raw, version)
+        want_all(client, topic, PARTITIONS)
+        into = {partition: bytearray() for partition in range(PARTITIONS)}
+        settle(client, into)
+        before = pair.sidecar.fetch_counts()
+        writing = threading.Thread(target=produce, args=(pair.through, topic, PARTITIONS, 400, 0.002))
+        writing.start()
+        named, polls, taken = 0, 0, 0
+        idle_since = time.monotonic()
+        while writing.is_alive() or time.monotonic() - idle_since < 1.5:
+            response, frame = client.poll(200)
+            assert response.error_code == 0
+            got = take(client, response, frame, into)
+            taken += got
+            named, polls = named + len(response.partitions), polls + 1
+            if got:
+                idle_since = time.monotonic()
+        writing.join()
+        for partition in range(PARTITIONS):
+            assert bytes(into[partition]) == read_all(pair.direct, topic, partition=partition)
+        after = pair.sidecar.fetch_counts()
+        hits = after["hit", ""] - before.get(("hit", ""), 0)
+        assert hits >= 0.6 * taken, "most of it came from memory"
+        assert named / polls < PARTITIONS / 2, "an incremental answer names what has changed"
+        assert pair.sidecar.fetch_counts("partitions").get(("pass", "session"), 0) == 0
+
+
+def test_an_idle_session_costs_few_bytes_either_way(pair: Pair) -> None:
+    topic = create_topic(pair.direct, partitions=PARTITIONS)
+    with RawClient(pair.through, "idle") as raw:
+        client = SessionClient(raw, 13)
+        want_all(client, topic, PARTITIONS)
+        settle(client, {partition: bytearray() for partition in range(PARTITIONS)})
+        asked, answered = client.request_bytes, client.response_bytes
+        for _ in range(10):
+            response, _ = client.poll(30)
+            assert response.partitions == []
+        assert client.request_bytes - asked < 10 * 80
+        assert client.response_bytes - answered < 10 * 40
+
+
+def test_wrong_epochs_foreign_ids_and_closing_are_answered_as_by_the_broker(pair: Pair) -> None:
+    topic = create_topic(pair.direct, partitions=2)
+    told = {}
+    for address in (pair.direct, pair.through):
+        with RawClient(address, "epochs") as raw:
+            client = SessionClient(raw, 12)
+            want_all(client, topic, 2)
+            said = []
+            client.poll(0)
+            session_id = client.id
+            client.epoch = 5
+            said.append(client.poll(0)[0].error_code)
+            client.poll(0)
+            client.id, client.epoch = session_id ^ 1, 1
+            said.append(client.poll(0)[0].error_code)
+            client.poll(0)
+            kept = client.id
+            client.epoch = -1
+            closing = client.poll(0)[0]
+            said.append((closing.error_code, closing.session_id, len(closing.partitions)))
+            client.id, client.epoch = kept, 2
+            said.append(client.poll(0)[0].error_code)
+            told[address] = said
+    assert told[pair.direct] == told[pair.through]
+    assert told[pair.through][0] == WRONG_EPOCH
+    assert told[pair.through][1] == NOT_FOUND
+
+
+def test_forgotten_and_added_partitions(pair: Pair) -> None:
+    topic = create_topic(pair.direct, partitions=4)
+    produce(pair.direct, topic, 4, 200)
+    truth = {partition: read_all(pair.direct, topic, partition=partition) for partition in range(4)}
+    draw = random.Random(5)
+    with RawClient(pair.through, "changing") as raw:
+        client = SessionClient(raw, 13)
+        key = want_all(client, topic, 4)
+        for _ in range(80):
+            chosen = draw.sample(range(4), draw.randint(1, 4))
+            client.want = {
+                (key, p): FetchPartition(key, p, -1, draw.choice([0, 5, 20]), -1, -1, 1 << 20) for p in chosen
+            }
+            response, frame = client.poll(20)
+            assert response.error_code == 0
+            assert {one.partition for one in response.partitions} <= set(chosen)
+            for one in response.partitions:
+                if one.end > one.start:
+                    assert frame[one.start : one.end] in truth[one.partition]
+
+
+def test_the_java_consumer_keeps_a_session_and_hits(pair: Pair) -> None:
+    topic = create_topic(pair.direct, partitions=8)
+    before = pair.sidecar.metrics()["forebay_fetch_partitions_total", "", "hit"]
+    writing = threading.Thread(target=produce, args=(pair.through, topic, 8, 1500, 0.004))
+    writing.start()
+    out = pair.broker.tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server",
+        pair.through,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        "1500",
+        "--timeout-ms",
+        "30000",
+    )
+    writing.join()
+    assert len(out.splitlines()) == 1500
+    metrics = pair.sidecar.metrics()
+    assert metrics["forebay_fetch_partitions_total", "", "hit"] > before
+    assert metrics["forebay_fetch_partitions_total", "session", "pass"] == 0
