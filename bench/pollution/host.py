@@ -141,7 +141,7 @@ def drop_pages(directory: Path) -> None:
 def sweep_up(directory: Path) -> list[str]:
     """Undo what a killed run left in `directory`, if that run is gone; what was undone."""
     undone = []
-    for image in directory.glob(f"{PREFIX}*.img"):
+    for image in directory.resolve().glob(f"{PREFIX}*.img"):  # losetup names whole paths
         if Path("/proc", image.stem.removeprefix(PREFIX)).exists():
             continue
         mount, slow = image.with_suffix(".mnt"), image.with_suffix(".slow")

@@ -24,7 +24,8 @@ import numpy as np
 
 from bench.pollution.arms import FOREBAY, PLAIN
 from bench.pollution.figures import latency_between, percentiles
-from bench.pollution.lab import BEHIND, MAIN, finish_load, start_load
+from bench.pollution.lab import BEHIND, LATE_S, MAIN, Crew
+from bench.pollution.phases import sleep_until
 from bench.pollution.series import NS, read_rows
 from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import lease_port
@@ -120,40 +121,24 @@ def _measure(ward: Ward, bootstrap: str, directory: Path) -> dict[str, Any]:
     start_ns = time.monotonic_ns() + int(JOIN_S * NS)
     sick_ns = start_ns + int(QUIET_S * NS)
     end_ns = sick_ns + int(SICK_S * NS)
-    log = directory / "load.log"
     times = ["--bootstrap", bootstrap, "--start-ns", str(start_ns), "--end-ns", str(end_ns)]
     crowd = ["crowding", *times, "--topic", ward.sick, "--producers", str(CROWD), "--rate", str(CROWD_RATE)]
-    processes = [start_load([*crowd, "--out", str(directory / "crowd")], log)]
-    for number in range(HEALTHY):
-        words = [
-            "producing",
-            *times,
-            "--topic",
-            ward.healthy,
-            "--client",
-            f"healthy-{number}",
-            "--size",
-            "1024",
-        ]
-        words += [
-            "--partitions",
-            "1",
-            "--rate",
-            str(HEALTHY_RATE),
-            "--out",
-            str(directory / f"healthy-{number}"),
-        ]
-        processes.append(start_load(words, log))
     beats: list[tuple[int, float]] = []
     heart = threading.Thread(target=beat, args=(bootstrap, start_ns, end_ns, beats), daemon=True)
-    try:
+    with Crew(directory / "load.log") as crew:
+        crew.start([*crowd, "--out", str(directory / "crowd")])
+        for number in range(HEALTHY):
+            words = ["producing", *times, "--topic", ward.healthy, "--client", f"healthy-{number}"]
+            words += ["--size", "1024", "--partitions", "1", "--rate", str(HEALTHY_RATE)]
+            crew.start([*words, "--out", str(directory / f"healthy-{number}")])
         heart.start()
-        time.sleep(max(0.0, (sick_ns - time.monotonic_ns()) / NS))
-        ward.marker.touch()
-        time.sleep(max(0.0, (end_ns - time.monotonic_ns()) / NS))
-    finally:
-        finish_load(processes, end_ns if time.monotonic_ns() >= end_ns else 0, log)
-        ward.marker.unlink(missing_ok=True)
+        try:
+            sleep_until(sick_ns)
+            ward.marker.touch()
+            sleep_until(end_ns)
+            crew.finish(LATE_S)
+        finally:
+            ward.marker.unlink(missing_ok=True)
     heart.join(LATE_MS / 1000 + 1)
     return build_isolation(directory, beats, start_ns, sick_ns, end_ns)
 

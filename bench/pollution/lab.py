@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -23,6 +23,7 @@ from bench.pollution.host import LIMITED, Disk, drop_pages, open_disk
 from bench.pollution.sampling import scan_diskstats
 from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import lease_port
+from tests.broker.process import die_with_parent
 from tests.broker.settings import HOST, Listener
 from tests.broker.topics import create_topic
 from tests.e2e.sidecar import Sidecar
@@ -42,6 +43,7 @@ OVERRIDES = {
 }
 CALM_UTIL, CALM_S, CALM_TIMEOUT_S = 0.1, 1.0, 90.0
 LATE_S = 25.0  # a load process may take this much longer than planned
+FILL_WITHIN_S = 1800.0
 
 
 class LoadFailed(RuntimeError):
@@ -76,9 +78,9 @@ class Lab:
         command = ["producing", "--bootstrap", self.broker.direct, "--topic", TOPIC, "--client", "fill"]
         command += ["--partitions", str(sizes.partitions), "--size", str(sizes.record_bytes)]
         command += ["--fill-bytes", str(sizes.backlog_bytes)]
-        process = start_load(command)
-        if process.wait() != 0:
-            raise LoadFailed("the backlog was not written")
+        with Crew(self.disk.mount / "fill.log") as crew:
+            crew.start(command)
+            crew.finish(FILL_WITHIN_S)
         reader = Consumer({"bootstrap.servers": self.broker.direct, "group.id": "ends"})
         self.ends = [
             reader.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)[1]
@@ -161,24 +163,38 @@ def disk_bytes(sizes: Sizes) -> int:
     return sizes.backlog_bytes + (24 << 30)
 
 
-def start_load(command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`python -m bench.pollution.<command>`."""
-    words = [sys.executable, "-m", f"bench.pollution.{command[0]}", *command[1:]]
-    if log is None:
-        return subprocess.Popen(words, cwd=ROOT)
-    with log.open("ab") as out:
-        return subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
+class Crew:
+    """The load processes of one arm. Leaving ends those that still run, whatever happened."""
 
+    def __init__(self, log: Path) -> None:
+        """`log`: where they write what they have to say."""
+        self._log = log
+        self._processes: list[subprocess.Popen[bytes]] = []
 
-def finish_load(processes: Sequence[subprocess.Popen[bytes]], end_ns: int, log: Path) -> None:
-    """Wait for them; whatever happens none is left. LoadFailed: one of them ended with an error."""
-    try:
-        for process in processes:
-            left_s = (end_ns - time.monotonic_ns()) / 1e9 + LATE_S
-            if process.wait(max(left_s, 1.0)) != 0:
-                raise LoadFailed(f"{process.args!r}\n{log.read_text(errors='replace')[-3000:]}")
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def start(self, command: Sequence[str]) -> None:
+        """`python -m bench.pollution.<command>`."""
+        words = [sys.executable, "-m", f"bench.pollution.{command[0]}", *command[1:]]
+        with self._log.open("ab") as out:
+            process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out, preexec_fn=die_with_parent)
+        self._processes.append(process)
+
+    def finish(self, within_s: float) -> None:
+        """Wait until all have written what they measured. LoadFailed: an error, or too late."""
+        deadline = time.monotonic() + within_s
+        for process in self._processes:
+            try:
+                code = process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                code = -1
+            if code != 0:
+                said = self._log.read_text(errors="replace")[-3000:]
+                raise LoadFailed(f"{process.args!r} ended with {code} (-1: too late)\n{said}")

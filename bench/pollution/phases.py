@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.pollution.lab import TOPIC, Lab, Way, finish_load, start_load
+from bench.pollution.lab import LATE_S, TOPIC, Crew, Lab, Way
 from bench.pollution.sampling import Sampler
 from bench.pollution.series import NS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOIN_S = 6.0  # until producers and groups stand ready
-LEAD_S = 0.5
+LEAD_S = 2.0  # until laggards stand ready
 
 
 class Timetable(NamedTuple):
@@ -57,21 +57,16 @@ def run_arm(lab: Lab, way: Way, directory: Path, *, with_pause: bool) -> Ran:
     times = plan_times(
         start_ns, sizes.quiet_s, sizes.polluted_s, sizes.paused_s if with_pause else 0.0, sizes.recover_s
     )
-    log = directory / "load.log"
-    processes = [start_load(_tail(way, times, n, directory), log) for n in range(1, sizes.groups + 1)]
-    processes.append(start_load(build_producer(lab, way, times.quiet, times.end, directory), log))
     scrape = way.sidecar.metrics if way.sidecar else None
     sampler = Sampler(lab.disk.name, lab.group.peek_page_cache_bytes, scrape)
-    try:
-        sampler.start()
-        _sleep_until(times.polluted - int(LEAD_S * 4 * NS))
-        processes.append(
-            start_load(build_laggards(lab, way, times.polluted, times.end, directory, skip=lab.skip), log)
-        )
-        _sleep_until(times.end)
-    finally:
-        finish_load(processes, times.end if time.monotonic_ns() >= times.end else 0, log)
-        sampler.stop()
+    with Crew(directory / "load.log") as crew, sampler:
+        for number in range(1, sizes.groups + 1):
+            crew.start(_tail(way, times, number, directory))
+        crew.start(build_producer(lab, way, times.quiet, times.end, directory))
+        sleep_until(times.polluted - int(LEAD_S * NS))
+        crew.start(build_laggards(lab, way, times.polluted, times.end, directory, skip=lab.skip))
+        sleep_until(times.end)
+        crew.finish(LATE_S)
     return Ran(times, directory, sampler)
 
 
@@ -111,5 +106,6 @@ def build_laggards(
     return [*command, "--skip", f"{skip:.3f}", "--out", str(directory / name)]
 
 
-def _sleep_until(at_ns: int) -> None:
+def sleep_until(at_ns: int) -> None:
+    """In ns of the monotonic clock."""
     time.sleep(max(0.0, (at_ns - time.monotonic_ns()) / 1e9))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def scan_diskstats(text: str, device: str, at_ns: int) -> DiskSample | None:
 
 
 class Sampler:
-    """Samples between `start` and `stop`."""
+    """Samples while it is entered."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Sampler:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """End, with a last scrape; nothing is appended any more."""
+    def __exit__(self, *_: object) -> None:
+        """With a last scrape; nothing is appended any more."""
         self._ended.set()
         self._thread.join()
         self._take_scrape(time.monotonic_ns())

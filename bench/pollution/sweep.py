@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.pollution.figures import disk_between, laggards_between
-from bench.pollution.lab import Lab, Way, finish_load, start_load
-from bench.pollution.phases import build_laggards, build_producer
+from bench.pollution.lab import LATE_S, Crew, Lab, Way
+from bench.pollution.phases import build_laggards, build_producer, sleep_until
 from bench.pollution.sampling import Sampler
 from bench.pollution.series import NS, read_rows
 
@@ -40,23 +40,17 @@ def run_sweep(lab: Lab, way: Way, directory: Path) -> list[Step]:
     start_ns = time.monotonic_ns() + int(2 * LEAD_S * NS)
     step_ns = int((STEP_S + LEAD_S) * NS)
     end_ns = start_ns + step_ns * len(SHARES)
-    log = directory / "load.log"
     sampler = Sampler(lab.disk.name, lab.group.peek_page_cache_bytes, None)
-    processes = [start_load(build_producer(lab, way, start_ns, end_ns, directory), log)]
-    try:
-        sampler.start()
+    with Crew(directory / "load.log") as crew, sampler:
+        crew.start(build_producer(lab, way, start_ns, end_ns, directory))
         for number, share in enumerate(SHARES):
             begin = start_ns + number * step_ns + int(LEAD_S * NS)
             name, rate = f"step-{number}", share * sizes.read_limit
-            command = build_laggards(
-                lab, way, begin, begin + int(STEP_S * NS), directory, rate, name, number / len(SHARES)
-            )
-            time.sleep(max(0.0, (begin - time.monotonic_ns()) / NS - LEAD_S))
-            processes.append(start_load(command, log))
-        time.sleep(max(0.0, (end_ns - time.monotonic_ns()) / NS))
-    finally:
-        sampler.stop()
-        finish_load(processes, end_ns, log)
+            step_end, skip = begin + int(STEP_S * NS), number / len(SHARES)
+            sleep_until(begin - int(LEAD_S * NS))
+            crew.start(build_laggards(lab, way, begin, step_end, directory, rate, name, skip))
+        sleep_until(end_ns)
+        crew.finish(LATE_S)
     steps = []
     for number, share in enumerate(SHARES):
         begin = start_ns + number * step_ns + int((LEAD_S + UNCOUNTED_S) * NS)
