@@ -7,8 +7,9 @@ window, never on one sample; it grows only on windows in which it was used.
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
 take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
 share. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
-for followers, at whatever concurrency, keeps its slots. The latency without a queue is not known, it is the
-least window of the last minute or two, measured anew by a short dip (as BBR does for its round-trip time).
+for followers, at whatever concurrency, keeps its slots. While one request is stuck, only the floor is let in.
+The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
+short dip (as BBR does for its round-trip time).
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from typing import Protocol
 class Limit(Protocol):
     """What a queue asks of its limit."""
 
-    def slots_at(self, now_s: float) -> int:
-        """Requests that may be in service."""
+    def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
+        """Requests that may be in service, the oldest of which has been unanswered for `oldest_s`."""
         ...
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
@@ -40,7 +41,7 @@ class FixedLimit:
             raise ValueError(f"a limit of {slots} slots lets nothing through")
         self._slots = slots
 
-    def slots_at(self, now_s: float) -> int:
+    def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
         """The number."""
         return self._slots
 
@@ -54,6 +55,13 @@ class FixedLimit:
 
 DROPPED_SHRINKS = 0.7
 SHRINKS_AT_MOST = 0.5  # in one window
+SLOW_S = (
+    0.1  # a quiet latency above this: each slot is a handler lost for so long, so they are granted with care
+)
+SLOW_TOLERANCE = 1.5
+STALLED_TIMES = 10.0  # the quiet latency, and the request is stuck; between these two
+STALLED_LEAST_S, STALLED_MOST_S = 0.05, 0.5
+QUIET_ASSUMED_S = 0.025  # until the quiet latency is known
 DIP_SAMPLES = 3  # a dip costs throughput: it ends with fewer samples than a window
 DIP_MAX_WINDOWS = 3  # of `window_max_s`: the old requests are to finish, and a few new ones
 
@@ -103,11 +111,21 @@ class AdaptiveLimit:
         self._sum_s = 0.0
         self._windows = self._dips = self._shrunk = 0
 
-    def slots_at(self, now_s: float) -> int:
-        """Requests that may be in service; the floor while a dip lasts, at most three `window_max_s`."""
+    def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
+        """Requests that may be in service; the floor while a dip lasts, at most three `window_max_s`, and while
+        the oldest is stuck: latencies tell of a disk that hangs only after its requests were answered, and by
+        then they would all be there.
+        """
         if self._dip_until_s is not None and now_s < self._dip_until_s:
             return self.rule.floor
+        if oldest_s > self._stuck_after_s():
+            return self.rule.floor
         return int(self._limit)
+
+    def _stuck_after_s(self) -> float:
+        quiet_s = QUIET_ASSUMED_S if self._quiet_s is None else self._quiet_s
+        after_s = min(max(STALLED_TIMES * quiet_s, STALLED_LEAST_S), STALLED_MOST_S)
+        return max(after_s, self.rule.tolerance * quiet_s)
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
         """See `Limit`. Latencies of waiting (long polls, followers) do not belong here."""
@@ -145,8 +163,10 @@ class AdaptiveLimit:
             return
         if self._measures_quiet(now_s, mean_s, used) or self._quiet_s is None:
             return
-        gradient = max(SHRINKS_AT_MOST, min(1.0, self.rule.tolerance * self._quiet_s / mean_s))
-        wanted = self._limit * gradient + sqrt(self._limit)
+        is_slow = self._quiet_s > SLOW_S
+        tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
+        gradient = max(SHRINKS_AT_MOST, min(1.0, tolerance * self._quiet_s / mean_s))
+        wanted = self._limit * gradient + (1 if is_slow else sqrt(self._limit))
         if wanted > self._limit and used < int(self._limit) / 2:
             return
         self._shrunk += wanted < self._limit
@@ -174,6 +194,11 @@ class AdaptiveLimit:
         self._sum_s = 0.0
 
     def _believe(self, now_s: float, quiet_s: float) -> None:
+        """A quiet latency that has become long, and much longer than it was: whether it is one that concurrency
+        lengthens is found out from the floor, not from slots that were granted for a fast one.
+        """
+        if self._quiet_s is not None and quiet_s > max(SLOW_S, self.rule.tolerance * self._quiet_s):
+            self._limit = float(self.rule.floor)
         self._quiet_s = quiet_s
         self._dip_until_s = self._drained_s = None
         self._quiet_until_s = now_s + self.rule.quiet_for_s

@@ -43,7 +43,7 @@ class State(Enum):
 @dataclass(frozen=True, slots=True)
 class QueueRule:
     """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. `lingering_polls` and
-    `lingering_acks_per_slot` bound the requests that are unanswered after their early release.
+    `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their early release.
     """
 
     data_queues: int = 16
@@ -52,7 +52,7 @@ class QueueRule:
     max_wait_s: float = 1.0
     release_after_s: float = 0.5
     lingering_polls: int = 10_000
-    lingering_acks_per_slot: float = 1.0
+    lingering_acks_per_slot: float = 0.25
 
     def __post_init__(self) -> None:
         if self.data_queues < 1 or self.max_waiting < 0 or self.max_waiting_bytes < 0:
@@ -66,6 +66,7 @@ class Ticket:
 
     __slots__ = (
         "holds_slot",
+        "is_measured",
         "item",
         "lane",
         "never_refused",
@@ -77,7 +78,15 @@ class Ticket:
     )
 
     def __init__(
-        self, item: Any, queue: int, size_bytes: int, now_s: float, lane: Hashable, waits: Waits, never: bool
+        self,
+        item: Any,
+        queue: int,
+        size_bytes: int,
+        now_s: float,
+        lane: Hashable,
+        waits: Waits,
+        never: bool,
+        is_measured: bool,
     ) -> None:
         self.item = item
         self.queue = queue
@@ -85,6 +94,7 @@ class Ticket:
         self.lane = lane
         self.waits = waits
         self.never_refused = never
+        self.is_measured = is_measured
         self.since_s = now_s  # offered, then admitted
         self.state = State.WAITING
         self.holds_slot = False
@@ -102,18 +112,24 @@ class _Queue:
 
     __slots__ = (
         "admitted", "aging", "canceled", "expired", "in_use", "limit", "lingering", "refusable", "refused",
-        "released", "waiting", "waiting_bytes",
+        "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.in_use = 0
+        self.serving: OrderedDict[Ticket, None] = OrderedDict()  # measured and unanswered, the oldest first
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
         self.waiting_bytes = 0
         self.aging: dict[Waits, OrderedDict[Ticket, None]] = {w: OrderedDict() for w in Waits}
         self.lingering = dict.fromkeys(Waits, 0)
         self.admitted = self.refused = self.expired = self.canceled = self.released = 0
+
+    def slots_at(self, now_s: float) -> int:
+        """By the limit, which also looks at how long the oldest one has been unanswered."""
+        oldest = next(iter(self.serving), None)
+        return self.limit.slots_at(now_s, now_s - oldest.since_s if oldest is not None else 0.0)
 
 
 class Queues:
@@ -135,16 +151,18 @@ class Queues:
         lane: Hashable = None,
         waits: Waits = Waits.NOTHING,
         never_refused: bool = False,
+        is_measured: bool = True,
     ) -> Ticket:
         """A request arrives; its ticket is ADMITTED, WAITING or REFUSED. `lane`: whose order it keeps, None
-        for none. One request larger than `max_waiting_bytes` may wait where nothing else does.
+        for none. One request larger than `max_waiting_bytes` may wait where nothing else does. `is_measured`:
+        the limit learns from how long it takes.
         """
         waiting_in = self._lanes.get(lane) if lane is not None else None
         if waiting_in is not None:
             queue = waiting_in[0]
-        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, never_refused)
+        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, never_refused, is_measured)
         line = self._queues[queue]
-        if not line.waiting and line.in_use < line.limit.slots_at(now_s):
+        if not line.waiting and line.in_use < line.slots_at(now_s):
             self._admit(line, ticket, now_s)
         elif never_refused or self._has_room(line, size_bytes):
             self._wait(line, ticket)
@@ -185,10 +203,12 @@ class Queues:
         line.admitted += 1
         if ticket.waits is not Waits.NOTHING:
             line.aging[ticket.waits][ticket] = None
+        if ticket.is_measured and ticket.waits is not Waits.POLL:
+            line.serving[ticket] = None
 
     def _admit_waiting(self, line: _Queue, now_s: float) -> list[Ticket]:
         admitted = []
-        while line.waiting and line.in_use < line.limit.slots_at(now_s):
+        while line.waiting and line.in_use < line.slots_at(now_s):
             ticket = next(iter(line.waiting))
             self._leave(line, ticket, State.ADMITTED)
             self._admit(line, ticket, now_s)
@@ -200,15 +220,16 @@ class Queues:
     ) -> list[Ticket]:
         """An admitted request was answered or given up; whom that admits. `latency_s`: of its service, or
         None where that is not known or not the broker's; `ok` False is a time-out or a drop of the broker's.
-        One released early is not a sample again.
         """
         line = self._queues[ticket.queue]
         if ticket.state is not State.ADMITTED:
             raise ValueError(f"a ticket that is {ticket.state.value} cannot finish")
+        line.serving.pop(ticket, None)
+        is_served = ticket.is_measured and (ticket.holds_slot or ticket.waits is Waits.ACKS)
+        if is_served and (latency_s is not None or not ok):
+            lasted_s = now_s - ticket.since_s if latency_s is None else latency_s
+            line.limit.sample(now_s, lasted_s, line.in_use, ok)
         if ticket.holds_slot:
-            if latency_s is not None or not ok:
-                lasted_s = now_s - ticket.since_s if latency_s is None else latency_s
-                line.limit.sample(now_s, lasted_s, line.in_use, ok)
             self._give_back(line, ticket)
         else:
             line.lingering[ticket.waits] -= 1
@@ -228,21 +249,17 @@ class Queues:
         line = self._queues[ticket.queue]
         if not ticket.holds_slot or not self._may_linger(line, ticket.waits, now_s):
             return []
-        self._release(line, ticket, now_s)
+        self._release(line, ticket)
         return self._admit_waiting(line, now_s)
 
     def _may_linger(self, line: _Queue, waits: Waits, now_s: float) -> bool:
         if waits is Waits.POLL:
             return line.lingering[waits] < self.rule.lingering_polls
-        bound = self.rule.lingering_acks_per_slot * line.limit.slots_at(now_s)
+        bound = max(int(self.rule.lingering_acks_per_slot * line.slots_at(now_s)), 1)
         return waits is Waits.ACKS and line.lingering[waits] < bound
 
-    def _release(self, line: _Queue, ticket: Ticket, now_s: float) -> None:
-        """An acks=all wait counts as a sample of at least so long: a disk that slows down shrinks the limit
-        although its requests are released; waiting for followers, at any concurrency alike, does not.
-        """
-        if ticket.waits is Waits.ACKS:
-            line.limit.sample(now_s, now_s - ticket.since_s, line.in_use, True)
+    def _release(self, line: _Queue, ticket: Ticket) -> None:
+        """What it says of the limit it says when it is answered."""
         self._give_back(line, ticket)
         line.lingering[ticket.waits] += 1
         line.released += 1
@@ -254,7 +271,7 @@ class Queues:
                 oldest = next(iter(aging))
                 if oldest.since_s + self.rule.release_after_s > now_s:
                     break
-                self._release(line, oldest, now_s)
+                self._release(line, oldest)
 
     def cancel(self, ticket: Ticket, now_s: float) -> list[Ticket]:
         """The client went away; whom that admits. An admitted request whose link is closed with it gives its
@@ -323,7 +340,7 @@ class Queues:
         """Per queue (CONTROL is -1): present numbers and totals since start."""
         return {
             index: {
-                "slots": line.limit.slots_at(now_s),
+                "slots": line.slots_at(now_s),
                 "in_use": line.in_use,
                 "waiting": len(line.waiting),
                 "waiting_bytes": line.waiting_bytes,

@@ -161,11 +161,22 @@ def test_what_does_not_wait_on_purpose_keeps_its_slot():
     assert slow.holds_slot
 
 
-def test_an_acks_all_wait_counts_as_a_sample_of_at_least_so_long():
+def test_an_acks_all_wait_counts_as_a_sample_when_it_is_answered_though_its_slot_is_free():
     queues, limits = make(release_after_s=0.5)
-    offer(queues, "acks=all", waits=Waits.ACKS)
+    ticket = offer(queues, "acks=all", waits=Waits.ACKS)
     queues.turn(0.6)
-    assert limits[0].samples == [(0.6, 1, True)]
+    assert (limits[0].samples, queues.statistics(0.6)[0]["in_use"]) == ([], 0)
+    queues.finished(ticket, 3.0, 2.5)
+    assert limits[0].samples == [(2.5, 0, True)]
+
+
+def test_reads_and_polls_say_nothing_of_the_limit():
+    queues, limits = make(release_after_s=0.5)
+    read = offer(queues, "read", is_measured=False)
+    poll = offer(queues, "poll", waits=Waits.POLL, is_measured=False)
+    queues.finished(read, 3.0, 3.0)
+    queues.finished(poll, 3.0, 3.0)
+    assert limits[0].samples == []
 
 
 def test_acks_all_waits_beyond_their_share_of_the_limit_keep_their_slots():

@@ -1,0 +1,115 @@
+"""Queues and limits of the default configuration before a model broker whose log is sick.
+
+`Model` has the handler threads that all topics share. A request of the sick topic holds one while it waits for the log,
+which works on one request at a time (UnifiedLog's lock around append and flush).
+"""
+
+from heapq import heappop, heappush
+
+import pytest
+
+from isolation.queues import QueueRule, Queues, State, Waits
+from proxy.config_isolation import Isolation
+from proxy.gate import build_limit
+
+HANDLERS = 8
+PRODUCERS, THINK_S = 16, 0.2
+CONFIG = Isolation()
+
+
+class Model:
+    """Producers of one topic, each with one acks=all request at a time, before a broker; time jumps to what is next."""
+
+    def __init__(self, service_s):
+        rule = QueueRule(2, max_wait_s=CONFIG.max_queue_wait_s, release_after_s=CONFIG.release_after_s)
+        self.queues = Queues(rule, build_limit(CONFIG.control_slots), lambda: build_limit(CONFIG.data_slots))
+        self.service_s = service_s
+        self.now_s = self.free_s = 0.0
+        self.number = 0
+        self.events = []
+        self.at_broker = self.refused = self.answered = 0
+        self.most = []  # (when, requests at the broker)
+
+    def at(self, when_s, what, *args):
+        self.number += 1
+        heappush(self.events, (when_s, self.number, what, args))
+
+    def send(self):
+        ticket = self.queues.offer(None, queue=0, size_bytes=1, now_s=self.now_s, waits=Waits.ACKS)
+        if ticket.state is State.ADMITTED:
+            self.go([ticket])
+        elif ticket.state is State.REFUSED:
+            self.refuse([ticket])
+        self.look()
+
+    def go(self, tickets):
+        for ticket in tickets:
+            self.at_broker += 1
+            self.most.append((self.now_s, self.at_broker))
+            self.free_s = max(self.free_s, self.now_s) + self.service_s(self.now_s)
+            self.at(self.free_s, self.answer, ticket, self.now_s)
+
+    def answer(self, ticket, sent_s):
+        self.at_broker -= 1
+        self.answered += 1
+        self.go(self.queues.finished(ticket, self.now_s, self.now_s - sent_s))
+        self.at(self.now_s + THINK_S, self.send)
+        self.look()
+
+    def refuse(self, tickets):
+        self.refused += len(tickets)
+        for _ in tickets:
+            self.at(self.now_s + 0.1, self.send)
+
+    def look(self):
+        turn = self.queues.turn(self.now_s)
+        self.refuse(turn.expired)
+        self.go(turn.admitted)
+        due_s = self.queues.next_due_s(self.now_s)
+        if due_s is not None:
+            self.at(max(due_s, self.now_s + 0.001), self.tick, due_s)
+
+    def tick(self, due_s):
+        if self.queues.next_due_s(self.now_s) == due_s or due_s <= self.now_s:
+            turn = self.queues.turn(self.now_s)
+            self.refuse(turn.expired)
+            self.go(turn.admitted)
+
+    def run(self, until_s):
+        while self.events and self.events[0][0] < until_s:
+            self.now_s, _, what, args = heappop(self.events)
+            what(*args)
+
+    def most_at_broker(self, from_s):
+        return max(count for when_s, count in self.most if when_s >= from_s)
+
+
+def started(service_s):
+    model = Model(service_s)
+    for index in range(PRODUCERS):
+        model.at(index * THINK_S / PRODUCERS, model.send)
+    return model
+
+
+@pytest.mark.parametrize("sick_s", [0.1, 0.3, 1.0, 3.0])
+def test_a_log_that_becomes_sick_leaves_handlers_to_others(sick_s):
+    model = started(lambda now_s: 0.002 if now_s < 30 else sick_s)
+    model.run(200)
+    assert model.most_at_broker(30) <= HANDLERS - 2
+    assert model.answered > 100 / sick_s / 2, "the sick topic gets on as fast as its log does"
+
+
+def test_a_healthy_log_refuses_nobody_and_keeps_its_slots():
+    model = started(lambda _now: 0.002)
+    model.run(200)
+    assert model.refused == 0
+    assert model.answered > 200 * PRODUCERS / (THINK_S + 0.05)
+
+
+def test_it_recovers():
+    model = started(lambda now_s: 1.0 if 30 < now_s < 60 else 0.002)
+    model.run(70)
+    refused, answered = model.refused, model.answered
+    model.run(100)
+    assert model.refused == refused
+    assert model.answered - answered > 30 * PRODUCERS / (THINK_S + 0.05)
