@@ -116,4 +116,9 @@ def measure(arena_bytes: int = 256 * MIB) -> list[tuple[str, str, str]]:
             youngest = statistics.quantiles(horizons, n=100)[0]
             rows.append(("... evicted at an age of", f"{youngest:.0%} of the arena or more (p1)", ""))
         cache.close()
+        observing = BlockCache(arena_bytes, observe=True)
+        fill(observing, load, 1.5)
+        share = observing.resident_bytes / arena_bytes
+        rows.append(("... an observing cache takes", f"{share:.1%} of the arena", ""))
+        observing.close()
     return rows
