@@ -49,7 +49,7 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ("miss", "unproven"): "stored, but no answer of the broker covers it yet",
     ("miss", "epoch"): "the lease has expired, the broker answered an error, or the leader epoch is another",
     ("miss", "unauthorized-yet"): "the broker has not yet answered this connection's own Fetch of the topic",
-    ("miss", "transaction"): "read_committed on a partition that has seen a transaction",
+    ("miss", "transaction"): "read_committed, where it is not known which transactions were aborted",
     ("miss", "pending"): "named empty while its read was under way or delayed; counted when it is delivered",
     ("miss", "refused"): "answered empty: its queue toward the broker was full, or a quota was used up",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",

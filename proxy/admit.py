@@ -89,8 +89,6 @@ def admit_produced(
     partition, sent = forwarded.partition, forwarded.batch
     plan = plan_produced(forwarded, acknowledged)
     broker.counters.produce_batches[plan] += 1
-    if sent.attributes and batch.is_transactional(sent.attributes):
-        partition.truth.saw_transactional(acknowledged.base_offset + sent.record_count - 1)
     if plan not in ("store", "sample"):
         return False
     stamped, start = _stamp(partition, forwarded, acknowledged, frame)
@@ -109,6 +107,8 @@ def admit_produced(
         return False
     partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
     _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
+    placed = sent._replace(base_offset=acknowledged.base_offset, last_offset=last_offset)
+    partition.transactions.observed(stamped, [placed], acknowledged.base_offset, last_offset + 1)
     return True
 
 
@@ -152,8 +152,8 @@ def admit_fetched(
     """
     truth = partition.truth
     for fetched in batches:
-        if fetched.attributes:
-            _note_attributes(partition, fetched)
+        if fetched.attributes & CODEC_MASK == ZSTD:
+            partition.zstd = True
         _compare(broker, partition, fetched, frame, is_young=source != "client")
     covers_from = min(asking.fetch_offset, batches[0].base_offset)
     first = _first_to_enter(broker, partition, answered, batches, covers_from)
@@ -168,13 +168,6 @@ def admit_fetched(
     _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, entered_by)
     if at_tail:  # also where the arena could not take a batch: the watch must not ask for it again and again
         partition.tail = max(partition.tail, batches[-1].last_offset + 1)
-
-
-def _note_attributes(partition: Partition, fetched: Batch) -> None:
-    if batch.is_transactional(fetched.attributes) or batch.is_control(fetched.attributes):
-        partition.truth.saw_transactional(fetched.last_offset)
-    if fetched.attributes & CODEC_MASK == ZSTD:
-        partition.zstd = True
 
 
 def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame, is_young: bool) -> None:

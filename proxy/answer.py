@@ -151,7 +151,13 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         return _empty(record, looked)
     budget.hits.append(hit)
     budget.take(hit.size_bytes)
-    return _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)
+    answer = _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)
+    if record.request.isolation_level == READ_COMMITTED:
+        end_offset = min(hit.next_offset, looked.limit_offset)  # the plan's: up to there it is known
+        aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
+        assert aborted is not None
+        return answer._replace(aborted=aborted)
+    return answer
 
 
 def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
@@ -181,5 +187,5 @@ def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
     if looked.partition is not None and (looked.nameable or looked.look not in HARD):
         truth = looked.partition.truth
-        offsets = (truth.high_watermark, truth.last_stable_offset, truth.log_start_offset)
+        offsets = (truth.high_watermark, looked.partition.last_stable_offset(), truth.log_start_offset)
     return FetchAnswer(looked.asked.topic, looked.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0)

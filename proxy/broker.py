@@ -70,7 +70,9 @@ class Broker:
         self.responses = Bound(config.limits.response_memory_bytes)
         self.topics = Topics()
         self.age_clock = AgeClock()
-        self.partitions = Partitions(cache, 2 * config.limits.watched_partitions)
+        self.partitions = Partitions(
+            cache, 2 * config.limits.watched_partitions, config.cache.transactions_per_partition
+        )
         self.watch = Watch(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
@@ -139,6 +141,7 @@ class Broker:
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
         """Drop what is stored of `partition` at or above `from_offset`."""
         self.cache.truncate(partition.slot, from_offset)
+        partition.transactions.truncate(from_offset)
         self.counters.invalidations[reason] += 1
         partition.tail = min(partition.tail, from_offset) if partition.has_stored(self.cache) else -1
         if partition.produced_from >= from_offset:

@@ -141,6 +141,13 @@ class Cache(Section):
         le=0.1,
         description="How long a fetch waits at a gap for its bytes before it is a miss.",
     )
+    transactions_per_partition: Count = Field(
+        default=2000,
+        ge=16,
+        le=1_000_000,
+        description="Transactions kept of each partition, open and aborted ones apart, about 200 bytes each; of "
+        "history beyond them read_committed consumers are told by the broker.",
+    )
 
 
 class Limits(Section):

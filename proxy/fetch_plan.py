@@ -1,9 +1,8 @@
 """What memory can say to each partition of a Fetch. Decides, without effect.
 
-read_committed is served where certainly no part of a transaction is: LSO = HW, no transactional or control
-batch seen from the fetch offset on, and nothing below the HW unseen. A transaction that the answer would have
-to list has its marker at or after the fetch offset (TransactionIndex.collectAbortedTxns); that marker lies
-below the HW, so it is stored, and was seen.
+read_committed reads up to the last stable offset (LSO), and only as far as the aborted transactions of what it
+reads are known (`Transactions.listed_end`); at the LSO it waits, whatever lies between it and the HW. What is not
+known there is on its way while the watch stands at the tail below the HW: a marker comes by no other way.
 
 Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one
 look. It must not know links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
@@ -14,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from proxy.truth import NO_EPOCH
+from proxy.truth import NO_EPOCH, NO_OFFSET
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
@@ -33,7 +32,7 @@ class Look(Enum):
     READY = "ready"
     """Readable bytes are in memory, under a lease."""
     TAIL = "tail"
-    """The offset is where the next record will be."""
+    """The offset is where the next record will be; for read_committed also any other from the LSO to the HW."""
     GAP = "gap"
     """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them.
     """
@@ -110,31 +109,40 @@ def plan_partition(
         return Looked(asked, partition, Look.ASK, "unproven", -1)
     if not {asked.current_leader_epoch, asked.last_fetched_epoch} <= {NO_EPOCH, truth.epoch}:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
-    if offset < truth.log_start_offset or not _may_be_stored(cache, partition, offset):
-        limit = truth.readable_end(isolation_level == READ_COMMITTED)
+    committed = isolation_level == READ_COMMITTED
+    limit = partition.readable_end(committed)
+    is_at_end = 0 <= limit <= offset <= truth.high_watermark
+    if offset < truth.log_start_offset or not (is_at_end or _may_be_stored(cache, partition, offset)):
         nameable = truth.log_start_offset <= offset <= limit
         return Looked(
             asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
         )
     if not truth.has_lease(now) or truth.unchecked:
         return Looked(asked, partition, Look.ASK, "epoch", -1)
-    committed = isolation_level == READ_COMMITTED
-    if committed and (
-        truth.last_stable_offset < truth.high_watermark or offset <= truth.last_transactional_offset
-    ):
-        return Looked(asked, partition, Look.MISS, "transaction", -1)
-    if committed and partition.tail < truth.high_watermark:
-        return Looked(asked, partition, Look.GAP, "hole", truth.readable_end(True))
-    limit = truth.readable_end(committed)
-    if offset == limit:
+    if is_at_end:
         return Looked(asked, partition, Look.TAIL, "", limit)
     if offset > limit:
         return Looked(asked, partition, Look.ASK, "unproven", limit)
     if cache.contiguous_end(partition.slot, offset) > offset:
+        if committed:
+            return _plan_committed(asked, partition, limit)
         return Looked(asked, partition, Look.READY, "", limit)
     if offset >= partition.tail:
         return Looked(asked, partition, Look.GAP, "hole", limit)
     return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
+
+
+def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> Looked:
+    """What read_committed may have of stored bytes below the LSO."""
+    transactions, offset = partition.transactions, asked.fetch_offset
+    listed_end = transactions.listed_end(offset)
+    if listed_end > offset:
+        return Looked(asked, partition, Look.READY, "", min(limit, listed_end))
+    is_coming = (
+        NO_OFFSET < transactions.known_from <= offset
+        and partition.tail <= transactions.end < partition.truth.high_watermark
+    )
+    return Looked(asked, partition, Look.GAP if is_coming else Look.MISS, "transaction", limit)
 
 
 def _may_be_stored(cache: BlockCache, partition: Partition, offset: int) -> bool:

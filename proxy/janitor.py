@@ -53,7 +53,7 @@ class Janitor:
             self._tend_links,
         ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
-            parts.append(self._forget_idle)
+            parts += [self._forget_idle, self._forget_transactions]
         for part in parts:
             try:
                 part(now)
@@ -89,6 +89,13 @@ class Janitor:
                 link.lane.tick(now)
                 if len(link.reads):
                     link.reads.drop_old(now)
+
+    def _forget_transactions(self, _now: float) -> None:
+        """Nobody is told of aborted transactions below what memory holds."""
+        for partition in self._broker.partitions:
+            if partition.transactions.holds_any:
+                evicted_end = self._broker.cache.edges(partition.slot, 0).evicted_end
+                partition.transactions.forget_before(evicted_end)
 
     def _forget_idle(self, now: float) -> None:
         for partition in list(self._broker.partitions):

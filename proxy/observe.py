@@ -2,7 +2,8 @@
 
 Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
 It must not know where the answer goes. Invariants: nothing is stored from an answer that does not belong to
-the proven leader epoch; waiters are woken once an answer, after all of it has been learned.
+the proven leader epoch; waiters are woken once an answer, after all of it has been learned; transactions see an
+answer's batches before its LSO, which would begin their run anew behind them.
 """
 
 from __future__ import annotations
@@ -117,12 +118,13 @@ def _learn(
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
     if answered.end > answered.start:
         _store(broker, partition, asking, answered, frame, source)
+    partition.transactions.shown(
+        answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
+    )
     admit.settle(partition, lapsed)
     grew = truth.high_watermark > before
     if grew:
         partition.news_at = broker.now()
-    if answered.last_stable_offset < answered.high_watermark:
-        truth.saw_transactional(answered.high_watermark - 1)
     return True
 
 
@@ -173,12 +175,13 @@ def _diverged(broker: Broker, partition: Partition, end_offset: int) -> None:
 
 def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
     """A newer leader epoch is proven: what was not below the old HW was never proven visible and goes; the
-    rest is checked first.
+    rest is checked first. Of transactions all goes: what is seen but not stored is in no check.
     """
     truth = partition.truth
     if learned is Learned.NEW_EPOCH:
         log.info("%r is in leader epoch %d", partition, truth.epoch)
         broker.invalidate(partition, max(truth.end_before, 0), "epoch")
+        partition.transactions.truncate(0)
     truth.unchecked = partition.has_stored(broker.cache)
 
 
@@ -213,3 +216,5 @@ def _store(
         partition.old_format = True
         return
     admit.admit_fetched(broker, partition, asking, answered, frame, batches, source)
+    covers_from = min(asking.fetch_offset, batches[0].base_offset)
+    partition.transactions.observed(frame, batches, covers_from, batches[-1].last_offset + 1)

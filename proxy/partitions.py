@@ -1,8 +1,8 @@
 """Every partition this process knows, by topic id and by topic name.
 
-Owns the table and its bound. It must not know sockets. Invariants: one `Partition` per (topic id, index); a
-topic re-created under its name has another id, so other partitions; what nobody used for a while is forgotten
-and its blocks are dropped.
+Owns the table and its bound, and what of a partition is for whom to read. It must not know sockets. Invariants:
+one `Partition` per (topic id, index); a topic re-created under its name has another id, so other partitions; what
+nobody used for a while is forgotten and its blocks are dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from blockcache.cache import PartitionsFull
 from proxy.producers import ProducerLedger
+from proxy.transactions import Transactions
 from proxy.truth import Truth
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from proxy.topics import Topic
+
+HOLE_PATIENCE_S = 1.0
+"""How long transactions wait for bytes that nobody may ever ask for (`Transactions`)."""
 
 
 class Waiter(Protocol):
@@ -47,16 +51,18 @@ class Partition:
         "stand_at",
         "tail",
         "topic",
+        "transactions",
         "truth",
         "wanted_at",
         "zstd",
     )
 
-    def __init__(self, topic: Topic, index: int, slot: int) -> None:
+    def __init__(self, topic: Topic, index: int, slot: int, transactions: Transactions) -> None:
         self.topic = topic
         self.index = index
         self.slot = slot
         self.truth = Truth()
+        self.transactions = transactions
         self.producers = ProducerLedger()
         self.parked: dict[Waiter, None] = {}
         self.covered = 0
@@ -82,6 +88,19 @@ class Partition:
             return self.stand_at
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
 
+    def last_stable_offset(self) -> int:
+        """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that was
+        shown in this epoch. -1 unknown.
+        """
+        high_watermark = self.truth.high_watermark
+        shown = min(self.truth.last_stable_offset, high_watermark)
+        followed = self.transactions.last_stable_offset(high_watermark)
+        return shown if followed is None else max(shown, followed)
+
+    def readable_end(self, read_committed: bool) -> int:
+        """First offset that a consumer of this isolation may not read yet."""
+        return self.last_stable_offset() if read_committed else self.truth.high_watermark
+
     def has_stored(self, cache: BlockCache) -> bool:
         """Whether any batch of the partition is stored."""
         start, end = cache.tail(self.slot)
@@ -92,13 +111,16 @@ class Partition:
 
 
 class Partitions:
-    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass)."""
+    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass).
+    `transactions_limit` bounds what is kept of one partition's transactions.
+    """
 
-    __slots__ = ("_by_key", "cache", "limit", "refused")
+    __slots__ = ("_by_key", "cache", "limit", "refused", "transactions_limit")
 
-    def __init__(self, cache: BlockCache, limit: int) -> None:
+    def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache
         self.limit = limit
+        self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}
 
@@ -125,7 +147,8 @@ class Partitions:
             except PartitionsFull:
                 self.refused += 1
                 return None
-            partition = self._by_key[key] = Partition(topic, index, slot)
+            transactions = Transactions(self.transactions_limit, HOLE_PATIENCE_S)
+            partition = self._by_key[key] = Partition(topic, index, slot, transactions)
         return partition
 
     def forget(self, partition: Partition) -> None:

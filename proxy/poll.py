@@ -220,5 +220,13 @@ class Poll:
             if partition is None or partition.truth.epoch != asking.current_leader_epoch:
                 continue
             partition.truth.renew(lease_until)
-            if partition.truth.last_stable_offset < partition.truth.high_watermark:
+            if _may_have_moved(partition):
                 self._broker.watch.ask(partition, None)
+
+
+def _may_have_moved(partition: Partition) -> bool:
+    """Whether the LSO may be another than is known here, although HW and log start are as shown: it is below the
+    HW, and not everything up there was seen.
+    """
+    high_watermark = partition.truth.high_watermark
+    return partition.transactions.end < high_watermark and partition.last_stable_offset() < high_watermark

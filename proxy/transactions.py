@@ -97,6 +97,11 @@ class Transactions:
         """Where the contiguous run ends: the next offset to be observed; -1 while there is no run."""
         return self._end
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether a transaction is open, or an aborted one is kept."""
+        return bool(self._open or self._aborted)
+
     def statistics(self) -> TransactionStatistics:
         """Sizes, each within its bound."""
         events = sum(len(piece.events) for piece in self._pieces)
@@ -107,10 +112,12 @@ class Transactions:
     def shown(
         self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now_s: float
     ) -> None:
-        """The broker showed these in one answer to a successful Fetch that is not older than the last
-        truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
-        start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
+        """The broker showed these in one answer to a successful Fetch that is not older than the last truncation.
+        The run begins at the LSO where there is none, or none of use. An LSO that is the log start proves
+        nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset). Of one above the
+        HW only the HW counts (`Truth.learn`).
         """
+        last_stable_offset = min(last_stable_offset, high_watermark)
         self.advance_start(log_start_offset)
         self._deliver(high_watermark)
         self._shown = max(self._shown, last_stable_offset)
@@ -175,6 +182,14 @@ class Transactions:
             known = max(known, min(unstable, next(iter(self._open.values()), self._end)))
         return None if known == NO_OFFSET else min(high_watermark, known)
 
+    def listed_end(self, fetch_offset: int) -> int:
+        """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell of any
+        batch, `fetch_offset`.
+        """
+        if self._known_from == NO_OFFSET or fetch_offset < self._known_from:
+            return fetch_offset
+        return max(fetch_offset, min(self._end, next(iter(self._open.values()), self._end)))
+
     def aborted(self, fetch_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
         """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset,
         end_offset) may belong to, in the order of the markers; None where that is not known
@@ -182,9 +197,7 @@ class Transactions:
         """
         if end_offset <= fetch_offset:
             return []
-        if self._known_from == NO_OFFSET or fetch_offset < self._known_from or end_offset > self._end:
-            return None
-        if next(iter(self._open.values()), end_offset) < end_offset:
+        if end_offset > self.listed_end(fetch_offset):
             return None
         found = []
         for at in range(bisect_left(self._aborted, (fetch_offset,)), len(self._aborted)):

@@ -40,7 +40,6 @@ class Truth:
         "epoch",
         "high_watermark",
         "last_stable_offset",
-        "last_transactional_offset",
         "lease_until",
         "log_start_offset",
         "proven_at",
@@ -58,7 +57,6 @@ class Truth:
         self.lease_until = float("-inf")
         self.proven_at = float("-inf")
         self.unchecked = False
-        self.last_transactional_offset = NO_OFFSET
 
     @property
     def known(self) -> bool:
@@ -78,7 +76,9 @@ class Truth:
         lease_until: float,
     ) -> Learned:
         """A successful Fetch answer to a request that carried `carried_epoch`; the lease counts from the
-        request's sending.
+        request's sending. Of an LSO above its HW only the HW counts: the broker reads the HW first, and says a
+        newer HW for "nothing is open", which by then need not be so (Partition.readRecords,
+        UnifiedLog.lastStableOffset).
         """
         if carried_epoch < 0 or carried_epoch < self.epoch:
             return Learned.NOTHING
@@ -88,7 +88,7 @@ class Truth:
         else:
             learned = Learned.CONFIRMED
         self.high_watermark = max(self.high_watermark, high_watermark)
-        self.last_stable_offset = max(self.last_stable_offset, last_stable_offset)
+        self.last_stable_offset = max(self.last_stable_offset, min(last_stable_offset, high_watermark))
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
         self.renew(lease_until)
         self.proven_at = max(self.proven_at, lease_until)
@@ -115,11 +115,3 @@ class Truth:
     def revoke(self) -> None:
         """The broker answered with an error: nothing is served until it confirms again."""
         self.lease_until = float("-inf")
-
-    def readable_end(self, read_committed: bool) -> int:
-        """First offset that a consumer of this isolation may not read yet."""
-        return min(self.high_watermark, self.last_stable_offset) if read_committed else self.high_watermark
-
-    def saw_transactional(self, last_offset: int) -> None:
-        """A transactional or control batch ends at `last_offset`."""
-        self.last_transactional_offset = max(self.last_transactional_offset, last_offset)

@@ -45,7 +45,7 @@ class QuietBroker:
         self.cache = BlockCache(size_bytes, **sections)
         self.counters = Counters()
         self.topics = Topics()
-        self.partitions = Partitions(self.cache, 100)
+        self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0

@@ -169,10 +169,14 @@ def test_of_an_answer_that_reaches_over_the_tail_only_the_new_part_enters():
     assert storing.read(100) == new
 
 
-def test_transactional_batches_are_noted_from_either_side():
+def test_what_is_stored_from_produce_tells_of_transactions():
     storing = Storing()
-    storing.produce(batch_v2(3, transactional=True, producer=(7, 0, 0)), 100)
-    assert storing.plans == {"warm-up": 1}
-    assert storing.partition.truth.last_transactional_offset == 102
-    storing.fetch(103, as_stored(batch_v2(3, transactional=True, producer=(7, 0, 3)), 103), 106)
-    assert storing.partition.truth.last_transactional_offset == 105
+    transactions = storing.partition.transactions
+    transactions.shown(100, 100, 0, 0.0)
+    for number in range(6):
+        storing.produce(batch_v2(1, transactional=True, producer=(7, 0, number)), 100 + number)
+    assert storing.plans == {"warm-up": 5, "store": 1}
+    assert transactions.end == 100  # the watch brings those that are not stored
+    transactions.observed(b"", (), 100, 105)
+    assert transactions.end == 106
+    assert transactions.last_stable_offset(106) == 105

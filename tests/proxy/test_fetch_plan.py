@@ -158,27 +158,3 @@ def test_what_the_fifo_let_go_is_evicted():
     assert look(broker, partition, 0) == (Look.MISS, "evicted", 1000)
     assert look(broker, partition, 999) == (Look.READY, "", 1000)
     assert plan_absent(broker.cache, partition, 0) == "evicted"
-
-
-@pytest.mark.parametrize(
-    ("high_watermark", "last_stable_offset", "transactional", "offset", "expected"),
-    [
-        (20, 20, -1, 15, (Look.READY, "", 20)),
-        (20, 20, -1, 20, (Look.TAIL, "", 20)),
-        (20, 19, -1, 10, (Look.MISS, "transaction", -1)),
-        (20, 20, 14, 14, (Look.MISS, "transaction", -1)),
-        (20, 20, 14, 15, (Look.READY, "", 20)),
-        (25, 25, -1, 15, (Look.GAP, "hole", 25)),  # a marker may be among what is not seen
-        (25, 25, -1, 25, (Look.GAP, "hole", 25)),
-    ],
-)
-def test_read_committed(high_watermark, last_stable_offset, transactional, offset, expected):
-    broker, partition = build_stored(high_watermark, last_stable_offset)
-    partition.truth.saw_transactional(transactional)
-    assert look(broker, partition, offset, isolation=COMMITTED) == expected
-
-
-def test_read_uncommitted_does_not_look_at_transactions():
-    broker, partition = build_stored(20, 12)
-    partition.truth.saw_transactional(19)
-    assert look(broker, partition, 15) == (Look.READY, "", 20)

@@ -1,10 +1,12 @@
-"""What an error answer means for memory, and when the partition may be asked again."""
+"""What an answer means for memory: errors, and when the partition may be asked again; what it tells of transactions."""
 
 import pytest
 
 from protocol import fetch
+from protocol.control_batch import ControlType
 from protocol.errors import ErrorCode
 from proxy.observe import learn_error, observe
+from tests.protocol.markers import build_marker
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
 
 BACK_OFF_S = 1.0  # the quiet watch's
@@ -59,3 +61,41 @@ def test_a_success_ends_the_back_off(broker):
     observe(broker, [asked()], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.5, "client")
     assert partition.retry_at <= 0.5
     assert partition.failures == 0
+
+
+def brought(broker, high_watermark, marker_offset=None, epoch=EPOCH, stable=None):
+    """An answer to the watch; with the marker of a commit in it."""
+    frame = b"" if marker_offset is None else build_marker(marker_offset, ControlType.COMMIT)
+    said = answered(ErrorCode.NONE)._replace(
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if stable is None else stable,
+        log_start_offset=0,
+        end=len(frame),
+    )
+    asking = asked(epoch)._replace(fetch_offset=high_watermark if marker_offset is None else marker_offset)
+    observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), frame, 0.0, "watch")
+
+
+def test_the_batches_of_an_answer_are_seen_before_its_last_stable_offset(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 5, 4)
+    assert (partition.transactions.known_from, partition.transactions.end) == (4, 5)
+
+
+def test_what_is_of_no_proven_epoch_tells_nothing_of_transactions(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 9, epoch=EPOCH - 1)
+    brought(broker, 9, epoch=-1)
+    assert (partition.transactions.end, partition.last_stable_offset()) == (4, 4)
+
+
+def test_a_new_epoch_begins_anew_where_it_shows_its_last_stable_offset(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 6, 5, stable=4)  # a piece above a hole
+    brought(broker, 5, epoch=EPOCH + 1, stable=3)
+    assert (partition.transactions.known_from, partition.transactions.end) == (3, 3)
+    assert partition.transactions.statistics().pieces == 0
+    assert partition.last_stable_offset() == 3

@@ -4,6 +4,7 @@ import pytest
 
 from blockcache.admission import Edges
 from protocol import fetch
+from protocol.batch import Batch
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from protocol.header import peek_request
@@ -44,6 +45,9 @@ class PlayedLink:
     @property
     def named(self):
         return [p.partition for p in self.requests[-1].partitions]
+
+
+TRANSACTIONAL = 0x10
 
 
 def shown(index, high_watermark, last_stable_offset=None):
@@ -215,6 +219,20 @@ def test_an_omitted_lso_below_the_hw_is_asked_again():
     watched.send()
     watched.link.answer()
     assert watched.broker.watch.asked == [watched.partitions[1]]
+
+
+def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
+    watched = Watched()
+    watched.open_session()
+    learn(watched.partitions[1], 30, 25)
+    transactions = watched.partitions[1].transactions
+    transactions.shown(25, 25, 0, 0.0)
+    data = Batch(0, 0, 25, 29, 0, 2, 0, TRANSACTIONAL, 0, 7, 0, 0, 5)
+    transactions.observed(b"", [data], 25, 30)
+    watched.send()
+    watched.link.answer()
+    assert watched.partitions[1].last_stable_offset() == 25
+    assert watched.broker.watch.asked == []
 
 
 def test_an_answer_throttled_empty_confirms_nothing():

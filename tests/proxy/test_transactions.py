@@ -333,3 +333,30 @@ def test_history_that_nobody_wants_is_forgotten():
 
     assert (transactions.known_from, transactions.statistics().aborted) == (2, 1)
     assert transactions.aborted(2, 4) == [(A, 2)]
+
+
+def test_of_a_stable_offset_above_its_high_watermark_only_that_counts():
+    """UnifiedLog.lastStableOffset reads the HW after it saw nothing open: what was appended between may be."""
+    transactions = Transactions(LIMIT, PATIENCE_S)
+    transactions.shown(10, 14, 0, 0)
+
+    assert transactions.end == 10
+    assert transactions.last_stable_offset(20) == 10
+
+
+def test_lists_are_known_up_to_the_first_open_transaction():
+    log = log_of(("append",), ("data", A), ("abort", A), ("append",), ("data", B), ("append",))
+    transactions = followed(log)
+
+    assert [transactions.listed_end(offset) for offset in (0, 3, 4, 5)] == [4, 4, 4, 5]
+    assert transactions.aborted(0, 4) == [(A, 1)]
+    assert transactions.aborted(0, 5) is None
+    assert Transactions(LIMIT, PATIENCE_S).listed_end(7) == 7
+
+
+def test_lists_are_known_from_where_the_run_begins():
+    transactions = Transactions(LIMIT, PATIENCE_S)
+    transactions.shown(5, 5, 0, 0)
+    transactions.observed(b"", (), 5, 9)
+
+    assert [transactions.listed_end(offset) for offset in (4, 5, 8, 9, 12)] == [4, 9, 9, 9, 12]
