@@ -294,6 +294,30 @@ def test_a_link_closed_while_idle_is_opened_again_in_silence(laned: Laned, name:
     assert "WARN" not in laned.sidecar.log_path.read_text()[said:]
 
 
+def test_a_broker_that_closes_idle_links_is_not_blamed() -> None:
+    """connections.max.idle.ms, on a broker of its own: it closes the second link and, unasked, the first one too."""
+    with contextlib.ExitStack() as stack:
+        lease = stack.enter_context(lease_port())
+        listeners = [Listener("OPEN", advertised=(HOST, lease.port)), Listener("OPEN2")]
+        idle = {"connections.max.idle.ms": 1000}
+        broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=idle))
+        wire = stack.enter_context(Between(broker.address("OPEN2")))
+        listen = f"{HOST}:{lease.port}"
+        sidecar = stack.enter_context(Sidecar([build_entry(broker, "OPEN", listen, wire)], leases=[lease]))
+        laned = Laned(broker, sidecar, {"OPEN": listen}, {"OPEN": wire})
+        topic = make_history(laned)
+        with RawClient(listen, "resting") as client:
+            history = open_reader(client, topic)
+            for part in (COUNT // 3, 2 * COUNT // 3, COUNT):
+                opened = wire.accepted
+                history.read_to(part)
+                assert wire.accepted == opened + 1, "a new one after each rest"
+                time.sleep(3)
+            assert explain(bytes(history.raw), read_all(broker.direct, topic)) == ""
+        assert laned.count("lanes_lost") == 0
+        assert "second link is gone" not in sidecar.log_path.read_text()
+
+
 def test_nothing_is_left_of_clients_that_are_gone(laned: Laned) -> None:
     topic, wire = make_history(laned), laned.wires["OPEN"]
     wire.stall()

@@ -169,7 +169,7 @@ async def test_a_refused_renewal_ends_the_second_link_and_lets_the_client_go_on(
         assert (client.lane.usable, client.counters.lanes_lost) == (False, 1)
 
 
-async def test_refusals_are_tried_again_after_pauses_that_double():
+async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_once(caplog):
     async with played() as (broker, client):
         client.sign_in()
         pauses = []
@@ -185,6 +185,7 @@ async def test_refusals_are_tried_again_after_pauses_that_double():
             pauses.append(client.clock - began)
         assert pauses == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S, 8 * PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
         assert client.counters.lanes_lost == 6
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 async def test_one_answer_makes_the_pause_short_again():
