@@ -108,7 +108,9 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     Field("totalMs", "number", "from the request's last byte to the answer handed to the socket", "ms"),
     Field("admittedBytes", "integer", "bytes admitted so far, all partitions", "bytes"),
 )
-"""One line per partition of each Fetch."""
+"""One line per partition that the answer to a Fetch names: an incremental one (KIP-227) leaves out what has not
+changed.
+"""
 
 BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,

@@ -75,9 +75,16 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             link.authorization.used(looked.asked.topic, looked.partition, now)
     for hit in budget.hits:
         hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
-    sizes = [0 if planned.error_code else answer.records_bytes for answer in answers]
-    held_bytes = sum(size for size, looked in zip(sizes, looks, strict=True) if looked.look in HARD)
-    record.served(looks, sizes, verdicts, buffers, budget.hits, held_bytes)
+    named = {(answer.topic, answer.partition) for answer in planned.answers}
+    told = [index for index, answer in enumerate(answers) if (answer.topic, answer.partition) in named]
+    record.served(
+        [looks[index] for index in told],
+        [answers[index].records_bytes for index in told],
+        [verdicts[index] for index in told],
+        buffers,
+        budget.hits,
+        sum(answers[index].records_bytes for index in told if looks[index].look in HARD),
+    )
 
 
 def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 0.0) -> None:

@@ -1,8 +1,9 @@
 """What memory can say to each partition of a Fetch. Decides, without effect.
 
-read_committed reads up to the last stable offset (LSO), and only as far as the aborted transactions of what it
-reads are known (`Transactions.listed_end`); at the LSO it waits, whatever lies between it and the HW. What is not
-known there is on its way while the watch stands at the tail below the HW: a marker comes by no other way.
+read_committed reads up to the last stable offset (LSO), and only as far as the aborted transactions of what
+it reads are known (`Transactions.listed_end`); at the LSO it waits, whatever lies between it and the HW. What
+is not known there is on its way while the watch stands at the tail below the HW: a marker comes by no other
+way.
 
 Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one
 look. It must not know links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.

@@ -66,8 +66,9 @@ class FetchRecord:
         hits: Sequence[Hit],
         held_bytes: int,
     ) -> None:
-        """The answer is Forebay's: `sizes` are the record bytes of each look, `verdicts` its result and
-        reason; `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the heap.
+        """The answer is Forebay's. `looks` are the partitions that it names (an incremental one leaves out
+        what has not changed), `sizes` their record bytes, `verdicts` their results and reasons; `hits` pin
+        what `buffers` show of the arena, `held_bytes` of them are on the heap.
         """
         link = self.link
         broker = link.broker

@@ -2,8 +2,8 @@
 
 Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
 It must not know where the answer goes. Invariants: nothing is stored from an answer that does not belong to
-the proven leader epoch; waiters are woken once an answer, after all of it has been learned; transactions see an
-answer's batches before its LSO, which would begin their run anew behind them.
+the proven leader epoch; waiters are woken once an answer, after all of it has been learned; transactions see
+an answer's batches before its LSO, which would begin their run anew behind them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every partition this process knows, by topic id and by topic name.
 
-Owns the table and its bound, and what of a partition is for whom to read. It must not know sockets. Invariants:
-one `Partition` per (topic id, index); a topic re-created under its name has another id, so other partitions; what
-nobody used for a while is forgotten and its blocks are dropped.
+Owns the table and its bound, and what of a partition is for whom to read. It must not know sockets.
+Invariants: one `Partition` per (topic id, index); a topic re-created under its name has another id, so other
+partitions; what nobody used for a while is forgotten and its blocks are dropped.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Partition:
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
 
     def last_stable_offset(self) -> int:
-        """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that was
-        shown in this epoch. -1 unknown.
+        """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that
+        was shown in this epoch. -1 unknown.
         """
         high_watermark = self.truth.high_watermark
         shown = min(self.truth.last_stable_offset, high_watermark)

@@ -225,8 +225,8 @@ class Poll:
 
 
 def _may_have_moved(partition: Partition) -> bool:
-    """Whether the LSO may be another than is known here, although HW and log start are as shown: it is below the
-    HW, and not everything up there was seen.
+    """Whether the LSO may be another than is known here, although HW and log start are as shown: it is below
+    the HW, and not everything up there was seen.
     """
     high_watermark = partition.truth.high_watermark
     return partition.transactions.end < high_watermark and partition.last_stable_offset() < high_watermark

@@ -112,10 +112,10 @@ class Transactions:
     def shown(
         self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now_s: float
     ) -> None:
-        """The broker showed these in one answer to a successful Fetch that is not older than the last truncation.
-        The run begins at the LSO where there is none, or none of use. An LSO that is the log start proves
-        nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset). Of one above the
-        HW only the HW counts (`Truth.learn`).
+        """The broker showed these in one answer to a successful Fetch that is not older than the last
+        truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
+        start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
+        Of one above the HW only the HW counts (`Truth.learn`).
         """
         last_stable_offset = min(last_stable_offset, high_watermark)
         self.advance_start(log_start_offset)
@@ -183,8 +183,8 @@ class Transactions:
         return None if known == NO_OFFSET else min(high_watermark, known)
 
     def listed_end(self, fetch_offset: int) -> int:
-        """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell of any
-        batch, `fetch_offset`.
+        """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell
+        of any batch, `fetch_offset`.
         """
         if self._known_from == NO_OFFSET or fetch_offset < self._known_from:
             return fetch_offset

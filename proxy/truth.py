@@ -76,8 +76,8 @@ class Truth:
         lease_until: float,
     ) -> Learned:
         """A successful Fetch answer to a request that carried `carried_epoch`; the lease counts from the
-        request's sending. Of an LSO above its HW only the HW counts: the broker reads the HW first, and says a
-        newer HW for "nothing is open", which by then need not be so (Partition.readRecords,
+        request's sending. Of an LSO above its HW only the HW counts: the broker reads the HW first, and says
+        a newer HW for "nothing is open", which by then need not be so (Partition.readRecords,
         UnifiedLog.lastStableOffset).
         """
         if carried_epoch < 0 or carried_epoch < self.epoch:
