@@ -105,8 +105,8 @@ def _check_addresses(config: Config, _: Memory) -> Iterator[Finding]:
                 yield _problem(f"{name}.{key}: {target} is Forebay's own {place}; name the broker's")
         if listener.catch_up_upstream == listener.upstream:
             yield _problem(
-                f"{name}.catchUpUpstream: {listener.upstream} is upstream; name another listener of the broker, or "
-                "remove it"
+                f"{name}.catchUpUpstream: {listener.upstream} is upstream; name another listener of the "
+                "broker, or remove it"
             )
 
 
@@ -272,8 +272,8 @@ def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
             yield _problem(f"{place}: tells no disk; name its device, or a directory that is mounted here")
         if len(throttle.disks) > 1 and disk.directory is None and disk.broker_directory is None:
             yield _problem(
-                f"{place}: of several disks, each needs directory or brokerDirectory: no partition is known to lie on "
-                "this one"
+                f"{place}: of several disks, each needs directory or brokerDirectory: no partition is known "
+                "to lie on this one"
             )
 
 

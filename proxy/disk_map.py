@@ -64,7 +64,7 @@ class DiskMap:
         if name is None:
             self._all_known = False
             log.warning(
-                "throttle.disks: no device is known for %s; misses of it are not delayed. Name it in `device`",
+                "throttle.disks: no device is known for %s; its misses are not delayed. Name it in `device`",
                 disk.directory or disk.broker_directory,
             )
             return
@@ -76,7 +76,7 @@ class DiskMap:
             self._by_directory[disk.broker_directory.rstrip("/")] = name
 
     def disk_of(self, topic: str, partition: int) -> str | None:
-        """The disk that a partition's log lies on; what is seen here counts more than what the broker says."""
+        """The disk that a partition's log lies on; what is seen here counts before what the broker says."""
         if self._one is not None:
             return self._one
         key = topic, partition
@@ -127,8 +127,8 @@ class DiskMap:
         self._say(
             "brokerDirectory",
             missing
-            and f"the broker does not tell of {missing}; it may want DESCRIBE on the cluster for Forebay's principal, "
-            "or has other paths in log.dirs",
+            and f"the broker does not tell of {missing}; it may want DESCRIBE on the cluster for Forebay's "
+            "principal, or has other paths in log.dirs",
         )
 
     def _say(self, about: str, complaint: str) -> None:

@@ -83,7 +83,7 @@ class Janitor:
         self._begun = begun
 
     def _tend_links(self, now: float) -> None:
-        """Second links that the broker does not answer; reads beside that no Fetch has asked for since a while."""
+        """Second links that the broker does not answer; reads beside that no Fetch has asked for lately."""
         for listener in self._listeners:
             for link in list(listener.links):
                 link.lane.tick(now)

@@ -64,8 +64,8 @@ class Listener:
         log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
         if self.config.catch_up_upstream is not None:
             log.info(
-                "listener %s: history comes by the broker's listener at %s; clients that authenticate by SCRAM or "
-                "GSSAPI cannot be shown there and stay on the first",
+                "listener %s: history comes by the broker's listener at %s; clients that authenticate by "
+                "SCRAM or GSSAPI cannot be shown there and stay on the first",
                 self.name,
                 self.config.catch_up_upstream,
             )

@@ -1,8 +1,8 @@
 """A wire that a test can cut: a TCP forwarder between Forebay and a broker's listener.
 
-Owns its listening socket, a thread for each connection and direction, and what the test has told it to do. It must
-not know Kafka. Invariants: bytes pass unchanged until it is told otherwise; it listens all its life, so that a cut
-listener is one that closes whom it accepts.
+Owns its listening socket, a thread for each connection and direction, and what the test has told it to do. It
+must not know Kafka. Invariants: bytes pass unchanged until it is told otherwise; it listens all its life, so
+that a cut listener is one that closes whom it accepts.
 """
 
 from __future__ import annotations

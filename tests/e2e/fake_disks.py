@@ -1,7 +1,7 @@
 """A /proc/diskstats whose disks are busy when the test says so.
 
-Owns the file, its lines and the thread that moves them as idle or saturated disks' lines move. It must not know who
-reads it. Invariant: a reader sees whole files only.
+Owns the file, its lines and the thread that moves them as idle or saturated disks' lines move. It must not
+know who reads it. Invariant: a reader sees whole files only.
 """
 
 from __future__ import annotations

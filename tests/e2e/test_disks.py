@@ -1,7 +1,7 @@
 """A broker with two log directories on two disks, one of them busy: only what lies on that one waits.
 
-Owns one broker and, in turn, two Forebays before it: one sees the log directories, the other asks the broker where
-partitions lie. The disks are lines of a file that the test writes (fake_disks.py).
+Owns one broker and, in turn, two Forebays before it: one sees the log directories, the other asks the broker
+where partitions lie. The disks are lines of a file that the test writes (fake_disks.py).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_only_partitions_on_the_busy_disk_wait(jbod: Jbod, way: str) -> None:
 
 
 def read_both(jbod: Jbod, sidecar: Sidecar, topic: str, partitions: dict[str, int]) -> None:
-    """One client asks for both partitions at a time: the idle disk's comes at once, and the busy one's in its turn."""
+    """One client asks for both at a time: the idle disk's comes at once, and the busy one's in its turn."""
     with RawClient(sidecar.bootstrap, "both") as client:
         slow, fast = (open_reader(client, topic, partitions[name]) for name in (BUSY, IDLE))
         behind = -1

@@ -1,8 +1,8 @@
 """The second link: history comes over the broker's other listener, with the client's own authentication.
 
-Owns one broker with a client and a catch-up listener of each security, and one Forebay before it. What lies in the
-topics was written past Forebay before it followed them, so that it is history to it. Between Forebay and each catch-up
-listener is a wire that can be cut (between.py).
+Owns one broker with a client and a catch-up listener of each security, and one Forebay before it. What lies
+in the topics was written past Forebay before it followed them, so that it is history to it. Between Forebay
+and each catch-up listener is a wire that can be cut (between.py).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def client_options(laned: Laned, name: str, mechanism: str = "") -> Options:
 def read_history(
     options: Options, topic: str, count: int, records: int = 200, pause_s: float = 0.0
 ) -> list[int]:
-    """Read from the start; the numbers that the values begin with. Any error that is not librdkafka's own fails."""
+    """Read from the start; the numbers that the values begin with. A broker's error fails."""
     consumer = Consumer(options)
     consumer.assign([TopicPartition(topic, 0, 0)])
     numbers: list[int] = []
@@ -184,7 +184,7 @@ def test_scram_stays_on_the_first_link(laned: Laned) -> None:
 
 
 def test_reauthentication_is_repeated_on_the_link_in_use(laned: Laned) -> None:
-    """A broker ends a connection whose session has expired at its next request: none ends, over three sessions."""
+    """A broker ends a connection whose session has expired: none ends, over three sessions."""
     topic = make_history(laned, 3000)
     seen: list[dict[str, Any]] = []
     options = client_options(laned, "SASL", "OAUTHBEARER") | {
@@ -295,7 +295,7 @@ def test_a_link_closed_while_idle_is_opened_again_in_silence(laned: Laned, name:
 
 
 def test_a_broker_that_closes_idle_links_is_not_blamed() -> None:
-    """connections.max.idle.ms, on a broker of its own: it closes the second link and, unasked, the first one too."""
+    """connections.max.idle.ms, on a broker of its own, which closes the second link and the first one too."""
     with contextlib.ExitStack() as stack:
         lease = stack.enter_context(lease_port())
         listeners = [Listener("OPEN", advertised=(HOST, lease.port)), Listener("OPEN2")]
@@ -339,7 +339,7 @@ def test_nothing_is_left_of_clients_that_are_gone(laned: Laned) -> None:
 
 
 def test_a_stop_does_not_wait_for_the_second_link(laned: Laned) -> None:
-    """Last of all. A read under way on it is nobody's answer: the client gets what there is, and the process ends."""
+    """Last of all. A read under way on it is not waited for: the client gets what there is."""
     topic, wire = make_history(laned), laned.wires["OPEN"]
     with RawClient(laned.bootstraps["OPEN"], "stopped") as client:
         reader = open_reader(client, topic)

@@ -1,7 +1,7 @@
 """Lagging consumers on a busy disk wait; what tails, writes or has waited long enough does not.
 
-The broker is real. The disk is not: its /proc/diskstats is a file that the test writes, so that it is busy when the
-test says so (fake_disks.py; bench/pollution proves the same on a real one).
+The broker is real. The disk is not: its /proc/diskstats is a file that the test writes, so that it is busy
+when the test says so (fake_disks.py; bench/pollution proves the same on a real one).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: Fak
 
 
 def test_a_delayed_miss_keeps_its_place_from_fetch_to_fetch(pair: Pair, disk: FakeDisk) -> None:
-    """Fetches come and go every 50 ms; the miss is submitted once and collected by the Fetch that finds it arrived."""
+    """Fetches come and go every 50 ms; the miss is submitted once, and collected when it has arrived."""
     topic = create_topic(pair.direct)
     produce(pair.direct, topic, 0, OLD_RECORDS)
     with RawClient(pair.through, "patient") as client:

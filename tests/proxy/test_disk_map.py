@@ -1,4 +1,4 @@
-"""Which disk a partition lies on: directories listed, the broker's word, one disk for all, and what is not known."""
+"""Which disk a partition lies on: directories, the broker's word, one disk for all, what is not known."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The second link against a played broker: what is shown on it and when, what its loss means, when it comes again."""
+"""The second link against a played broker: what is shown on it, what its loss means, when it comes again."""
 
 import asyncio
 from contextlib import asynccontextmanager

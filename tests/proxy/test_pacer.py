@@ -1,4 +1,4 @@
-"""The throttle at work on a loop whose clock the test turns: looks, grants, bounds, and files that are odd."""
+"""The throttle at work on a loop whose clock the test turns: looks, grants, bounds, odd files."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Reads beside over the client's second link: which go there, and that nothing but records comes back from it."""
+"""Reads beside over the client's second link: which go there, and that only records come back."""
 
 from types import SimpleNamespace
 from uuid import UUID
@@ -71,7 +71,7 @@ def not_leader(endpoint_host):
 
 
 def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nobody():
-    """Its endpoints are the second listener's: the client asks again on its first link, and hears that one's."""
+    """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
     second = lane(link)
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
