@@ -54,6 +54,7 @@ class DiskMap:
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints: dict[str, str] = {}
         self._all_known = True
+        self._closed = False
         self.names: list[str] = []
         for disk in config.disks if config.enabled else ():
             self._add(disk, config.diskstats_file)
@@ -113,7 +114,7 @@ class DiskMap:
         link.send(control.build_describe_log_dirs_request(VERSION, 0, CLIENT_ID), 0, self._answered)
 
     def _answered(self, answer: Frame | None) -> None:
-        if answer is not None:
+        if answer is not None and not self._closed:
             self._begin(self._learn(bytes(answer)))
 
     async def _learn(self, answer: bytes) -> None:
@@ -142,7 +143,8 @@ class DiskMap:
             log.info("throttle.disks: which partitions lie where is known again (%s)", about)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop looking; an answer that is still to come is not read."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
 

@@ -175,7 +175,7 @@ class Reads:
         return True
 
     def _may_go(self, read: Read, looked: Looked, size_bytes: int) -> bool:
-        """Whether the disk can bear it now; else it waits its turn, or at the throttle's bound is not begun."""
+        """Whether the disk can bear it now; else it waits its turn, or, at a bound, is not begun."""
         go = partial(self._granted, read)
         ticket = self._link.broker.pacer.submit(self._link, read.asker.client_id, looked, size_bytes, go)
         if isinstance(ticket, Refused):

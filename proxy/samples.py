@@ -144,7 +144,8 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
     links = [link for one in forebay.listeners for link in one.links]
-    connected = sum(link.upstream.is_connected for link in links) + forebay.own_links.connected
+    connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
+    connected += forebay.own_links.connected
     yield Sample("forebay_upstream_connections", (), connected)
     yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)

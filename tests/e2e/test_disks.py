@@ -59,7 +59,8 @@ def jbod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jbod]:
         overrides = {"log.dirs": ",".join(map(str, directories.values()))}
         lease = stack.enter_context(lease_port())
         client = Listener("CLIENT", advertised=(HOST, lease.port))
-        broker = stack.enter_context(KafkaCluster(listeners=[client], overrides=overrides))
+        listeners = [client, Listener("CATCHUP", advertised=(HOST, lease.port))]
+        broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=overrides))
         disks.disks[BUSY].busy = True
         yield Jbod(broker, disks, directories, f"{HOST}:{lease.port}")
 
@@ -104,12 +105,14 @@ def open_reader(client: RawClient, topic: str, partition: int) -> RawReader:
     return reader
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_only_partitions_on_the_busy_disk_wait(jbod: Jbod, way: str) -> None:
+@pytest.mark.parametrize(("way", "laned"), list(zip(WAYS, (True, False), strict=True)))
+def test_only_partitions_on_the_busy_disk_wait(jbod: Jbod, way: str, laned: bool) -> None:
+    """`laned`: what is let through goes over the broker's second listener."""
     topic, partitions = make_history(jbod)
-    host, port = jbod.broker.address("CLIENT")
     places = [{"device": name, way: str(path)} for name, path in jbod.directories.items()]
-    entry = {"listen": jbod.listen, "upstream": f"{host}:{port}"}
+    entry = {"listen": jbod.listen}
+    for key, listener in (("upstream", "CLIENT"), ("catchUpUpstream", "CATCHUP"))[: 1 + laned]:
+        entry[key] = "{}:{}".format(*jbod.broker.address(listener))
     with Sidecar([entry], build_settings(jbod.disks, places)) as sidecar:
         rate = ("forebay_throttle_rate_bytes_per_second", BUSY)
         deadline = time.monotonic() + TIMEOUT_S
@@ -117,6 +120,7 @@ def test_only_partitions_on_the_busy_disk_wait(jbod: Jbod, way: str) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         read_both(jbod, sidecar, topic, partitions)
+        assert (sidecar.metrics()["forebay_lane_requests_total",] > 0) == laned
 
 
 def read_both(jbod: Jbod, sidecar: Sidecar, topic: str, partitions: dict[str, int]) -> None:

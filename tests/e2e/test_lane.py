@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from proxy.lane import PAUSE_S
+from proxy.lane import PAUSE_S, SILENCE_S
 from tests.broker.kafka import USERS, KafkaCluster
 from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, MODULES, Listener
@@ -257,6 +257,25 @@ def test_a_link_that_dies_within_a_frame_is_not_noticed_and_used_again_later(lan
         assert laned.count("lane_requests") > asked
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
     assert laned.count("lanes_lost") == lost + 1
+
+
+def test_a_link_that_says_nothing_is_given_up_and_history_goes_on(laned: Laned) -> None:
+    topic, wire = make_history(laned), laned.wires["OPEN"]
+    lost = laned.count("lanes_lost")
+    with RawClient(laned.bootstraps["OPEN"], "silent") as client:
+        history = open_reader(client, topic)
+        history.read_to(history.offset + 200)
+        wire.stall()
+        stood_at, started = history.offset, time.monotonic()
+        while history.offset < stood_at + 400:
+            asked_at = time.monotonic()
+            history.poll(max_wait_ms=300)
+            assert time.monotonic() - asked_at < 2, "every fetch is answered in time"
+            assert time.monotonic() - started < SILENCE_S + 5
+        assert laned.count("lanes_lost") == lost + 1
+        wire.flow()
+        history.read_to(COUNT)
+        assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
 
 
 def test_a_refused_authentication_harms_nobody_and_is_not_tried_in_a_circle(laned: Laned) -> None:

@@ -235,6 +235,15 @@ def test_without_a_link_of_its_own_it_says_so_once_and_goes_on_trying(caplog):
     assert len(own_links.asked) == 1
 
 
+async def test_an_answer_that_comes_after_the_end_is_not_read():
+    own_links = OwnLinks()
+    found = build(*TWO, own_links=own_links)
+    found.tick(0.0)
+    found.close()
+    own_links.asked.pop()(ANSWER)
+    assert not found._tasks
+
+
 async def test_closed_it_leaves_no_task(tmp_path, monkeypatch):
     waiting = asyncio.Event()
 
