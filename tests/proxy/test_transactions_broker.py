@@ -14,45 +14,14 @@ from protocol.batch import scan_batches
 from proxy.transactions import Transactions
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader
+from tests.e2e.transactional import COMMITTED, TIMEOUT_S, Writer
 
 if TYPE_CHECKING:
     from tests.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 
-COMMITTED = 1
 STEPS = 40
-TIMEOUT_S = 30
-
-
-class Writer:
-    """One transactional id; a new producer of it fences the one before, whose transaction is aborted."""
-
-    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
-        self.options = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{name}", "linger.ms": 0}
-        self.topic = topic
-        self.left: list[Producer] = []
-        self.renew()
-
-    def renew(self) -> None:
-        self.producer = Producer(self.options)
-        self.left.append(self.producer)
-        self.producer.init_transactions(TIMEOUT_S)
-        self.is_open = False
-
-    def write(self, count: int) -> None:
-        if not self.is_open:
-            self.producer.begin_transaction()
-            self.is_open = True
-        for _ in range(count):
-            self.producer.produce(self.topic, b"value", partition=0)
-        assert self.producer.flush(TIMEOUT_S) == 0
-
-    def end(self, *, commits: bool) -> None:
-        if self.is_open:
-            end = self.producer.commit_transaction if commits else self.producer.abort_transaction
-            end(TIMEOUT_S)
-            self.is_open = False
 
 
 class Shown(NamedTuple):

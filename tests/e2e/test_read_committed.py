@@ -1,0 +1,237 @@
+"""read_committed through Forebay: the broker's bytes, aborted lists and last stable offsets, from memory.
+
+The raw consumer tails while transactions are committed, aborted, interleaved, left open, fenced and timed out; each of
+its answers is then held against the broker's own answer to the same Fetch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.e2e.transactional import (
+    TIMEOUT_S,
+    CommittedReader,
+    Writer,
+    check_answers,
+    count_batches,
+    read_offsets,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+QUICK_COORDINATOR = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+MOST = 0.8
+"""Share of the bytes that must have been hits."""
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(cluster={"overrides": QUICK_COORDINATOR}, settings={"cache": PATIENT_CACHE}) as running:
+        yield running
+
+
+def produce_plain(bootstrap: str, topic: str, count: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for _ in range(count):
+        producer.produce(topic, b"plain" * 40, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+class Tail:
+    """A raw consumer at the tail of a new topic, on a thread of its own."""
+
+    def __init__(self, pair: Pair, client: RawClient, version: int) -> None:
+        self.pair = pair
+        self.topic = create_topic(pair.direct)
+        self.reader = CommittedReader(client, self.topic, version=version)
+        self.reader.settle()
+        self.hits_before = self.hits()
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._enough.is_set():
+            self.reader.poll(200)
+
+    def wait_stable(self) -> None:
+        """Until this consumer was told the LSO that the broker has now, and stands there."""
+        wanted = read_offsets(self.pair.direct, self.topic)[1]
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.reader.last_stable_offset != wanted or self.reader.offset != wanted:
+            assert time.monotonic() < deadline, f"LSO {wanted}, not {self.reader.answers[-1][:5]}"
+            assert self.reader.last_stable_offset <= wanted
+            time.sleep(0.005)
+
+    def hits(self) -> float:
+        return self.pair.sidecar.fetch_counts().get(("hit", ""), 0)
+
+    def stop(self) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def check(self, listed: int = 0, most: float = MOST) -> None:
+        """All that was told is what the broker tells, at least `listed` aborted transactions among it."""
+        self.wait_stable()
+        self.stop()
+        found = check_answers(self.pair.direct, self.topic, self.reader.answers)
+        assert found >= listed
+        hits = self.hits() - self.hits_before
+        total = sum(len(one.records) for one in self.reader.answers)
+        assert hits >= most * total, f"{hits:.0f} of {total} bytes: {self.pair.sidecar.fetch_counts()}"
+
+
+@contextmanager
+def tailing(pair: Pair, version: int = 13) -> Iterator[Tail]:
+    with RawClient(pair.through, "tail") as client:
+        tail = Tail(pair, client, version)
+        try:
+            yield tail
+        finally:
+            tail.stop()
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 17])
+def test_commits_and_aborts(pair: Pair, version: int) -> None:
+    with tailing(pair, version) as tail:
+        writer = Writer(pair.through, tail.topic, "one")
+        for turn in range(ROUNDS):
+            writer.write(3)
+            writer.end(commits=turn % 3 != 1)
+            if turn % 5 == 0:
+                tail.wait_stable()
+        tail.check(listed=ROUNDS // 3)
+
+
+@pytest.mark.parametrize("through", [True, False], ids=["through", "past"])
+def test_interleaved_producers(pair: Pair, through: bool) -> None:
+    """Transactions overlap, with plain records between; written through Forebay and past it."""
+    address = pair.through if through else pair.direct
+    with tailing(pair) as tail:
+        writers = [Writer(address, tail.topic, name) for name in ("a", "b", "c")]
+        for turn in range(ROUNDS):
+            for number, writer in enumerate(writers):
+                writer.write(1 + (turn + number) % 3)
+                if (turn + number) % 3 == 0:
+                    writer.end(commits=(turn + number) % 2 == 0)
+            produce_plain(address, tail.topic)
+            if turn % 4 == 0:
+                tail.wait_stable()
+        for writer in writers:
+            writer.end(commits=True)
+        tail.check(listed=5)
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(pair: Pair) -> None:
+    with tailing(pair) as tail:
+        first, other = (Writer(pair.through, tail.topic, name) for name in ("hanging", "other"))
+        first.write(2)
+        tail.wait_stable()
+        held_at = tail.reader.last_stable_offset
+        for _ in range(5):
+            other.write(2)
+            other.end(commits=True)
+            produce_plain(pair.through, tail.topic)
+            tail.wait_stable()
+        assert tail.reader.last_stable_offset == tail.reader.offset == held_at
+        time.sleep(1.5)  # longer than a hole's patience and an idle poll's way into its session
+        assert tail.reader.last_stable_offset == held_at
+        first.end(commits=False)
+        tail.wait_stable()
+        assert tail.reader.offset == read_offsets(pair.direct, tail.topic)[0]
+        tail.check(listed=1)
+
+
+def test_a_fenced_producer(pair: Pair) -> None:
+    with tailing(pair) as tail:
+        writer = Writer(pair.through, tail.topic, "fenced")
+        for turn in range(8):
+            writer.write(2)
+            if turn % 2:
+                writer.end(commits=True)
+            else:
+                writer.renew()
+            tail.wait_stable()
+        tail.check(listed=4)
+
+
+def test_a_transaction_that_times_out(pair: Pair) -> None:
+    """Its producer never was a client here, and is silent: the coordinator aborts it."""
+    with tailing(pair) as tail:
+        writer = Writer(pair.through, tail.topic, "warm")
+        for _ in range(6):
+            writer.write(1)
+            writer.end(commits=True)
+        silent = Writer(pair.direct, tail.topic, "silent", transaction_timeout_ms=1500)
+        silent.write(3)
+        writer.write(2)
+        writer.end(commits=True)
+        tail.wait_stable()
+        high_watermark = read_offsets(pair.direct, tail.topic)[0]
+        assert tail.reader.offset < high_watermark
+        deadline = time.monotonic() + TIMEOUT_S
+        while tail.reader.offset <= high_watermark:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        tail.check(listed=1, most=0.5)
+
+
+def test_a_consumer_that_comes_in_the_middle_of_a_transaction(pair: Pair) -> None:
+    """Forebay has seen nothing of it: the consumer waits at the LSO, gets it from the broker, and then tails."""
+    topic = create_topic(pair.direct)
+    writer = Writer(pair.direct, topic, "early")
+    writer.write(3)
+    writer.end(commits=False)
+    writer.write(3)
+    with RawClient(pair.through, "late") as client:
+        reader = CommittedReader(client, topic)
+        reader.settle()
+        assert reader.offset == reader.last_stable_offset == 4
+        writer.end(commits=True)
+        reader.wait_stable(8)
+        for turn in range(10):
+            writer.write(2)
+            writer.end(commits=turn % 2 == 0)
+            reader.wait_stable(read_offsets(pair.direct, topic)[1])
+        assert check_answers(pair.direct, topic, reader.answers) >= 5
+    assert count_batches(reader.answers) > 20
+
+
+def test_a_reader_behind_the_tail_is_told_what_was_aborted(pair: Pair) -> None:
+    """Steps back at random into what memory holds, with small fetches."""
+    with tailing(pair) as tail:
+        writers = [Writer(pair.through, tail.topic, name) for name in ("a", "b")]
+        for turn in range(ROUNDS):
+            for number, writer in enumerate(writers):
+                writer.write(2)
+                if (turn + number) % 2:
+                    writer.end(commits=(turn % 4) < 2)
+        for writer in writers:
+            writer.end(commits=False)
+        tail.wait_stable()
+        end = tail.reader.offset
+        with RawClient(pair.through, "behind") as client:
+            behind = CommittedReader(client, tail.topic)
+            behind.settle(polls=1)
+            behind.answers.clear()
+            hits = tail.hits()
+            for start in range(end // 2, end, 3):
+                for max_bytes in (1, 700, 1 << 20):
+                    behind.offset, behind.max_bytes = start, max_bytes
+                    behind.poll()
+            assert check_answers(pair.direct, tail.topic, behind.answers) > 20
+            assert tail.hits() - hits >= MOST * sum(len(one.records) for one in behind.answers)
+        tail.check(listed=10)

@@ -1,0 +1,161 @@
+"""Transactional producers, and a raw read_committed consumer whose every answer can be held against the broker's own.
+
+Owns how a transaction is written, left open or fenced, and the comparison. It must not know Forebay. Producers are
+librdkafka's: transactions V1 (KIP-98); Java's, of V2 (KIP-890), are driven by Kafka's tools in the tests.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import Producer
+
+from protocol.batch import scan_batches
+from tests.e2e.raw_fetch import RawClient, RawReader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMITTED = 1
+TIMEOUT_S = 30
+VALUE = b"v" * 200
+
+
+class Writer:
+    """One transactional id on partition 0; a new producer of it fences the one before, whose transaction is aborted.
+    `committed` are the values of committed transactions, `left` producers that were not closed.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, name: str, **options: object) -> None:
+        self.options = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{name}", "linger.ms": 0}
+        self.options |= {key.replace("_", "."): value for key, value in options.items()}
+        self.topic = topic
+        self.name = name
+        self.left: list[Producer] = []
+        self.committed: list[bytes] = []
+        self.pending: list[bytes] = []
+        self.written = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """A new producer of the same transactional id."""
+        self.producer = Producer(self.options)
+        self.left.append(self.producer)
+        self.producer.init_transactions(TIMEOUT_S)
+        self.is_open = False
+        self.pending = []
+
+    def begin(self) -> None:
+        """Begin a transaction where none is open."""
+        if not self.is_open:
+            self.producer.begin_transaction()
+            self.is_open = True
+
+    def write(self, count: int, value: bytes = VALUE) -> None:
+        """`count` records, each in a batch of its own or several in one; they are acknowledged when this returns."""
+        self.begin()
+        for _ in range(count):
+            self.pending.append(b"%s-%d-" % (self.name.encode(), self.written) + value)
+            self.producer.produce(self.topic, self.pending[-1], partition=0)
+            self.written += 1
+        assert self.producer.flush(TIMEOUT_S) == 0
+
+    def end(self, *, commits: bool) -> None:
+        """Commit or abort what is open."""
+        if self.is_open:
+            end = self.producer.commit_transaction if commits else self.producer.abort_transaction
+            end(TIMEOUT_S)
+            self.committed += self.pending if commits else []
+            self.pending = []
+            self.is_open = False
+
+
+class Answer(NamedTuple):
+    """What one Fetch said, and the whole batches it brought; `end_offset` is behind the last."""
+
+    fetch_offset: int
+    end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]] | None
+    records: bytes
+
+
+class CommittedReader(RawReader):
+    """Walks a partition with read_committed, and keeps all that it was told."""
+
+    def __init__(self, client: RawClient, topic: str, *, version: int = 13, offset: int = 0) -> None:
+        super().__init__(client, topic, version=version, offset=offset)
+        self.answers: list[Answer] = []
+
+    def poll(self, max_wait_ms: int = 0) -> int:
+        """One Fetch; the bytes of whole batches it brought. FetchFailed."""
+        asked = self.asked()
+        ((said, records),) = self.client.fetch(
+            self.version, [asked], max_wait_ms=max_wait_ms, isolation_level=COMMITTED
+        )
+        size_bytes = self.take(said, records)
+        self.answers.append(
+            Answer(
+                asked.fetch_offset,
+                self.offset,
+                said.high_watermark,
+                said.last_stable_offset,
+                said.aborted,
+                records[:size_bytes],
+            )
+        )
+        return size_bytes
+
+    @property
+    def last_stable_offset(self) -> int:
+        """As the last answer said."""
+        return self.answers[-1].last_stable_offset
+
+    def wait_stable(self, offset: int, max_wait_ms: int = 500) -> float:
+        """Fetch until the LSO is at least `offset` and all below is read; how long it took, in seconds."""
+        started = time.monotonic()
+        while self.offset < offset or self.last_stable_offset < offset:
+            assert time.monotonic() < started + TIMEOUT_S, self.answers[-1]
+            self.poll(max_wait_ms)
+        return time.monotonic() - started
+
+
+def read_offsets(address: str, topic: str) -> tuple[int, int]:
+    """HW and LSO of partition 0, as the broker says now."""
+    with RawClient(address, "raw-offsets") as client:
+        reader = CommittedReader(client, topic)
+        reader.poll()
+        return reader.answers[-1].high_watermark, reader.answers[-1].last_stable_offset
+
+
+def check_answers(direct: str, topic: str, answers: Sequence[Answer]) -> int:
+    """Hold each answer against the broker's to the same Fetch, asked now; the length of all aborted lists."""
+    high_watermark, stable = read_offsets(direct, topic)
+    listed = 0
+    with RawClient(direct, "raw-check") as client:
+        reader = CommittedReader(client, topic)
+        for one in answers:
+            assert one.last_stable_offset <= min(one.high_watermark, stable) <= high_watermark
+            assert one.end_offset <= max(one.last_stable_offset, one.fetch_offset)
+            if not one.records:
+                assert one.aborted == []
+                continue
+            reader.offset, reader.max_bytes = one.fetch_offset, len(one.records)
+            reader.poll()
+            said = reader.answers[-1]
+            assert said.records == one.records, f"{one[:5]} {said[:5]}"
+            # The broker's upper bound is an index entry's (LogSegment.fetchUpperBoundOffset): it may list more.
+            wanted = [(pid, first) for pid, first in said.aborted or () if first < one.end_offset]
+            assert list(map(tuple, one.aborted or ())) == wanted, f"{one[:5]} {said[:5]}"
+            listed += len(wanted)
+    for one, other in pairwise(answers):
+        assert one.last_stable_offset <= other.last_stable_offset
+    return listed
+
+
+def count_batches(answers: Sequence[Answer]) -> int:
+    """Batches that were brought."""
+    return sum(len(scan_batches(one.records, 0, len(one.records))) for one in answers)
