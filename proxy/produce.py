@@ -318,7 +318,8 @@ def _admit(
             continue
         partition = noted.partition
         partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
-        if admit.admit_produced(broker, noted, acknowledged, frame):
+        stored = admit.admit_produced(broker, noted, acknowledged, frame)
+        if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
             for waiter in list(partition.parked):
                 waiter.wake(partition)
         broker.watch.produced(partition)
