@@ -51,7 +51,7 @@ class Listener:
     """A listener beside DIRECT.
 
     `protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. `mechanisms`: SASL mechanisms (keys of MODULES).
-    `advertised`: host and port that clients are told, e.g. Forebay's; None: the listener itself.
+    `advertised`: host and port that clients are told, e.g. Forebay's, or by node id; None: the listener itself.
     `properties`: more settings, without "listener.name.<name>.", e.g. {"ssl.client.auth": "required"}.
     `max_reauth_ms`: connections.max.reauth.ms of its mechanisms; 0: none.
     """
@@ -59,9 +59,15 @@ class Listener:
     name: str
     protocol: str = "PLAINTEXT"
     mechanisms: tuple[str, ...] = ()
-    advertised: tuple[str, int] | None = None
+    advertised: "tuple[str, int] | Mapping[int, tuple[str, int]] | None" = None
     properties: "Mapping[str, object]" = field(default_factory=dict)
     max_reauth_ms: int = 0
+
+    def advertised_by(self, node: "Node") -> tuple[str, int]:
+        """What one broker tells clients."""
+        if isinstance(self.advertised, tuple):
+            return self.advertised
+        return (self.advertised or {}).get(node.node_id, (HOST, node.ports[self.name]))
 
     @property
     def uses_tls(self) -> bool:
@@ -103,7 +109,7 @@ def build_listener(
 def build_addresses(node: Node, listeners: "Sequence[Listener]") -> dict[str, object]:
     """listeners, advertised.listeners and the protocol map."""
     advertised = {DIRECT: (HOST, node.ports[DIRECT])}
-    advertised |= {one.name: one.advertised or (HOST, node.ports[one.name]) for one in listeners}
+    advertised |= {one.name: one.advertised_by(node) for one in listeners}
     protocols = {CONTROLLER: "PLAINTEXT", DIRECT: "PLAINTEXT"} | {one.name: one.protocol for one in listeners}
     return {
         "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in node.ports.items()),

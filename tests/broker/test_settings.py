@@ -66,3 +66,11 @@ def test_scram_users_are_made_once_a_mechanism() -> None:
     ]
     made = build_scram_arguments(listeners, {"alice": "secret"})
     assert made == ["--add-scram", "SCRAM-SHA-256=[name=alice,iterations=4096,password=secret]"]
+
+
+def test_each_node_advertises_its_own_sidecar() -> None:
+    listener = Listener("CLIENT", advertised={1: ("127.0.0.1", 9001)})
+    nodes = [Node(number, {"CONTROLLER": 1, "DIRECT": 2, "CLIENT": 3}) for number in (1, 2)]
+    said = [str(build_addresses(node, [listener])["advertised.listeners"]) for node in nodes]
+    assert "CLIENT://127.0.0.1:9001" in said[0]
+    assert "CLIENT://127.0.0.1:3" in said[1]

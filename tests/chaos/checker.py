@@ -1,0 +1,179 @@
+"""Was every promise kept? A history in, violations out.
+
+Owns the rules, one function each. Pure; must not know how a history came about. What is promised:
+* an acknowledged record is where it was acknowledged, as it was sent, for every group: of a transaction that
+  was committed for read_committed, of any for read_uncommitted. What was not acknowledged may be there.
+* by offset a producer's records rise: all that are there of an idempotent or transactional producer, the
+  acknowledged ones of a plain one, whose connection may die with a request that the broker takes later.
+* nothing is there that was not sent; nothing of an idempotent or transactional producer is twice in a topic,
+  copies included; nothing of an aborted transaction is seen by read_committed.
+* in one assignment offsets rise; all groups of one isolation level see the same; everybody comes to the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.chaos.history import Kind, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.chaos.history import Group, History, Name, Place, Read, Sent
+
+    Seen = dict[Place, dict[int, Read]]
+
+MOST_SHOWN = 10
+
+
+class Violation(NamedTuple):
+    """A broken promise: which rule, and what shows it."""
+
+    rule: str
+    what: str
+
+
+def check(history: History) -> list[Violation]:
+    """Every violation, at most MOST_SHOWN of a rule and group."""
+    found = [Violation("stuck", what) for what in history.stuck]
+    sent = {one.name: one for one in history.sent}
+    seen = [(group, collect(group)) for group in history.groups]
+    for group, records in seen:
+        for rule in (find_backwards, find_behind, find_differing_reads):
+            found += first(rule(history, group))
+        for check_records in (find_lost, find_altered, find_aborted, find_disorder, find_twice):
+            found += first(check_records(history, sent, group, records))
+        found += first(find_uncopied(history, group, records))
+    found += first(find_differing_groups(seen))
+    return found
+
+
+def first(found: Iterator[Violation]) -> list[Violation]:
+    return [one for one, _ in zip(found, range(MOST_SHOWN), strict=False)]
+
+
+def collect(group: Group) -> Seen:
+    """What a group saw at each offset; of several readings the first."""
+    seen: Seen = defaultdict(dict)
+    for place, reads in group.runs:
+        at = seen[place]
+        for read in reads:
+            at.setdefault(read.offset, read)
+    return seen
+
+
+def find_backwards(_history: History, group: Group) -> Iterator[Violation]:
+    for place, reads in group.runs:
+        for before, after in pairwise(reads):
+            if after.offset <= before.offset:
+                yield Violation("backwards", f"{group.name} {place}: {before.offset}, then {after.offset}")
+
+
+def find_differing_reads(_history: History, group: Group) -> Iterator[Violation]:
+    """Somebody who read an offset twice got two records."""
+    once: Seen = defaultdict(dict)
+    for place, reads in group.runs:
+        for read in reads:
+            if (former := once[place].setdefault(read.offset, read)) != read:
+                yield Violation("altered", f"{group.name} {place}: first {former}, again {read}")
+
+
+def find_behind(history: History, group: Group) -> Iterator[Violation]:
+    for place, reached in group.reached.items():
+        if place.topic in group.topics and reached < history.ends.get(place, 0):
+            yield Violation("behind", f"{group.name} {place}: at {reached} of {history.ends[place]}")
+
+
+def find_lost(history: History, _sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+    for one in history.sent:
+        if one.offset < 0 or one.place.topic not in group.topics:
+            continue
+        if group.committed and history.outcome_of(one) is not Outcome.COMMITTED:
+            continue
+        if one.offset not in seen.get(one.place, {}):
+            yield Violation("lost", f"{group.name} has not read {one}")
+
+
+def find_altered(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+    """What is there is what was sent there."""
+    acknowledged = {(one.place, one.offset): one for one in history.sent if one.offset >= 0}
+    for place, reads in seen.items():
+        copied = place.topic in history.pipelines
+        for read in reads.values():
+            origin, here = sent.get(read.name), acknowledged.get((place, read.offset))
+            if origin is None or origin.digest != read.digest or (not copied and origin.place != place):
+                yield Violation("altered", f"{group.name} {place}: {read}, sent was {origin}")
+            elif here is not None and here.name != read.name:
+                yield Violation("altered", f"{group.name} {place}: {read} in the place of {here}")
+
+
+def find_aborted(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+    if not group.committed:
+        return
+    for place, reads in seen.items():
+        for read in reads.values():
+            origin = sent.get(read.name)
+            if origin is not None and history.outcome_of(origin) is Outcome.ABORTED:
+                yield Violation(
+                    "aborted", f"{group.name} {place}: {read} of transaction {origin.transaction}"
+                )
+
+
+def find_disorder(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+    """A copy is held against the order of its source's partition, which it keeps."""
+    for place, reads in seen.items():
+        if place.topic in history.pipelines and not group.committed:
+            continue  # aborted attempts of the pipeline lie between
+        last: dict[str, Read] = {}
+        for offset in sorted(reads):
+            read = reads[offset]
+            origin = sent.get(read.name)
+            if origin is None or (
+                history.kinds[read.name.producer] is Kind.PLAIN and origin.offset != offset
+            ):
+                continue
+            before = last.get(read.name.producer)
+            if before is not None and read.name.sequence < before.name.sequence:
+                yield Violation("reordered", f"{group.name} {place}: {before}, then {read}")
+            last[read.name.producer] = read
+
+
+def find_twice(history: History, _sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+    places: dict[tuple[str, Name], tuple[Place, int]] = {}
+    for place, reads in seen.items():
+        if place.topic in history.pipelines and not group.committed:
+            continue
+        for offset, read in reads.items():
+            former = places.setdefault((place.topic, read.name), (place, offset))
+            if former != (place, offset) and history.kinds.get(read.name.producer) is not Kind.PLAIN:
+                yield Violation("twice", f"{group.name}: {read.name} at {former} and at {place}, {offset}")
+
+
+def find_uncopied(history: History, group: Group, seen: Seen) -> Iterator[Violation]:
+    """A committed record of a pipeline's source is in its sink."""
+    for sink, source in history.pipelines.items():
+        if not group.committed or sink not in group.topics:
+            continue
+        copies = {
+            read.name for place, reads in seen.items() if place.topic == sink for read in reads.values()
+        }
+        for one in history.sent:
+            wanted = one.place.topic == source and one.offset >= 0
+            if wanted and history.outcome_of(one) is Outcome.COMMITTED and one.name not in copies:
+                yield Violation("lost", f"{group.name}: {one} was not copied to {sink}")
+
+
+def find_differing_groups(seen: list[tuple[Group, Seen]]) -> Iterator[Violation]:
+    """Groups of one isolation level have seen the same offsets of what both read."""
+    standard: dict[tuple[bool, str], tuple[Group, Seen]] = {}
+    for group, records in seen:
+        for topic in group.topics:
+            other, others = standard.setdefault((group.committed, topic), (group, records))
+            for place in {*records, *others}:
+                if place.topic == topic and place in group.reached and place in other.reached:
+                    unlike = records.get(place, {}).keys() ^ others.get(place, {}).keys()
+                    if unlike:
+                        some = sorted(unlike)[:MOST_SHOWN]
+                        yield Violation("unequal", f"{group.name} and {other.name} {place}: {some}")

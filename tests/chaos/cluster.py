@@ -1,0 +1,132 @@
+"""Three brokers, a Forebay beside each, and wires on both sides of every Forebay.
+
+Owns their start, their end and how they are reached: each broker's CLIENT listener advertises the front wire of its own
+Forebay, whose upstream is the back wire of that broker. Must not know what clients do. Invariants: addresses stay the
+same through every restart; a process belongs to the thread that started it last, which must live as long as the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tests.broker.kafka import KafkaCluster
+from tests.broker.ports import lease_port
+from tests.broker.settings import HOST, Listener
+from tests.chaos.wire import Wire
+from tests.e2e.sidecar import Sidecar, SidecarFailed
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+NODES = 3
+HEAP_MB = 256
+LISTENER = "CLIENT"
+OVERRIDES = {
+    "default.replication.factor": NODES,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": NODES,
+    "transaction.state.log.replication.factor": NODES,
+    "transaction.state.log.min.isr": 2,
+    "auto.create.topics.enable": "false",
+    "broker.session.timeout.ms": 6000,
+    "broker.heartbeat.interval.ms": 1000,
+    "replica.lag.time.max.ms": 10_000,
+    "auto.leader.rebalance.enable": "false",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2000,
+    "group.min.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 15_000,
+    "group.consumer.min.session.timeout.ms": 10_000,
+}
+SETTINGS = {"cache": {"size": "32MiB"}, "log": {"level": "info", "format": "text"}}
+
+
+class Idle(NamedTuple):
+    """What a Forebay holds that nobody uses."""
+
+    descriptors: int
+
+
+class Sidecars:
+    """The whole: `through` for clients, `direct` for who judges."""
+
+    def __init__(self, directory: Path) -> None:
+        """Logs of all processes stay in `directory`."""
+        self.directory = directory
+        self._stack = contextlib.ExitStack()
+        self.cluster: KafkaCluster
+        self.sidecars: dict[int, Sidecar] = {}
+        self.front: dict[int, Wire] = {}
+        self.back: dict[int, Wire] = {}
+        self.idle: dict[int, Idle] = {}
+
+    @property
+    def nodes(self) -> range:
+        return range(1, NODES + 1)
+
+    @property
+    def direct(self) -> str:
+        """Bootstrap servers past everything."""
+        return self.cluster.direct
+
+    @property
+    def through(self) -> str:
+        """Bootstrap servers through Forebay."""
+        return ",".join(wire.address for wire in self.front.values())
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        leases = {node: self._stack.enter_context(lease_port()) for node in self.nodes}
+        ports = {node: self._stack.enter_context(lease_port()).port for node in self.nodes}
+        for node, lease in leases.items():
+            self.front[node] = self._stack.enter_context(Wire(lease.port, (HOST, ports[node])))
+        advertised = {node: (HOST, lease.port) for node, lease in leases.items()}
+        cluster = KafkaCluster(
+            NODES,
+            listeners=[Listener(LISTENER, advertised=advertised)],
+            overrides=OVERRIDES,
+            heap_mb=HEAP_MB,
+            directory=self.directory,
+        )
+        self.cluster = self._stack.enter_context(cluster)
+        for node, port in ports.items():
+            wire = self._stack.enter_context(Wire(0, cluster.address(LISTENER, node)))
+            self.back[node] = wire
+            entry = {"listen": f"{HOST}:{port}", "upstream": wire.address}
+            sidecar = Sidecar([entry], SETTINGS)
+            self.sidecars[node] = self._stack.enter_context(sidecar)
+            self.idle[node] = Idle(self.descriptors(node))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.keep_logs()
+        self._stack.__exit__(kind, error, trace)
+
+    def keep_logs(self) -> None:
+        """Forebay's logs beside the brokers'."""
+        for node, sidecar in self.sidecars.items():
+            with contextlib.suppress(OSError):
+                (self.directory / f"forebay-{node}.log").write_bytes(sidecar.log_path.read_bytes())
+
+    def restart_forebay(self, node: int) -> None:
+        """As `kill -9` and a supervisor do. Not ready in time is no failure: its broker may be away."""
+        self.sidecars[node].stop(signal.SIGKILL)
+        try:
+            self.sidecars[node].start()
+        except SidecarFailed as failed:
+            if failed.exit_code is not None:
+                raise
+
+    def descriptors(self, node: int) -> int:
+        """How many file descriptors a Forebay has open."""
+        return sum(1 for _ in Path(f"/proc/{self.sidecars[node].pid}/fd").iterdir())

@@ -1,0 +1,130 @@
+"""A wire that faults cut and stall: a TCP forwarder with a fixed address, for as long as a run lasts.
+
+Owns its listening socket and two threads for each connection. Must not know Kafka. Invariants: bytes pass unchanged and
+in order until a cut; a cut comes after a number of bytes, so in the middle of a frame as often as not, and ends both
+sides; who cannot be connected to its target is closed; nothing a peer does ends the accepting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Self
+
+from tests.broker.settings import HOST
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+CHUNK_BYTES = 1 << 16
+LONGEST_STALL_S = 60.0
+AT_ONCE = struct.pack("ii", 1, 0)
+
+
+class Line:
+    """One connection there and one back."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.ends = (near, far)
+        self.left_bytes: int | None = None
+
+    def end(self, *, reset: bool = False) -> None:
+        """Close both ways: in order, or with a reset."""
+        for one in self.ends:
+            with contextlib.suppress(OSError):
+                if reset:
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class Wire:
+    """Forwards what comes to `port` of the loopback to `target`; port 0: any."""
+
+    def __init__(self, port: int, target: tuple[str, int]) -> None:
+        self._target = target
+        self._server = socket.create_server((HOST, port))
+        self._lines: set[Line] = set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """ "host:port" to connect to."""
+        host, port = self._server.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def cut(self, after_bytes: int) -> int:
+        """End every connection once so many more bytes have passed on it; how many connections that is."""
+        lines = list(self._lines)
+        for line in lines:
+            line.left_bytes = after_bytes
+        return len(lines)
+
+    def stall(self) -> None:
+        """Pass nothing on until `flow`."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target, 10)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            line = Line(near, far)
+            self._lines.add(line)
+            for source, sink in ((near, far), (far, near)):
+                sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._pump, args=(line, source, sink), daemon=True).start()
+
+    def _pump(self, line: Line, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(CHUNK_BYTES):
+                self._flowing.wait(LONGEST_STALL_S)
+                left = line.left_bytes
+                if left is not None and left <= len(chunk):
+                    sink.sendall(chunk[:left])
+                    self.cuts += 1
+                    line.end(reset=bool(left % 2))
+                    break
+                if left is not None:
+                    line.left_bytes = left - len(chunk)
+                sink.sendall(chunk)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+        self._leave(line, source)
+
+    def _leave(self, line: Line, source: socket.socket) -> None:
+        """The second of the two to come here closes."""
+        with contextlib.suppress(OSError):
+            source.shutdown(socket.SHUT_RD)
+        if line in self._lines:
+            self._lines.discard(line)
+        else:
+            for one in line.ends:
+                one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flowing.set()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for line in list(self._lines):
+            line.end()
