@@ -2,12 +2,12 @@
 
 Owns: the limit's number and how it moves. Must not know: queues, requests, which of them waited on purpose
 (the caller hands in latencies of service only). Invariants: floor <= limit <= ceiling; the limit moves once a
-window, never on one sample; it grows only on windows in which it was used.
+window, never on one sample; it grows only on windows in which half of it was busy, and shrinks otherwise.
 
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
 take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
 share. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
-for followers, at whatever concurrency, keeps its slots. While one request is stuck, only the floor is let in.
+for followers, at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
 The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
 short dip (as BBR does for its round-trip time).
 """
@@ -21,7 +21,7 @@ class Limit(Protocol):
     """What a queue asks of its limit."""
 
     def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
-        """Requests that may be in service, the oldest of which has been unanswered for `oldest_s`."""
+        """Requests that may be in service, two of which have been unanswered for `oldest_s`."""
         ...
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
@@ -59,6 +59,9 @@ SLOW_S = (
     0.1  # a quiet latency above this: each slot is a handler lost for so long, so they are granted with care
 )
 SLOW_TOLERANCE = 1.5
+UNUSED_LEAST = (
+    6.0  # slots that nobody uses are taken back to these: the day the disk hangs, all are filled at once
+)
 STALLED_TIMES = 10.0  # the quiet latency, and the request is stuck; between these two
 STALLED_LEAST_S, STALLED_MOST_S = 0.05, 0.5
 QUIET_ASSUMED_S = 0.025  # until the quiet latency is known
@@ -113,7 +116,7 @@ class AdaptiveLimit:
 
     def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
         """Requests that may be in service; the floor while a dip lasts, at most three `window_max_s`, and while
-        the oldest is stuck: latencies tell of a disk that hangs only after its requests were answered, and by
+        two are stuck: latencies tell of a disk that hangs only after its requests were answered, and by
         then they would all be there.
         """
         if self._dip_until_s is not None and now_s < self._dip_until_s:
@@ -140,7 +143,7 @@ class AdaptiveLimit:
         length_s = now_s - self._begun_s
         wanted = self.rule.window_samples if self._dip_until_s is None else DIP_SAMPLES
         if (self._count >= wanted and length_s >= self.rule.window_s) or length_s >= self.rule.window_max_s:
-            self._end_window(now_s)
+            self._end_window(now_s, length_s)
 
     def _counts_in_dip(self, now_s: float, latency_s: float, in_use: int) -> bool:
         """Whether a request was sent after the slots of before the dip had emptied, so that it met no queue of
@@ -153,8 +156,11 @@ class AdaptiveLimit:
             self._drained_s = now_s
         return self._drained_s is not None and now_s - latency_s >= self._drained_s
 
-    def _end_window(self, now_s: float) -> None:
+    def _end_window(self, now_s: float, length_s: float) -> None:
         mean_s, used, dropped = self._sum_s / self._count, self._used, self._dropped
+        busy = (
+            self._sum_s / length_s if length_s > 0 else used
+        )  # on average over time (Little): bursts are short
         self._new_window()
         self._windows += 1
         if dropped:
@@ -166,9 +172,9 @@ class AdaptiveLimit:
         is_slow = self._quiet_s > SLOW_S
         tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
         gradient = max(SHRINKS_AT_MOST, min(1.0, tolerance * self._quiet_s / mean_s))
-        wanted = self._limit * gradient + (1 if is_slow else sqrt(self._limit))
-        if wanted > self._limit and used < int(self._limit) / 2:
-            return
+        wanted = self._limit * gradient + sqrt(self._limit) * (0.5 if is_slow else 1)
+        if wanted > self._limit and busy < int(self._limit) / 2:
+            wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))
         self._shrunk += wanted < self._limit
         self._set(self._limit + self.rule.smoothing * (wanted - self._limit))
 

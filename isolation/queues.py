@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from isolation.classify import CONTROL
@@ -127,9 +128,11 @@ class _Queue:
         self.admitted = self.refused = self.expired = self.canceled = self.released = 0
 
     def slots_at(self, now_s: float) -> int:
-        """By the limit, which also looks at how long the oldest one has been unanswered."""
-        oldest = next(iter(self.serving), None)
-        return self.limit.slots_at(now_s, now_s - oldest.since_s if oldest is not None else 0.0)
+        """By the limit, which also looks at how long two of them have been unanswered: one may be of a partition
+        of its own, or an accident.
+        """
+        second = next(islice(self.serving, 1, None), None)
+        return self.limit.slots_at(now_s, now_s - second.since_s if second is not None else 0.0)
 
 
 class Queues:

@@ -17,8 +17,8 @@ class Slots(Section):
     """Requests that may be at work in the broker at a time. `floor` = `ceiling`: a fixed number."""
 
     floor: Count = Field(default=2, ge=1, le=10_000, description="Never fewer, however slow answers become.")
-    initial: Count = Field(default=32, ge=1, le=10_000, description="At start, until latency is known.")
-    ceiling: Count = Field(default=256, ge=1, le=10_000, description="Never more.")
+    initial: Count = Field(default=6, ge=1, le=10_000, description="At start, until latency is known.")
+    ceiling: Count = Field(default=64, ge=1, le=10_000, description="Never more.")
 
 
 class Quota(Section):

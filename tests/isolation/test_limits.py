@@ -81,7 +81,27 @@ def test_it_does_not_grow_while_it_is_not_used():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)
     broker.run(30, lambda _now: 0.05, in_use=3)
-    assert limit.slots_at(broker.now_s) == limit.rule.initial
+    assert limit.slots_at(broker.now_s) <= limit.rule.initial
+
+
+def test_slots_that_nobody_uses_are_taken_back_and_come_again():
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=False)
+    broker.run(30, lambda _now: 0.02)
+    broker.run(60, lambda _now: 0.02, in_use=5)
+    assert limit.slots_at(broker.now_s) <= 15
+    broker.run(90, lambda _now: 0.02)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "stuck_s"), [(0.001, 0.05), (0.02, 0.2), (0.08, 0.5), (0.4, 0.8)], ids=str
+)
+def test_only_the_floor_while_requests_are_stuck(quiet_s, stuck_s):
+    limit = AdaptiveLimit(AdaptiveRule(initial=8))
+    now_s = answers(limit, 0.0, 10, latency_s=quiet_s)
+    assert limit.slots_at(now_s, stuck_s * 0.99) > limit.rule.floor
+    assert limit.slots_at(now_s, stuck_s * 1.01) == limit.rule.floor
 
 
 def answers(limit, now_s, count, *, latency_s=0.01, in_use=1, ok=True, apart_s=0.02):
@@ -94,8 +114,9 @@ def answers(limit, now_s, count, *, latency_s=0.01, in_use=1, ok=True, apart_s=0
 def test_drops_shrink_it_to_the_floor_and_no_further():
     limit = AdaptiveLimit(AdaptiveRule(initial=8))
     now_s = answers(limit, 0.0, 10)
+    before = limit.slots_at(99.0)
     answers(limit, now_s, 10, ok=False)
-    assert limit.slots_at(99.0) == 5
+    assert limit.slots_at(99.0) < before
     answers(limit, now_s, 200, ok=False)
     assert limit.slots_at(99.0) == limit.rule.floor
 

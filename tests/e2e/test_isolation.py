@@ -1,0 +1,185 @@
+"""One topic slow, or hanging: the others do not notice through Forebay, and do without it.
+
+The slow broker is a forwarder with eight handlers (slow_broker.py). Clients are sockets, so that the ones past Forebay
+reach the forwarder itself. Bounds are wide: what is told apart is milliseconds from the second that an append takes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from isolation.classify import queue_of_topic
+from protocol import produce
+from tests.broker.topics import create_topic
+from tests.e2e.raw_frames import PRODUCE_VERSION, Raw, build_plain, build_produce, read_batch
+from tests.e2e.slow_broker import SlowPair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.e2e
+
+CROWD = 16
+DATA_QUEUES = 16  # the default
+SICK_S, QUIET_FOR_S, SICK_FOR_S = 1.0, 2.0, 5.0
+NOTICED_S = 0.4
+PATIENCE_S = 15.0
+HANG_AFTER_S = 1.0
+NOT_ENOUGH_REPLICAS = 19
+API_VERSIONS, HEARTBEAT = 18, 12
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[SlowPair]:
+    with SlowPair({"isolation": {"hangAfter": f"{HANG_AFTER_S}s"}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def batch(pair: SlowPair) -> bytes:
+    return read_batch(pair)
+
+
+class Asking:
+    """A thread that asks again and again over one connection. `rows`: (when asked, latency in s, error code)."""
+
+    def __init__(self, address: str, build: Callable[[], bytes], pause_s: float) -> None:
+        self.rows: list[tuple[float, float, int]] = []
+        self._raw = Raw(address)
+        self._build, self._pause_s = build, pause_s
+        self._ends = threading.Event()
+        self._is_produce = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            frame, asked_at = self._build(), time.monotonic()
+            try:
+                answer = self._raw.call(frame)
+            except OSError:
+                return
+            self.rows.append((asked_at, time.monotonic() - asked_at, error_of(frame, answer)))
+            self._ends.wait(self._pause_s)
+
+    def between(self, start: float, end: float) -> list[float]:
+        return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
+
+    def end(self) -> None:
+        self._ends.set()
+        self._raw.socket.close()
+        self._thread.join(5)
+
+
+def error_of(frame: bytes, answer: bytes) -> int:
+    if frame[4:6] != b"\0\0":
+        return 0
+    return produce.scan_response(answer, PRODUCE_VERSION).partitions[0].error_code
+
+
+def heartbeat() -> bytes:
+    group = (1).to_bytes(2, "big") + b"g"
+    return build_plain(HEARTBEAT, 0, group + (1).to_bytes(4, "big") + group)
+
+
+def worst(ones: list[float]) -> float:
+    """The 98th percentile: a busy machine has its own hiccups."""
+    return statistics.quantiles(ones, n=50)[-1] if len(ones) > 1 else PATIENCE_S
+
+
+def create_two(pair: SlowPair) -> tuple[str, str]:
+    """Topics of different queues."""
+    first = second = create_topic(pair.direct)
+    while queue_of_topic(second, DATA_QUEUES) == queue_of_topic(first, DATA_QUEUES):
+        second = create_topic(pair.direct)
+    return first, second
+
+
+def measure(pair: SlowPair, address: str, batch: bytes) -> dict[str, float]:
+    """Healthy topic's produces and heartbeats before and while a crowd produces to a sick topic."""
+    sick, healthy = create_two(pair)
+    asking = {
+        "produce": Asking(address, lambda: build_produce(healthy, batch, -1), 0.02),
+        "heartbeat": Asking(address, heartbeat, 0.02),
+    }
+    crowd = [Asking(address, lambda: build_produce(sick, batch, -1), 0.25) for _ in range(CROWD)]
+    try:
+        time.sleep(1)
+        quiet_at = time.monotonic()
+        time.sleep(QUIET_FOR_S)
+        pair.slow.delay(sick, SICK_S)
+        sick_at = time.monotonic()
+        time.sleep(SICK_FOR_S)
+        end_at = time.monotonic()
+    finally:
+        pair.slow.heal()
+        for one in (*crowd, *asking.values()):
+            one.end()
+    return {f"{name} quiet": worst(one.between(quiet_at, sick_at)) for name, one in asking.items()} | {
+        f"{name} sick": worst(one.between(sick_at, end_at)) for name, one in asking.items()
+    }
+
+
+def test_a_slow_topic_hangs_the_others_without_forebay_and_not_with_it(pair: SlowPair, batch: bytes) -> None:
+    plain = measure(pair, pair.slow.address, batch)
+    through = measure(pair, pair.through, batch)
+    for name in ("produce", "heartbeat"):
+        assert plain[f"{name} sick"] > NOTICED_S, plain
+        assert through[f"{name} sick"] < min(max(4 * through[f"{name} quiet"], 0.05), NOTICED_S), through
+
+
+def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> float:
+    """Seconds until it holds."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + patience_s
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+def metric(pair: SlowPair, name: str) -> float:
+    return pair.sidecar.metrics()[(f"forebay_isolation_{name}",)]
+
+
+def test_a_topic_that_hangs_is_refused_at_once_and_comes_back(pair: SlowPair, batch: bytes) -> None:
+    sick, healthy = create_two(pair)
+    recoveries = metric(pair, "recoveries_total")
+    pair.slow.hang(sick)
+    fine = Asking(pair.through, lambda: build_produce(healthy, batch, -1), 0.02)
+    stuck = [Asking(pair.through, lambda: build_produce(sick, batch, -1), 0.1) for _ in range(CROWD)]
+    late: list[Asking] = []
+    try:
+        begun = time.monotonic()
+        noticed_s = wait_for(lambda: metric(pair, "topics_hanging") == 1)
+        assert noticed_s < HANG_AFTER_S + 3
+        refused = json.loads(pair.sidecar.admin("/isolation"))
+        late.append(Asking(pair.through, lambda: build_produce(sick, batch, -1), 0.05))
+        wait_for(lambda: len(late[0].rows) > 5)
+        codes = [code for _, _, code in late[0].rows[:5]]
+        assert codes.count(NOT_ENOUGH_REPLICAS) >= 4, (codes, refused)
+        assert statistics.median(latency_s for _, latency_s, _ in late[0].rows[:5]) < NOTICED_S
+        assert worst(fine.between(begun, time.monotonic())) < NOTICED_S
+        healed_at = time.monotonic()
+        pair.slow.heal()
+        wait_for(lambda: metric(pair, "topics_hanging") == 0)
+        wait_for(lambda: any(at > healed_at and code == 0 for one in late for at, _, code in one.rows))
+        assert metric(pair, "recoveries_total") == recoveries + 1
+        assert metric(pair, "probes_total") > 0
+    finally:
+        pair.slow.heal()
+        for one in (fine, *stuck, *late):
+            one.end()
+    wait_for(lambda: held(pair) == 0)
+
+
+def held(pair: SlowPair) -> float:
+    """What requests hold or wait for in all queues: nothing, once everybody is gone."""
+    names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
+    metrics = pair.sidecar.metrics().items()
+    return sum(value for key, value in metrics if key[0] in {f"forebay_isolation_{name}" for name in names})
