@@ -21,10 +21,14 @@ CHUNK_BYTES = 1 << 16
 
 
 class Between:
-    """Forwards what comes at `address` to `target`. `accepted` counts connections, refused ones included."""
+    """Forwards what comes at `address` to `target`. `accepted` counts connections, refused ones included;
+    `noticed` counts pieces from the broker that contain `look_for`.
+    """
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], look_for: bytes = b"") -> None:
         self._target = target
+        self._look_for = look_for
+        self.noticed = 0
         self._server = socket.create_server((HOST, 0))
         self._sockets: list[socket.socket] = []
         self._cut_after: int | None = None
@@ -82,6 +86,7 @@ class Between:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
                 if is_broker:
+                    self.noticed += bool(self._look_for) and self._look_for in chunk
                     self._flowing.wait()
                     if self._cut_after is not None:
                         chunk, self._cut_after = (
