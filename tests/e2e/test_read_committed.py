@@ -6,9 +6,7 @@ its answers is then held against the broker's own answer to the same Fetch.
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,12 +16,14 @@ from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import (
+    MOST,
     TIMEOUT_S,
     CommittedReader,
     Writer,
     check_answers,
     count_batches,
     read_offsets,
+    tailing,
 )
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 QUICK_COORDINATOR = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
-MOST = 0.8
-"""Share of the bytes that must have been hits."""
 ROUNDS = 20
 
 
@@ -48,60 +46,6 @@ def produce_plain(bootstrap: str, topic: str, count: int = 1) -> None:
     for _ in range(count):
         producer.produce(topic, b"plain" * 40, partition=0)
         assert producer.flush(TIMEOUT_S) == 0
-
-
-class Tail:
-    """A raw consumer at the tail of a new topic, on a thread of its own."""
-
-    def __init__(self, pair: Pair, client: RawClient, version: int) -> None:
-        self.pair = pair
-        self.topic = create_topic(pair.direct)
-        self.reader = CommittedReader(client, self.topic, version=version)
-        self.reader.settle()
-        self.hits_before = self.hits()
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._enough.is_set():
-            self.reader.poll(200)
-
-    def wait_stable(self) -> None:
-        """Until this consumer was told the LSO that the broker has now, and stands there."""
-        wanted = read_offsets(self.pair.direct, self.topic)[1]
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.reader.last_stable_offset != wanted or self.reader.offset != wanted:
-            assert time.monotonic() < deadline, f"LSO {wanted}, not {self.reader.answers[-1][:5]}"
-            assert self.reader.last_stable_offset <= wanted
-            time.sleep(0.005)
-
-    def hits(self) -> float:
-        return self.pair.sidecar.fetch_counts().get(("hit", ""), 0)
-
-    def stop(self) -> None:
-        self._enough.set()
-        self._thread.join()
-
-    def check(self, listed: int = 0, most: float = MOST) -> None:
-        """All that was told is what the broker tells, at least `listed` aborted transactions among it."""
-        self.wait_stable()
-        self.stop()
-        found = check_answers(self.pair.direct, self.topic, self.reader.answers)
-        assert found >= listed
-        hits = self.hits() - self.hits_before
-        total = sum(len(one.records) for one in self.reader.answers)
-        assert hits >= most * total, f"{hits:.0f} of {total} bytes: {self.pair.sidecar.fetch_counts()}"
-
-
-@contextmanager
-def tailing(pair: Pair, version: int = 13) -> Iterator[Tail]:
-    with RawClient(pair.through, "tail") as client:
-        tail = Tail(pair, client, version)
-        try:
-            yield tail
-        finally:
-            tail.stop()
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 17])
@@ -235,3 +179,42 @@ def test_a_reader_behind_the_tail_is_told_what_was_aborted(pair: Pair) -> None:
             assert check_answers(pair.direct, tail.topic, behind.answers) > 20
             assert tail.hits() - hits >= MOST * sum(len(one.records) for one in behind.answers)
         tail.check(listed=10)
+
+
+def test_a_restarted_broker_and_a_transaction_that_outlives_it(pair: Pair) -> None:
+    """A new leader epoch: what was known of transactions is known no more, until the broker shows its LSO."""
+    topic = create_topic(pair.direct)
+    writer, hanging = (Writer(pair.through, topic, name) for name in ("writer", "hanging"))
+    answers = []
+    with RawClient(pair.through, "before") as client:
+        reader = CommittedReader(client, topic)
+        reader.settle()
+        for turn in range(8):
+            writer.write(2)
+            writer.end(commits=turn % 2 == 0)
+        hanging.write(2)
+        writer.write(1)
+        writer.end(commits=True)
+        reader.wait_stable(read_offsets(pair.direct, topic)[1])
+        answers += reader.answers
+    pair.broker.stop(gracefully=True)
+    pair.broker.start()
+    with RawClient(pair.through, "after") as client:
+        after = CommittedReader(client, topic, offset=reader.offset)
+        after.settle()
+        assert after.offset == reader.offset
+        for turn in range(12):
+            writer.write(2)
+            writer.end(commits=turn % 2 == 0)
+        after.poll(100)
+        assert after.offset == after.last_stable_offset == reader.offset
+        hanging.end(commits=True)
+        after.wait_stable(read_offsets(pair.direct, topic)[1])
+        hits = pair.sidecar.fetch_counts()["hit", ""]
+        for turn in range(10):
+            writer.write(2)
+            writer.end(commits=turn % 2 == 0)
+            after.wait_stable(read_offsets(pair.direct, topic)[1])
+        assert pair.sidecar.fetch_counts()["hit", ""] > hits
+        answers += after.answers
+    assert check_answers(pair.direct, topic, answers) >= 12

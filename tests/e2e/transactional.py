@@ -6,21 +6,28 @@ librdkafka's: transactions V1 (KIP-98); Java's, of V2 (KIP-890), are driven by K
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Producer
 
 from protocol.batch import scan_batches
+from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from tests.e2e.sidecar import Pair
 
 COMMITTED = 1
 TIMEOUT_S = 30
 VALUE = b"v" * 200
+MOST = 0.8
+"""Share of the bytes that must have been hits."""
 
 
 class Writer:
@@ -159,3 +166,57 @@ def check_answers(direct: str, topic: str, answers: Sequence[Answer]) -> int:
 def count_batches(answers: Sequence[Answer]) -> int:
     """Batches that were brought."""
     return sum(len(scan_batches(one.records, 0, len(one.records))) for one in answers)
+
+
+class Tail:
+    """A raw consumer at the tail of a new topic, on a thread of its own."""
+
+    def __init__(self, pair: Pair, client: RawClient, version: int) -> None:
+        self.pair = pair
+        self.topic = create_topic(pair.direct)
+        self.reader = CommittedReader(client, self.topic, version=version)
+        self.reader.settle()
+        self.hits_before = self.hits()
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._enough.is_set():
+            self.reader.poll(200)
+
+    def wait_stable(self) -> None:
+        """Until this consumer was told the LSO that the broker has now, and stands there."""
+        wanted = read_offsets(self.pair.direct, self.topic)[1]
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.reader.last_stable_offset != wanted or self.reader.offset != wanted:
+            assert time.monotonic() < deadline, f"LSO {wanted}, not {self.reader.answers[-1][:5]}"
+            assert self.reader.last_stable_offset <= wanted
+            time.sleep(0.005)
+
+    def hits(self) -> float:
+        return self.pair.sidecar.fetch_counts().get(("hit", ""), 0)
+
+    def stop(self) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def check(self, listed: int = 0, most: float = MOST) -> None:
+        """All that was told is what the broker tells, at least `listed` aborted transactions among it."""
+        self.wait_stable()
+        self.stop()
+        found = check_answers(self.pair.direct, self.topic, self.reader.answers)
+        assert found >= listed
+        hits = self.hits() - self.hits_before
+        total = sum(len(one.records) for one in self.reader.answers)
+        assert hits >= most * total, f"{hits:.0f} of {total} bytes: {self.pair.sidecar.fetch_counts()}"
+
+
+@contextmanager
+def tailing(pair: Pair, version: int = 13) -> Iterator[Tail]:
+    with RawClient(pair.through, "tail") as client:
+        tail = Tail(pair, client, version)
+        try:
+            yield tail
+        finally:
+            tail.stop()
