@@ -3,7 +3,15 @@
 from pathlib import Path
 
 from tests.broker.certificates import Identity, TlsFiles
-from tests.broker.settings import CONTROLLER, DIRECT, Listener, Node, build_properties, build_scram_arguments
+from tests.broker.settings import (
+    CONTROLLER,
+    DIRECT,
+    Listener,
+    Node,
+    build_addresses,
+    build_properties,
+    build_scram_arguments,
+)
 
 NODE = Node(1, {CONTROLLER: 11, DIRECT: 12, "CLIENT": 13})
 OTHER = Node(2, {CONTROLLER: 21, DIRECT: 22, "CLIENT": 23})

@@ -1,8 +1,9 @@
 """Three brokers, a Forebay beside each, and wires on both sides of every Forebay.
 
-Owns their start, their end and how they are reached: each broker's CLIENT listener advertises the front wire of its own
-Forebay, whose upstream is the back wire of that broker. Must not know what clients do. Invariants: addresses stay the
-same through every restart; a process belongs to the thread that started it last, which must live as long as the run.
+Owns their start, their end and how they are reached: each broker's CLIENT listener advertises the front wire
+of its own Forebay, whose upstream is the back wire of that broker. Must not know what clients do. Invariants:
+addresses stay the same through every restart; a process belongs to the thread that started it last, which
+must live as long as the run.
 """
 
 from __future__ import annotations

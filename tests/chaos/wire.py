@@ -1,8 +1,9 @@
 """A wire that faults cut and stall: a TCP forwarder with a fixed address, for as long as a run lasts.
 
-Owns its listening socket and two threads for each connection. Must not know Kafka. Invariants: bytes pass unchanged and
-in order until a cut; a cut comes after a number of bytes, so in the middle of a frame as often as not, and ends both
-sides; who cannot be connected to its target is closed; nothing a peer does ends the accepting.
+Owns its listening socket and two threads for each connection. Must not know Kafka. Invariants: bytes pass
+unchanged and in order until a cut; a cut comes after a number of bytes, so in the middle of a frame as often
+as not, and ends both sides; who cannot be connected to its target is closed; nothing a peer does ends the
+accepting.
 """
 
 from __future__ import annotations

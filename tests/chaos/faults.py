@@ -1,0 +1,142 @@
+"""What goes wrong, at random from a seed: one fault after another in each of two lanes, side by side.
+
+Owns the lanes, how long each fault lasts, and that at `heal` everything runs again. Must not know what clients do.
+Invariants: what goes wrong in a lane depends on its seed alone; of the brokers at most one is away at a time, so that
+acknowledged records are never the victims; processes are started by the lanes' threads, which live until `close`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tests.chaos import orders
+from tests.chaos.history import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.chaos.cluster import Sidecars
+    from tests.chaos.readers import Member
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
+LONGEST_STALL_S = 8.0
+LONGEST_CUT_BYTES = 20_000
+FIRST_S = 5.0
+
+
+class Faults:
+    """`say` is told each fault as it begins; `done` counts them by name."""
+
+    def __init__(
+        self,
+        seed: int,
+        sidecars: Sidecars,
+        places: Sequence[Place],
+        members: Sequence[Member],
+        say: Callable[[str], None],
+    ) -> None:
+        self._sidecars, self._places, self._members = sidecars, list(places), list(members)
+        self._say = say
+        self._over = threading.Event()
+        self.done: dict[str, int] = {}
+        self._brokers = random.Random(f"{seed}/brokers")
+        self._links = random.Random(f"{seed}/links")
+        self._pool = ThreadPoolExecutor(2)
+        self._lanes: list[Future[None]] = []
+
+    def start(self) -> None:
+        broker_faults = (self.kill_broker, self.stall_broker, self.move_leaders, self.move_replicas)
+        link_faults = (self.kill_forebay, self.cut_front, self.cut_back, self.stall_wire, self.bounce_member)
+        self._lanes = [
+            self._pool.submit(self._run, self._brokers, broker_faults),
+            self._pool.submit(self._run, self._links, link_faults),
+        ]
+
+    def heal(self) -> None:
+        """No more of it: what was begun ends, and everything runs. Raises what a lane raised."""
+        self._over.set()
+        for lane in self._lanes:
+            lane.result()
+
+    def close(self) -> None:
+        """The processes that the lanes started end with them."""
+        self._over.set()
+        self._pool.shutdown()
+
+    def _run(self, rng: random.Random, faults: Sequence[Callable[[random.Random], str]]) -> None:
+        """Each fault once in a random order, then again."""
+        self._over.wait(FIRST_S)
+        order: list[Callable[[random.Random], str]] = []
+        while not self._over.is_set():
+            order = order or rng.sample(faults, len(faults))
+            fault = order.pop()
+            began = time.monotonic()
+            what = fault(rng)
+            self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1
+            self._say(f"{fault.__name__}: {what} ({time.monotonic() - began:.1f} s)")
+            self._over.wait(rng.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S))
+
+    def kill_broker(self, rng: random.Random) -> str:
+        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(0, LONGEST_STALL_S)
+        self._sidecars.cluster.stop(node)
+        self._over.wait(away_s)
+        self._sidecars.cluster.start(node)
+        return f"broker {node}, away for {away_s:.1f} s"
+
+    def stall_broker(self, rng: random.Random) -> str:
+        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(1, LONGEST_STALL_S)
+        self._sidecars.cluster.stall(node)
+        self._over.wait(away_s)
+        self._sidecars.cluster.wake(node)
+        return f"broker {node}"
+
+    def move_leaders(self, rng: random.Random) -> str:
+        """To the preferred replicas, from wherever kills have left them."""
+        places = rng.sample(self._places, rng.randint(1, len(self._places)))
+        return f"{len(places)} partitions {orders.elect(self._sidecars.direct, places)}"
+
+    def move_replicas(self, rng: random.Random) -> str:
+        """Away from one broker and back, in another order: its copy is made anew, and another one leads."""
+        place = rng.choice(self._places)
+        replicas = rng.sample(self._sidecars.nodes, len(self._sidecars.nodes))
+        host, port = self._sidecars.cluster.address(node_id=rng.choice(self._sidecars.nodes))
+        said = []
+        for wanted in (replicas[:2], [replicas[1], replicas[2], replicas[0]]):
+            try:
+                said.append(orders.reassign(f"{host}:{port}", place, wanted))
+            except OSError as failed:
+                said.append(f"{failed}")
+            self._over.wait(rng.uniform(1, 3))
+        return f"{place} to {replicas} {said} {orders.elect(self._sidecars.direct, [place])}"
+
+    def kill_forebay(self, rng: random.Random) -> str:
+        node = rng.choice(self._sidecars.nodes)
+        self._sidecars.restart_forebay(node)
+        return f"Forebay {node}"
+
+    def cut_front(self, rng: random.Random) -> str:
+        """Clients from Forebay."""
+        node, after = rng.choice(self._sidecars.nodes), rng.randrange(LONGEST_CUT_BYTES)
+        return f"{self._sidecars.front[node].cut(after)} connections to Forebay {node} after {after} bytes"
+
+    def cut_back(self, rng: random.Random) -> str:
+        """Forebay from its broker."""
+        node, after = rng.choice(self._sidecars.nodes), rng.randrange(LONGEST_CUT_BYTES)
+        return f"{self._sidecars.back[node].cut(after)} connections to broker {node} after {after} bytes"
+
+    def stall_wire(self, rng: random.Random) -> str:
+        node = rng.choice(self._sidecars.nodes)
+        wires = rng.choice((self._sidecars.front, self._sidecars.back))
+        wires[node].stall()
+        self._over.wait(rng.uniform(1, LONGEST_STALL_S))
+        wires[node].flow()
+        return f"{'front' if wires is self._sidecars.front else 'back'} of Forebay {node}"
+
+    def bounce_member(self, rng: random.Random) -> str:
+        member = rng.choice(self._members)
+        member.bounce()
+        return member.name

@@ -1,0 +1,107 @@
+"""An exactly-once pipeline: reads a topic committed, writes each record to another, offsets in the same transaction.
+
+Owns a thread, a consumer and a transactional producer, both made anew after whatever goes wrong. Must not know which
+faults there are. Invariants: a copy has its source's key, value and partition; nothing is copied outside a transaction.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.chaos import readers, writers
+from tests.chaos.history import Outcome, Place
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+BATCH = 50
+BATCH_S = 0.5
+
+
+class Pipeline(threading.Thread):
+    """Copies `source` to `sink` until `finish`; `copied`: per partition of the source, how far it has committed."""
+
+    def __init__(self, name: str, bootstrap: str, source: str, sink: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._source, self._sink = source, sink
+        self._finishing = threading.Event()
+        self.copied: dict[Place, int] = {}
+        self.errors: dict[str, int] = {}
+        common: dict[str, object] = {"bootstrap.servers": bootstrap, "client.id": name}
+        self._reading = (
+            readers.CLIENT
+            | readers.CLASSIC
+            | common
+            | {
+                "group.id": name,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": False,
+            }
+        )
+        self._writing = (
+            writers.CLIENT
+            | common
+            | {
+                "transactional.id": name,
+                "transaction.timeout.ms": int(writers.TRANSACTION_S * 1000),
+            }
+        )
+
+    def finish(self) -> None:
+        self._finishing.set()
+
+    def run(self) -> None:
+        while not self._finishing.is_set():
+            consumer = Consumer(self._reading)
+            try:
+                producer = writers.open_transactional(self._writing, self._finishing)
+                consumer.subscribe([self._source])
+                while not self._finishing.is_set() and self._copy(consumer, producer):
+                    pass
+            except KafkaException as failed:
+                name = failed.args[0].name()
+                self.errors[name] = self.errors.get(name, 0) + 1
+            finally:
+                consumer.close()
+
+    def _copy(self, consumer: Consumer, producer: Producer) -> bool:
+        """One transaction; whether both are good for another."""
+        found = [one for one in consumer.consume(BATCH, BATCH_S) if one.error() is None]
+        if not found:
+            return True
+        producer.begin_transaction()
+        for message in found:
+            producer.produce(
+                self._sink,
+                message.value(),
+                message.key(),
+                message.partition() or 0,  # copies keep their place
+            )
+        after = positions(found)
+        offsets = [TopicPartition(*place, offset) for place, offset in after.items()]
+        self._send_offsets(consumer, producer, offsets)
+        outcome, fresh = writers.commit(producer)
+        if outcome is Outcome.COMMITTED:
+            self.copied |= after
+        return fresh and outcome is Outcome.COMMITTED
+
+    def _send_offsets(self, consumer: Consumer, producer: Producer, offsets: list[TopicPartition]) -> None:
+        deadline = time.monotonic() + writers.COMMIT_S
+        while True:
+            try:
+                return producer.send_offsets_to_transaction(
+                    offsets, consumer.consumer_group_metadata(), writers.COMMIT_S
+                )
+            except KafkaException as failed:
+                if not failed.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+
+def positions(found: list[Message]) -> dict[Place, int]:
+    """After which offset of each partition to read on."""
+    return {readers.place_of(one): (one.offset() or 0) + 1 for one in found}

@@ -1,0 +1,169 @@
+"""Consumers under failure: each group says what it read, assignment by assignment.
+
+Owns a thread for each member and its librdkafka consumer. Must not know which faults there are. Invariants: a
+run is one assignment of one partition, its records in the order of delivery; `reached` counts what was read
+and the ends that were seen, control records included. Members commit on their own: what was read may be read
+again, not skipped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.chaos.history import Group, Place, Read, digest_of, scan_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Message
+
+POLL_S = 0.2
+CLIENT: dict[str, object] = {
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "check.crcs": True,
+    "fetch.wait.max.ms": 500,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 5000,
+    "socket.timeout.ms": 10_000,
+    "queued.max.messages.kbytes": 4096,
+    "log_level": 0,
+}
+CLASSIC: dict[str, object] = {"session.timeout.ms": 10_000, "auto.commit.interval.ms": 1000}
+NEW_PROTOCOL: dict[str, object] = {"group.protocol": "consumer", "auto.commit.interval.ms": 1000}
+
+
+class Member(threading.Thread):
+    """One member of a group; `bounce` makes it leave and come back."""
+
+    def __init__(self, group: Group, bootstrap: str, protocol: Mapping[str, object]) -> None:
+        super().__init__(name=group.name, daemon=True)
+        self.group = group
+        self.errors: dict[str, int] = {}
+        self._settings = CLIENT | {
+            "bootstrap.servers": bootstrap,
+            "group.id": group.name,
+            "isolation.level": isolation(group.committed),
+            **protocol,
+        }
+        self._leaving = threading.Event()
+        self._finishing = False
+        self._runs: dict[Place, list[Read]] = {}
+
+    def bounce(self) -> None:
+        self._leaving.set()
+
+    def finish(self) -> None:
+        self._finishing = True
+        self._leaving.set()
+
+    def run(self) -> None:
+        while not self._finishing:
+            self._leaving.clear()
+            consumer = Consumer(self._settings)
+            consumer.subscribe(list(self.group.topics), on_assign=self._on_assign)
+            try:
+                while not self._leaving.is_set():
+                    message = consumer.poll(POLL_S)
+                    if message is not None:
+                        self._take(message)
+            finally:
+                consumer.close()
+
+    def _on_assign(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
+        self._runs = {}
+        for one in assigned:
+            self._runs[Place(one.topic, one.partition)] = []
+        self.group.runs += self._runs.items()
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None and is_failure(message):
+            self.errors[error.name()] = self.errors.get(error.name(), 0) + 1
+            return
+        place = place_of(message)
+        run = self._runs.get(place)
+        if run is None:  # a run that the group's protocol added
+            run = self._runs[place] = []
+            self.group.runs.append((place, run))
+        take(self.group, run, place, message)
+
+
+def is_failure(message: Message) -> bool:
+    """Neither a record nor the end of a partition."""
+    error = message.error()
+    return error is not None and error.code() != KafkaError._PARTITION_EOF
+
+
+def place_of(message: Message) -> Place:
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return Place(topic, partition)
+
+
+def take(group: Group, run: list[Read], place: Place, message: Message) -> None:
+    """Note a record, or the end of the partition."""
+    offset = message.offset()
+    assert offset is not None
+    if message.error() is None:
+        key, value = message.key(), message.value()
+        assert value is not None
+        data = value if isinstance(value, bytes) else value.encode()
+        word = key if isinstance(key, bytes) or key is None else key.encode()
+        run.append(Read(offset, scan_name(data), digest_of(word, data)))
+        offset += 1
+    group.reached[place] = max(group.reached.get(place, 0), offset)
+
+
+def isolation(committed: bool) -> str:
+    return "read_committed" if committed else "read_uncommitted"
+
+
+def find_ends(bootstrap: str, places: Sequence[Place], patience_s: float) -> dict[Place, int]:
+    """The log ends. KafkaException where they cannot be had."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0})
+    deadline = time.monotonic() + patience_s
+    ends: dict[Place, int] = {}
+    try:
+        for place in places:
+            while place not in ends:
+                try:
+                    _, ends[place] = consumer.get_watermark_offsets(TopicPartition(*place), timeout=5)
+                except KafkaException:
+                    if time.monotonic() > deadline:
+                        raise
+    finally:
+        consumer.close()
+    return ends
+
+
+def read_all(
+    name: str,
+    bootstrap: str,
+    topics: Sequence[str],
+    ends: Mapping[Place, int],
+    committed: bool,
+    patience_s: float,
+) -> Group:
+    """A group of its own that reads everything from the start to `ends`, or as far as it comes in time."""
+    group = Group(name, tuple(topics), committed, reached=dict.fromkeys(ends, 0))
+    runs: dict[Place, list[Read]] = {place: [] for place in ends}
+    group.runs += runs.items()
+    wanted = {"bootstrap.servers": bootstrap, "group.id": name, "isolation.level": isolation(committed)}
+    consumer = Consumer(CLIENT | wanted | {"enable.auto.commit": False})
+    deadline = time.monotonic() + patience_s
+    try:
+        consumer.assign([TopicPartition(*place, 0) for place in ends])
+        while any(group.reached[place] < end for place, end in ends.items()) and time.monotonic() < deadline:
+            message = consumer.poll(POLL_S)
+            if message is not None and not is_failure(message):
+                place = place_of(message)
+                take(group, runs[place], place, message)
+    finally:
+        consumer.close()
+    return group
