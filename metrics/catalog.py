@@ -145,6 +145,10 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
         ),
         Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
+        Metric("forebay_transactions_open", "gauge", "Transactions open on followed partitions"),
+        Metric(
+            "forebay_transactions_aborted", "gauge", "Aborted transactions kept, to be told to read_committed"
+        ),
     ),
     "Throttle": (
         Metric("forebay_throttle_disk_sampled", "gauge", "1 while the disk can be looked at", ("disk",)),

@@ -89,6 +89,9 @@ def _watch(broker: Broker) -> Iterator[Sample]:
         polls = broker.counters.watch_requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
+    known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
+    yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
+    yield Sample("forebay_transactions_aborted", (), sum(one.aborted for one in known))
 
 
 def _throttle(broker: Broker) -> Iterator[Sample]:
