@@ -57,13 +57,14 @@ def build_result(
 
 def build_page(result: Mapping[str, Any]) -> str:
     """The report in Markdown: table (medians over rounds, times in ms), bars, what makes the run invalid."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"] if result["arms"] else []
     for name in ARMS:
         rows = [one for one in result["arms"] if one["arm"] == name]
         if rows:
             lines.append(f"| {' | '.join([name, *_cells(rows)])} |")
+    measured = [*result["arms"], *result["isolation"]]
     lines += ["", *_isolation_lines(result["isolation"])]
-    lines += ["", f"Rounds: {max((one['round'] for one in result['arms']), default=0)}; medians.", ""]
+    lines += ["", f"Rounds: {max(one['round'] for one in measured)}; medians over rounds, times in ms.", ""]
     lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
     lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
     return "\n".join(lines) + "\n"

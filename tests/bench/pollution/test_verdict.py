@@ -99,8 +99,8 @@ def test_rate_at_ignores_a_dip_and_says_when_the_target_was_never_reached() -> N
 
 
 def build_plain(factor: float) -> dict[str, Any]:
-    quiet = {"produce_ms": {"p99": 10.0}}
-    polluted = {"produce_ms": {"p99": 10.0 * factor}}
+    quiet = {"produce_ms": {"p99": 10.0}, "end_to_end_ms": {"p99": 20.0}}
+    polluted = {"produce_ms": {"p99": 10.0 * factor}, "end_to_end_ms": {"p99": 20.0 * factor}}
     return build_figures(arm=PLAIN, quiet=quiet, polluted=polluted)
 
 
