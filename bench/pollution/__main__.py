@@ -14,6 +14,7 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any
 
 from bench.demo.progress import Progress
@@ -40,7 +41,15 @@ if TYPE_CHECKING:
     from bench.pollution.sweep import Step
 
 RUNS = Path(__file__).parents[2] / ".build" / "pollution"
-EXPECTED = (LoadFailed, FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)
+EXPECTED = (
+    LoadFailed,
+    FetchFailed,
+    JavaMissing,
+    BrokerFailed,
+    SidecarFailed,
+    CalledProcessError,
+    TimeoutError,
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WITH_PAUSE = (PLAIN, SECOND, FOREBAY)
 EXIT_WELL, EXIT_FAILED, EXIT_UNFIT, EXIT_BROKEN, EXIT_INVALID = 0, 1, 2, 3, 4
@@ -109,8 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as ended:
         progress.step("interrupted; everything is cleaned up")
         return 128 + int(ended.args[0])
+    except Unfit as error:
+        progress.step(f"the lab needs {error}")
+        return EXIT_UNFIT
     except EXPECTED as error:
         progress.step(f"the lab failed: {error}")
+        sys.stderr.write(getattr(error, "stderr", None) or "")  # of a command
         for note in getattr(error, "__notes__", ()):
             sys.stderr.write(f"{note}\n")
         return EXIT_FAILED

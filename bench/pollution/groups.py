@@ -58,7 +58,7 @@ class Group:
         self.version = find_version(controllers, root)
         name = f"{PREFIX}{os.getpid()}"
         if self.version == 2:
-            (root / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
+            _enable(root / "cgroup.subtree_control", controllers)
             self._folders = {"": root / name}
         else:
             self._folders = {one: root / V1_NAMES[one] / name for one in controllers}
@@ -114,6 +114,14 @@ class Group:
 
     def _file(self, controller: str, name: str) -> Path:
         return self._folders["" if self.version == 2 else controller] / name
+
+
+def _enable(control: Path, controllers: Sequence[str]) -> None:
+    """Let groups below have the controllers (v2 only)."""
+    try:
+        control.write_text(" ".join(f"+{one}" for one in controllers))
+    except OSError as error:  # EBUSY: the root of a container's namespace has processes of its own
+        raise Unfit(f"a cgroup v2 root that hands down {' and '.join(controllers)}: {error}") from error
 
 
 def remove_left_groups(root: Path = ROOT) -> list[str]:

@@ -56,6 +56,14 @@ def test_an_empty_hierarchy_is_unfit(tmp_path: Path) -> None:
         find_version(BOTH, tmp_path)
 
 
+def test_a_v2_root_that_hands_nothing_down_is_unfit(tmp_path: Path) -> None:
+    build_v2(tmp_path)
+    (tmp_path / "cgroup.subtree_control").unlink()
+    (tmp_path / "cgroup.subtree_control").mkdir()
+    with pytest.raises(Unfit, match="hands down memory"):
+        Group(("memory",), tmp_path)
+
+
 def test_own_groups_by_version() -> None:
     text = "9:name=systemd:/\n7:blkio:/a\n4:cpu,memory:/b/c\n0::/u\n"
     assert scan_own_groups(text, 1) == {"blkio": "/a", "memory": "/b/c"}
