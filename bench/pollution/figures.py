@@ -156,7 +156,7 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "settled_s": (polluted_end - settled_from) / NS,
         "settled_utils": settled_utils(disk, times.polluted, polluted_end),
         "page_cache_mb": round(max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1),
-        "course": build_course(ran, producer, tails, lag),
+        "course": build_course(ran, producer, np.concatenate(each[1:]) if with_pause else tails, lag),
     }
     if ran.sampler.scrapes:
         by_reason = read_bytes_by_reason(ran.sampler.scrapes, times.polluted)
@@ -172,7 +172,7 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
 def build_course(
     ran: Ran, producer: NDArray[np.int64], tails: NDArray[np.int64], lag: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """The run second by second, for the plots."""
+    """The run second by second, for the plots; `tails` without the one that pauses."""
     times = ran.times
     seconds = range((times.end - times.quiet) // NS)
     bounds = [(times.quiet + n * NS, times.quiet + (n + 1) * NS) for n in seconds]

@@ -14,6 +14,8 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
+from bench.pollution.arms import ARMS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -54,7 +56,8 @@ def plot_course(arms: Sequence[Mapping[str, Any]], title: str, target: float, pa
 
 def plot_arms(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Quiet and polluted p99 of each arm, every round a dot."""
-    names = list(dict.fromkeys(one["arm"] for one in rows))
+    present = {one["arm"] for one in rows}
+    names = [name for name in ARMS if name in present]
     figure, axes = plt.subplots(1, 2, figsize=(10, 0.45 * len(names) + 1.2), sharey=True)
     for axis, key, title in zip(
         axes, ("produce_ms", "end_to_end_ms"), ("produce", "end to end"), strict=True
