@@ -76,6 +76,8 @@ class FetchLine(NamedTuple):
     wait_ms: float
     total_ms: float
     admitted_bytes: int
+    delay_ms: float | None = None
+    would_hit_bytes: int | None = None
 
 
 class BlockLine(NamedTuple):
@@ -253,18 +255,23 @@ def format_fetch(boot: str, line: FetchLine) -> str:
         wait_ms,
         total_ms,
         admitted_bytes,
+        delay_ms,
+        would_hit_bytes,
     ) = line
     if high_watermark < 0:
         position = '"highWatermark":null,"lag":null'
     else:
         position = f'"highWatermark":{high_watermark},"lag":{max(0, high_watermark - offset)}'
     age = "null" if age_bytes is None else age_bytes
+    delay = "null" if delay_ms is None else f"{delay_ms:.3f}"
+    would_hit = "null" if would_hit_bytes is None else would_hit_bytes
     return (
         f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},"listener":{_quoted(listener)}'
         f',"connection":{connection},"clientId":{_quoted(client_id)},"apiVersion":{api_version}'
         f',"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)},"partition":{partition},"offset":{offset}'
         f',"isolation":{isolation},"result":"{result}","reason":"{reason}","bytes":{size_bytes},{position}'
-        f',"ageBytes":{age},"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted_bytes}}}\n'
+        f',"ageBytes":{age},"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted_bytes}'
+        f',"delayMs":{delay},"wouldHit":{would_hit}}}\n'
     )
 
 

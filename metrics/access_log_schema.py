@@ -32,9 +32,13 @@ RESULTS: Final[dict[str, tuple[str, ...]]] = {
         "unknown-topic",
         "version",
         "disabled",
+        "observe",
     ),
 }
 """Result of a partition of a Fetch -> its possible reasons. A hit needs none: its reason is empty."""
+
+OBSERVED: Final = ("pass", "observe")
+"""A pass that a serving cache would have had as a hit or a miss: it belongs to the sizing curve."""
 
 RESULT_REASONS: Final[tuple[tuple[str, str], ...]] = tuple(
     (result, reason) for result, reasons in RESULTS.items() for reason in reasons
@@ -63,6 +67,7 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ("pass", "unknown-topic"): "the topic, or its id, is not known to Forebay",
     ("pass", "version"): "a Fetch version that Forebay does not decode",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",
+    ("pass", "observe"): "`cache.mode` is observe: `wouldHit` says what memory would have answered",
 }
 
 JsonType = Literal["string", "integer", "number"]
@@ -107,9 +112,13 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     Field("waitMs", "number", "time parked, queued or waiting for the broker", "ms"),
     Field("totalMs", "number", "from the request's last byte to the answer handed to the socket", "ms"),
     Field("admittedBytes", "integer", "bytes admitted so far, all partitions", "bytes"),
+    Field("delayMs", "number", "time the miss waited until its disk could bear it, null if none", "ms", True),
+    Field(
+        "wouldHit", "integer", "observing: bytes that memory would have answered, else null", "bytes", True
+    ),
 )
 """One line per partition that the answer to a Fetch names: an incremental one (KIP-227) leaves out what has not
-changed.
+changed. A Fetch that cannot be read has one line for all of it: pass/version, topic null, partition and offset -1.
 """
 
 BLOCK_FIELDS: Final[tuple[Field, ...]] = (

@@ -59,6 +59,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("result", "reason"),
         ),
         Metric(
+            "forebay_fetch_would_hit_bytes_total",
+            "counter",
+            "Record bytes that memory would have answered, with `cache.mode: observe`",
+        ),
+        Metric(
             "forebay_upstream_fetch_bytes_total",
             "counter",
             "Record bytes that the broker sent: for clients, for the watch, proofs and authorization",
@@ -103,6 +108,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     ),
     "Block cache": (
         Metric("forebay_cache_capacity_bytes", "gauge", "Size of the arena"),
+        Metric("forebay_cache_resident_bytes", "gauge", "Memory that the arena has taken so far"),
         Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
         Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
         Metric("forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that responses under way hold"),

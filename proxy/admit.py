@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ZSTD = 4
 CRC_AND_ATTRIBUTES = Struct(">IH")
+BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
+"""Where a batch ends: DefaultRecordBatch, LastOffsetDelta behind CRC and attributes."""
 
 
 class Forwarded(NamedTuple):
@@ -188,12 +190,14 @@ def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame,
 
 
 def _stored_head(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> tuple[int, int] | None:
-    """CRC and attributes of the batch that is stored at these offsets, if any."""
-    hit = cache.lookup(slot, base_offset, last_offset + 1, 0, True)
-    if hit is None or not hit.size_bytes:
+    """CRC and attributes of the batch that is stored, or observed, at these offsets, if any."""
+    head = cache.peek_head(slot, base_offset)
+    if head is None:
         return None
-    crc, attributes = CRC_AND_ATTRIBUTES.unpack_from(hit.views[0], HEAD_OUTSIDE_CRC)
-    hit.release()
+    stored_base, last_delta = BASE_OFFSET.unpack_from(head)[0], LAST_DELTA.unpack_from(head, LAST_DELTA_AT)[0]
+    if stored_base + last_delta > last_offset:
+        return None
+    crc, attributes = CRC_AND_ATTRIBUTES.unpack_from(head, HEAD_OUTSIDE_CRC)
     return crc, attributes
 
 

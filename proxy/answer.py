@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
-from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked
+from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, Told
 from proxy.reads import Stage
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
     budget = _Budget(record.request.max_bytes)
     answers: list[FetchAnswer] = []
     verdicts: list[tuple[str, str]] = []
+    delays_s: list[float] = []
     taken: list[Read] = []
     for looked, read in zip(looks, reads, strict=True):
+        delays_s.append(0.0)
         if looked.look not in HARD:
             answers.append(_from_memory(record, looked, budget))
             verdicts.append(("hit", ""))
@@ -62,6 +64,7 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             answers.append(_from_read(read, looked, budget))
             verdicts.append((looked.look.value, looked.reason))
             taken.append(read)
+            delays_s[-1] = read.delay_s
         else:
             answers.append(_empty(record, looked))
             verdicts.append(PENDING)
@@ -76,15 +79,13 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
     for hit in budget.hits:
         hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
     named = {(answer.topic, answer.partition) for answer in planned.answers}
-    told = [index for index, answer in enumerate(answers) if (answer.topic, answer.partition) in named]
-    record.served(
-        [looks[index] for index in told],
-        [answers[index].records_bytes for index in told],
-        [verdicts[index] for index in told],
-        buffers,
-        budget.hits,
-        sum(answers[index].records_bytes for index in told if looks[index].look in HARD),
-    )
+    told = [
+        Told(looked, answer.records_bytes, *verdict, delay_s)
+        for looked, answer, verdict, delay_s in zip(looks, answers, verdicts, delays_s, strict=True)
+        if (answer.topic, answer.partition) in named
+    ]
+    held_bytes = sum(one.size_bytes for one in told if one.looked.look in HARD)
+    record.served(told, buffers, budget.hits, held_bytes)
 
 
 def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 0.0) -> None:
@@ -93,14 +94,14 @@ def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     assert record.context is not None
     buffers = _build(record, record.context.plan_throttled(), pause_ms)
-    record.served(looks, [0] * len(looks), [REFUSED] * len(looks), buffers, (), 0)
+    record.served([Told(looked, 0, *REFUSED) for looked in looks], buffers, (), 0)
 
 
 def answer_error(record: FetchRecord) -> None:
     """The request's session is not there, or not where the request thinks it is."""
     assert record.context is not None
     frame = build_error(record, record.context.error_code, 0)
-    record.served((), (), (), (frame,), (), 0)
+    record.served((), (frame,), (), 0)
 
 
 def build_error(record: FetchRecord, error_code: int, session_id: int) -> bytes:

@@ -147,11 +147,14 @@ async def serve(config: Config) -> int:
 
 def open_cache(config: Config) -> BlockCache:
     """The arena: a file that carries the first listener's port in its name, or anonymous memory."""
-    size_bytes = config.cache.size_bytes if config.cache.enabled else SMALLEST_ARENA_BYTES
-    if not config.cache.directory or not config.cache.enabled:
-        return BlockCache(size_bytes)
+    wanted = config.cache
+    if wanted.mode != "serve":
+        observes = wanted.mode == "observe"
+        return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
+    if not wanted.directory:
+        return BlockCache(wanted.size_bytes)
     name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
-    return BlockCache(size_bytes, Path(config.cache.directory) / name)
+    return BlockCache(wanted.size_bytes, Path(wanted.directory) / name)
 
 
 async def prefault(cache: BlockCache) -> None:

@@ -18,7 +18,7 @@ from metrics.access_log import BlockLine, FetchLine
 from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.counters import Counters
-from proxy.fetch_plan import Look
+from proxy.fetch_plan import UNREAD, Look
 from proxy.gate import Gate
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
+    from protocol.header import RequestHeader
     from proxy.client_link import ClientLink
     from proxy.config import Config
-    from proxy.fetch_plan import Looked
+    from proxy.fetch_plan import Told
     from proxy.fetch_record import FetchRecord
     from proxy.listener import Listener
     from proxy.own_link import OwnLinks
@@ -83,8 +84,8 @@ class Broker:
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
 
     def stores_on(self, listener: Listener) -> bool:
-        """Whether memory may serve and store on this listener."""
-        return self.config.cache.enabled and not listener.config.shares_identity
+        """Whether what passes on this listener is stored, and served or observed."""
+        return self.config.cache.mode != "off" and not listener.config.shares_identity
 
     def attempt(self, action: Callable[[], object], doing: str) -> None:
         """Run what must not keep an answer from its client: an error in it is ours, logged and counted."""
@@ -161,15 +162,15 @@ class Broker:
         if topic is not None:
             self.topics.forget(topic)
 
-    def charge_fetch(self, client_id: str | None, looks: Sequence[Looked], sizes: Sequence[int]) -> None:
+    def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:
         """What a fetch has delivered counts toward the quotas of its client and topics."""
         quotas = self.gate.quotas
         if not quotas.active:
             return
         now = self.now()
-        for looked, size_bytes in zip(looks, sizes, strict=True):
-            topic = self.topics.find(looked.asked.topic)
-            quotas.charge(client_id or "", topic.name if topic is not None else "", size_bytes, now)
+        for one in told:
+            topic = self.topics.find(one.looked.asked.topic)
+            quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
 
@@ -195,24 +196,17 @@ class Broker:
             )
         )
 
-    def log_fetch(
-        self,
-        record: FetchRecord,
-        looks: Sequence[Looked],
-        sizes: Sequence[int],
-        verdicts: Sequence[tuple[str, str]],
-    ) -> None:
+    def log_fetch(self, record: FetchRecord, told: Sequence[Told]) -> None:
         """A Fetch has left, whole: one line a partition."""
         assert self.access_log is not None
         link, request = record.link, record.request
         ts = time.time_ns() // 1_000_000
         wait_ms = round(record.waited_s * 1000, 3)
         total_ms = round((self.now() - record.received_at) * 1000, 3)
-        for looked, size_bytes, (result, reason) in zip(looks, sizes, verdicts, strict=True):
-            asked = looked.asked
+        for one in told:
+            asked = one.looked.asked
             topic = self.topics.find(asked.topic)
             partition = self.partitions.find(topic, asked.partition) if topic is not None else None
-            age_bytes = self._age(partition, asked.fetch_offset, looked, size_bytes)
             self.access_log.fetch(
                 FetchLine(
                     ts,
@@ -225,24 +219,56 @@ class Broker:
                     asked.partition,
                     asked.fetch_offset,
                     request.isolation_level,
-                    result,
-                    reason,
-                    size_bytes,
+                    one.result,
+                    one.reason,
+                    one.size_bytes,
                     partition.truth.high_watermark if partition is not None else -1,
-                    age_bytes,
+                    self._age(partition, one),
                     wait_ms,
                     total_ms,
                     self.cache.admitted_bytes,
+                    round(one.delay_s * 1000, 3) or None,
+                    one.would_hit_bytes,
                 )
             )
 
-    def _age(self, partition: Partition | None, offset: int, looked: Looked, size_bytes: int) -> int | None:
+    def log_unread(self, link: ClientLink, head: RequestHeader, received_at: float) -> None:
+        """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""
+        if self.access_log is None:
+            return
+        self.access_log.fetch(
+            FetchLine(
+                time.time_ns() // 1_000_000,
+                link.listener.name,
+                link.number,
+                link.client_id,
+                head.api_version,
+                None,
+                None,
+                -1,
+                -1,
+                0,
+                *UNREAD,
+                0,
+                -1,
+                None,
+                0.0,
+                round((self.now() - received_at) * 1000, 3),
+                self.cache.admitted_bytes,
+            )
+        )
+
+    def _age(self, partition: Partition | None, one: Told) -> int | None:
         """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it
-        never was, or is forgotten.
+        never was, or is forgotten. What is only observed may arrive at its reader first: it is as young as it
+        can be.
         """
-        if partition is None or (looked.look is Look.TAIL and not size_bytes):
+        if partition is None or (one.looked.look is Look.TAIL and not one.size_bytes):
             return None
-        return self.cache.age_bytes(partition.slot, offset)
+        age_bytes = self.cache.age_bytes(partition.slot, one.looked.asked.fetch_offset)
+        if age_bytes is None and one.would_hit_bytes:
+            return one.size_bytes
+        return age_bytes
 
 
 def _name(topic: str | bytes) -> str | None:

@@ -109,7 +109,12 @@ class Listener(Section):
 class Cache(Section):
     """The block cache and what entitles it to serve."""
 
-    enabled: bool = Field(default=True, description="`false`: everything is passed through.")
+    mode: Literal["serve", "observe", "off"] = Field(
+        default="serve",
+        description="`serve`: memory answers. `observe`: everything is passed through, only the index of a "
+        "cache of `size` is kept, and the access log says what would have hit; takes at most about a quarter "
+        "of `size`. `off`: everything is passed through.",
+    )
     size_bytes: Size = Field(
         default=0,
         ge=16 * MIB,

@@ -19,6 +19,7 @@ from proxy.config_memory import Memory, find_filesystem_bytes
 from proxy.config_units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
+OBSERVED_SHARE = 4  # of cache.size is what an observing cache takes at most
 PROCESS_BYTES = 64 * MIB  # the interpreter with all modules is resident with 48 MiB (CPython 3.11)
 _FILES_BESIDE_CONNECTIONS = 64
 _MEMORY_BACKED = ("tmpfs", "ramfs", "hugetlbfs")
@@ -192,22 +193,23 @@ def _unreadable(path: str) -> str | None:
 
 def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
     cache, limits = config.cache, config.limits
-    if not cache.enabled:
+    if cache.mode == "off":
         return
     size, total = format_size(cache.size_bytes), rough_size(memory.total_bytes)
-    needed_bytes = (
-        cache.size_bytes + limits.request_memory_bytes + limits.response_memory_bytes + PROCESS_BYTES
-    )
-    if memory.total_bytes and cache.size_bytes > memory.total_bytes:
+    observes = cache.mode == "observe"
+    arena_bytes = cache.size_bytes // OBSERVED_SHARE if observes else cache.size_bytes
+    needed_bytes = arena_bytes + limits.request_memory_bytes + limits.response_memory_bytes + PROCESS_BYTES
+    if memory.total_bytes and arena_bytes > memory.total_bytes:
+        what = f"a quarter of {size}" if observes else size
         yield _problem(
-            f"cache.size: {size} is more than the memory there is, {total} ({memory.origin}); lower it"
+            f"cache.size: {what} is more than the memory there is, {total} ({memory.origin}); lower it"
         )
     elif memory.is_limit and needed_bytes > memory.total_bytes:
         yield _warning(
             f"cache.size, limits.requestMemory, limits.responseMemory and the process may reach "
             f"{rough_size(needed_bytes)}, above the limit of {total} ({memory.origin}); lower one"
         )
-    if cache.directory:
+    if cache.directory and not observes:
         yield from _check_arena(config)
 
 
@@ -266,6 +268,8 @@ def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
     throttle = config.throttle
     if throttle.floor_bytes > throttle.ceiling_bytes:
         yield _problem("throttle.floor: is more than throttle.ceiling; lower it")
+    if throttle.enabled and throttle.disks and config.cache.mode != "serve":
+        yield _warning(f"throttle: delays nothing while cache.mode is `{config.cache.mode}`")
     for index, disk in enumerate(throttle.disks):
         place = f"throttle.disks[{index}]"
         if disk.device is None and disk.directory is None:

@@ -54,6 +54,7 @@ class Counters:
     fetch_partitions: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     undelivered_partitions: int = 0
+    would_hit_bytes: int = 0
     upstream_fetch_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     produce_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

@@ -23,9 +23,10 @@ from protocol.fetch_build import (
     stamp_session,
 )
 from proxy.answer import answer_error, build_error, refuse_fetch
-from proxy.fetch_plan import Look, Looked, plan_partition
+from proxy.fetch_plan import HARD, UNREAD, Look, Looked, plan_partition
 from proxy.fetch_record import FetchRecord
 from proxy.learn import learn_answer
+from proxy.observing import peek_would_hit
 from proxy.parked import ParkedFetch
 from proxy.relay import relay
 from proxy.sessions import Kind, open_fetch
@@ -47,7 +48,7 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """Answer, park or forward a Fetch."""
     request = _scan(link, head, frame)
     if request is None:
-        relay(link, head, frame)
+        relay(link, head, frame, partial(_count_unread, link, head, link.broker.now()))
         return
     link.authorization.version = head.api_version
     passed = _pass_untouched(link, request)
@@ -73,8 +74,31 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         forward_fetch(
             record, frame, [Looked(asked, None, Look.PASS, reason, -1) for asked in request.partitions]
         )
+    elif link.broker.cache.observes:
+        _observe(record, frame)
     else:
         ParkedFetch(record, frame).start()
+
+
+def _observe(record: FetchRecord, frame: Frame) -> None:
+    """The broker answers; what memory would have answered is noted before (`cache.mode: observe`)."""
+    broker = record.link.broker
+    looks = look_at(record, broker.now())
+    record.would_hit_bytes = [peek_would_hit(broker.cache, looked) for looked in looks]
+    for looked in looks:
+        if looked.partition is not None and looked.look not in HARD:
+            broker.watch.follow(looked.partition, looked.asked if looked.look is Look.ASK else None)
+    forward_fetch(record, frame, looks)
+
+
+def _count_unread(link: ClientLink, head: RequestHeader, received_at: float, delivered: bool) -> None:
+    """A Fetch that could not be read has been answered by the broker."""
+    counters = link.broker.counters
+    if not delivered:
+        counters.undelivered_partitions += 1
+        return
+    counters.fetch_partitions[UNREAD] += 1
+    link.broker.log_unread(link, head, received_at)
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
@@ -84,7 +108,6 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest |
             return fetch.scan_request(frame, head.api_version, head.body_start)
         except BadFrame:
             pass
-    link.broker.counters.fetch_partitions["pass", "version"] += 1
     return None
 
 

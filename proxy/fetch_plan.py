@@ -45,6 +45,8 @@ class Look(Enum):
 
 HARD = (Look.MISS, Look.PASS)
 """The broker has to say it."""
+UNREAD = ("pass", "version")
+"""What a Fetch is that cannot be read: one verdict for all of it."""
 LAGGING = ("cold", "evicted")
 """Reasons of a miss that is history: memory no longer holds it, or never did."""
 
@@ -76,6 +78,19 @@ class Looked(NamedTuple):
     def lagging(self) -> bool:
         """Whether its consumer reads what memory does not hold any more."""
         return self.look is Look.MISS and self.reason in LAGGING
+
+
+class Told(NamedTuple):
+    """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited for
+    its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve it).
+    """
+
+    looked: Looked
+    size_bytes: int
+    result: str
+    reason: str
+    delay_s: float = 0.0
+    would_hit_bytes: int | None = None
 
 
 def plan_given_up(looked: Looked) -> Looked:

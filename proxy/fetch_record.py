@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxy.fetch_plan import HARD, Look, Looked
+from proxy.fetch_plan import HARD, Look, Looked, Told
+from proxy.observing import plan_observed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ class FetchRecord:
         "request",
         "request_bytes",
         "waited_s",
+        "would_hit_bytes",
     )
 
     def __init__(
@@ -55,20 +57,19 @@ class FetchRecord:
         self.received_at = link.broker.now()
         self.parked_at = -1.0
         self.waited_s = 0.0
+        self.would_hit_bytes: list[int] | None = None
         self.reply = link.replies.reserve()
 
     def served(
         self,
-        looks: Sequence[Looked],
-        sizes: Sequence[int],
-        verdicts: Sequence[tuple[str, str]],
+        told: Sequence[Told],
         buffers: Sequence[Sendable],
         hits: Sequence[Hit],
         held_bytes: int,
     ) -> None:
-        """The answer is Forebay's. `looks` are the partitions that it names (an incremental one leaves out
-        what has not changed), `sizes` their record bytes, `verdicts` their results and reasons; `hits` pin
-        what `buffers` show of the arena, `held_bytes` of them are on the heap.
+        """The answer is Forebay's. `told` are the partitions that it names (an incremental one leaves out
+        what has not changed); `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the
+        heap.
         """
         link = self.link
         broker = link.broker
@@ -80,7 +81,7 @@ class FetchRecord:
             if self.parked_at >= 0:
                 broker.counters.fetch_wait_s.observe(self.waited_s)
             broker.counters.fetch_hit_s.observe(now - self.received_at - self.waited_s)
-            self._count(looks, sizes, verdicts, delivered)
+            self._count(told, delivered)
 
         link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
 
@@ -89,11 +90,17 @@ class FetchRecord:
         fetched = response.partitions if response is not None else ()
         by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
         sizes = [by_key.get((looked.asked.topic, looked.asked.partition), 0) for looked in looks]
-        verdicts = plan_verdicts(looks)
+        if self.would_hit_bytes is None:
+            told = [
+                Told(looked, size_bytes, *verdict)
+                for looked, size_bytes, verdict in zip(looks, sizes, plan_verdicts(looks), strict=True)
+            ]
+        else:
+            told = list(map(plan_observed, looks, self.would_hit_bytes, sizes))
 
         def sent(delivered: bool) -> None:
             self.link.broker.counters.fetch_upstream_s.observe(self.link.broker.now() - self.received_at)
-            self._count(looks, sizes, verdicts, delivered)
+            self._count(told, delivered)
 
         self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
 
@@ -101,24 +108,19 @@ class FetchRecord:
         """The client or the broker went away before there was an answer."""
         self.link.broker.counters.undelivered_partitions += len(self.request.partitions)
 
-    def _count(
-        self,
-        looks: Sequence[Looked],
-        sizes: Sequence[int],
-        verdicts: Sequence[tuple[str, str]],
-        delivered: bool,
-    ) -> None:
+    def _count(self, told: Sequence[Told], delivered: bool) -> None:
         broker = self.link.broker
-        if not delivered:
-            broker.counters.undelivered_partitions += len(looks)
-            return
         counters = broker.counters
-        for verdict, size_bytes in zip(verdicts, sizes, strict=True):
-            counters.fetch_partitions[verdict] += 1
-            counters.fetch_bytes[verdict] += size_bytes
-        broker.charge_fetch(self.link.client_id, looks, sizes)
+        if not delivered:
+            counters.undelivered_partitions += len(told)
+            return
+        for one in told:
+            counters.fetch_partitions[one.result, one.reason] += 1
+            counters.fetch_bytes[one.result, one.reason] += one.size_bytes
+            counters.would_hit_bytes += one.would_hit_bytes or 0
+        broker.charge_fetch(self.link.client_id, told)
         if broker.access_log is not None:
-            broker.log_fetch(self, looks, sizes, verdicts)
+            broker.log_fetch(self, told)
 
 
 def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:

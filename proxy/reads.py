@@ -110,6 +110,11 @@ class Read:
         """Record bytes that have arrived."""
         return 0 if self.answered is None else self.answered.end - self.answered.start
 
+    @property
+    def delay_s(self) -> float:
+        """How long it waited until the disk could bear it."""
+        return 0.0 if self.ticket is None else self.ticket.delay_s
+
     def answers(self, asked: FetchPartition, isolation_level: int) -> bool:
         """Whether this is the read that `asked` wants: sizes may differ."""
         return self.asker.isolation_level == isolation_level and self.asked[:5] == asked[:5]

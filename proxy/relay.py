@@ -34,9 +34,11 @@ HANDSHAKE_ERROR_AT = 8
 """
 
 
-def relay(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """Forward a request, and its answer as it comes."""
-    pass_on(link, head, frame, lambda answer: answer)
+def relay(
+    link: ClientLink, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
+) -> None:
+    """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
+    pass_on(link, head, frame, lambda answer: answer, on_sent)
 
 
 def relay_share(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
@@ -87,7 +89,13 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
     pass_on(link, head, frame, see)
 
 
-def pass_on(link: ClientLink, head: RequestHeader, frame: Frame, see: Callable[[Frame], Frame]) -> None:
+def pass_on(
+    link: ClientLink,
+    head: RequestHeader,
+    frame: Frame,
+    see: Callable[[Frame], Frame],
+    on_sent: Callable[[bool], None] | None = None,
+) -> None:
     """Forward a request when it is its turn; what `see` makes of the answer goes to the client."""
     reply = link.replies.reserve(is_control=True)
     gate = link.broker.gate
@@ -96,7 +104,7 @@ def pass_on(link: ClientLink, head: RequestHeader, frame: Frame, see: Callable[[
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:
                 gate.answered(entry)
-                link.answer(head, reply, (see(answer),), len(frame), held_bytes=len(answer))
+                link.answer(head, reply, (see(answer),), len(frame), on_sent, held_bytes=len(answer))
 
         gate.sent(entry)
         link.forward(head, frame, on_answer)

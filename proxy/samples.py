@@ -42,6 +42,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     for verdict in RESULT_REASONS:
         yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
         yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
+    yield Sample("forebay_fetch_would_hit_bytes_total", (), counters.would_hit_bytes)
     for purpose in ("client", "watch", "proof", "authorization"):
         size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
@@ -59,6 +60,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
 def _cache(broker: Broker) -> Iterator[Sample]:
     statistics = broker.cache.statistics()
     yield Sample("forebay_cache_capacity_bytes", (), statistics.arena_bytes)
+    yield Sample("forebay_cache_resident_bytes", (), broker.cache.resident_bytes)
     yield Sample("forebay_cache_size_bytes", (), statistics.live_record_bytes)
     yield Sample("forebay_cache_index_bytes", (), statistics.index_bytes_used)
     yield Sample("forebay_cache_pinned_bytes", (), statistics.pinned_bytes)

@@ -91,6 +91,19 @@ class Watch:
             asyncio.get_running_loop().call_soon(self._gather)
         return True
 
+    def follow(self, partition: Partition, asked: FetchPartition | None) -> None:
+        """Somebody reads it and does not wait here (`cache.mode: observe`): as `cover`, on own links alone.
+        `asked`: what is to be confirmed at once.
+        """
+        if not self._own(partition):
+            return
+        if asked is not None:
+            self.ask(partition, None, asked)
+        is_polled = partition in self._hot or any(partition in idle.members for idle in self._idle)
+        if not is_polled and self.watched < self._broker.config.limits.watched_partitions:
+            self._hot[partition] = None
+            self.pump()
+
     def _gather(self) -> None:
         self._joining = False
         self.pump()

@@ -78,7 +78,7 @@ def broker_memory(arm: Arm, sizes: Sizes) -> int:
 def build_settings(arm: Arm, sizes: Sizes, device: str) -> dict[str, Any]:
     """Forebay's configuration without its listeners; `device` as in /proc/diskstats."""
     settings: dict[str, Any] = {
-        "cache": {"size": f"{sizes.arena_bytes}B"} if arm.cache else {"enabled": False},
+        "cache": {"size": f"{sizes.arena_bytes}B"} if arm.cache else {"mode": "off"},
         "accessLog": {"directory": None},
     }
     on = {"target": sizes.target, "disks": [{"device": device}]} if arm.throttle else {}

@@ -50,11 +50,11 @@ def cluster() -> Iterator[KafkaCluster]:
 
 
 @contextlib.contextmanager
-def limited(cluster: KafkaCluster, *, enabled: bool = True, **limits: Any) -> Iterator[Sidecar]:
-    """A Forebay with these keys of `limits`; `enabled` False: without a cache."""
+def limited(cluster: KafkaCluster, *, mode: str = "serve", **limits: Any) -> Iterator[Sidecar]:
+    """A Forebay with these keys of `limits`."""
     with lease_port() as lease:
         entry = {"listen": f"{HOST}:{lease.port}", "upstream": cluster.direct}
-        cache = PATIENT_CACHE | {"size": "16MiB", "enabled": enabled}
+        cache = PATIENT_CACHE | {"size": "16MiB", "mode": mode}
         with Sidecar([entry], {"limits": limits, "cache": cache}) as sidecar:
             yield sidecar
 
@@ -215,7 +215,7 @@ def test_response_memory(cluster: KafkaCluster) -> None:
     whole = read_all(cluster.direct, topic)
     limits = {"responseMemory": "1MiB", "connectionResponseMemory": "512KiB"}
     with contextlib.ExitStack() as stack:
-        sidecar = stack.enter_context(limited(cluster, enabled=False, **limits))
+        sidecar = stack.enter_context(limited(cluster, mode="off", **limits))
         links = [stack.enter_context(Raw(sidecar.bootstrap)) for _ in range(clients)]
         frames = [[build_fetch(topic, 0, 0, asked_bytes) for _ in range(requests)] for _ in links]
         for link, sent in zip(links, frames, strict=True):

@@ -94,7 +94,11 @@ def test_every_mount_has_its_volume_and_every_written_directory_its_mount(
     writable = {
         mount["mountPath"] for mount in sidecar.container["volumeMounts"] if not mount.get("readOnly")
     }
-    arena = config["cache"].get("directory", "/dev/shm") if config["cache"].get("enabled", True) else ""
+    arena = (
+        config["cache"].get("directory", "/dev/shm")
+        if config["cache"].get("mode", "serve") == "serve"
+        else ""
+    )
     log = config["accessLog"].get("directory") or ""
     assert writable == {arena, log} - {""}
 
@@ -113,7 +117,7 @@ def test_the_brokers_logs_are_mounted_where_the_throttle_looks_and_cannot_be_wri
 
 
 def test_the_arena_fits_its_volume_and_all_fits_the_memory(sidecar: Sidecar, config: Object) -> None:
-    if not config["cache"].get("enabled", True):
+    if config["cache"].get("mode", "serve") != "serve":
         assert "forebay-arena" not in sidecar.volumes
         return
     cache_bytes = parse_size(config["cache"].get("size") or sidecar.memory_bytes // 2)
@@ -170,7 +174,7 @@ def _on_this_machine(config: Object, directory: Path) -> Object:
         return str(directory) if key == "directory" and value else value
 
     result: Object = moved("", config)
-    if result["cache"].get("enabled", True) and "directory" not in result["cache"]:
+    if result["cache"].get("mode", "serve") == "serve" and "directory" not in result["cache"]:
         result["cache"]["directory"] = str(directory)
     return result
 

@@ -103,6 +103,13 @@ def test_whatever_a_client_calls_itself_a_fetch_is_one_line_of_the_schema(
         assert line["lag"] == max(0, high_watermark - offset)
 
 
+@pytest.mark.parametrize(("delay_ms", "would_hit"), [(None, None), (0.25, 0), (30_000.0, 1 << 40)])
+def test_a_delay_and_what_would_have_hit_are_told_where_there_are_any(delay_ms, would_hit) -> None:
+    line = json.loads(format_fetch("b1", fetch_line(delay_ms=delay_ms, would_hit_bytes=would_hit)))
+    assert_fits(line, FETCH_FIELDS)
+    assert (line["delayMs"], line["wouldHit"]) == (delay_ms, would_hit)
+
+
 def test_a_block_is_one_line_of_the_schema() -> None:
     line = json.loads(format_block("b1", block_line()))
     assert_fits(line, BLOCK_FIELDS)

@@ -168,7 +168,17 @@ def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_wa
     assert "above the limit of 4GiB" in found(cache=Cache(size_bytes=room + 1, directory="")).warnings[0]
     assert found(cache=Cache(size_bytes=4 * GIB, directory="")).problems == ()
     assert "more than the memory" in found(cache=Cache(size_bytes=4 * GIB + 1, directory="")).problems[0]
-    assert found(cache=Cache(size_bytes=5 * GIB, directory="", enabled=False)) == Findings((), ())
+    assert found(cache=Cache(size_bytes=5 * GIB, directory="", mode="off")) == Findings((), ())
+
+
+def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttle(tmp_path: Path) -> None:
+    observing = Cache(size_bytes=8 * GIB, directory="/proc", mode="observe")
+    assert found(cache=observing) == Findings((), ())
+    larger = Cache(size_bytes=16 * GIB + 4, directory="", mode="observe")
+    assert "a quarter of" in found(cache=larger).problems[0]
+    throttle = Throttle(disks=[{"directory": str(tmp_path)}])
+    (warning,) = found(cache=observing, throttle=throttle).warnings
+    assert warning == "throttle: delays nothing while cache.mode is `observe`"
 
 
 def test_the_arena_needs_a_directory_that_takes_files(tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ def test_the_environment_alone_is_enough() -> None:
         "FOREBAY_LISTENERS_1_NAME": "second",
         "FOREBAY_LISTENERS_1_LISTEN": ":0",
         "FOREBAY_LISTENERS_1_UPSTREAM": "broker:9093",
-        "FOREBAY_CACHE_ENABLED": "false",
+        "FOREBAY_CACHE_MODE": "off",
         "FOREBAY_CACHE_DIRECTORY": "",
         "FOREBAY_LIMITS_MAX_CONNECTIONS": "7",
         "FOREBAY_PORT_9092_TCP": "tcp://10.0.0.1:9092",
     }
     config = load(None, environ, memory=MEMORY).config
     assert [listener.upstream.port for listener in config.listeners] == [9092, 9093]
-    assert (config.cache.enabled, config.cache.directory, config.limits.max_connections) == (False, "", 7)
+    assert (config.cache.mode, config.cache.directory, config.limits.max_connections) == ("off", "", 7)
 
 
 def test_null_empty_sections_and_empty_variables_are_unset(tmp_path: Path) -> None:
@@ -106,7 +106,11 @@ def test_all_that_is_wrong_is_said_at_once_with_its_place(tmp_path: Path) -> Non
     ("line", "said"),
     [
         ("cache: {directory: 1}", "cache.directory: must be text; put it in quotes, is '1' (forebay.yaml:4)"),
-        ("cache: {enabled: 2}", "cache.enabled: must be true or false, is '2' (forebay.yaml:4)"),
+        ("isolation: {enabled: 2}", "isolation.enabled: must be true or false, is '2' (forebay.yaml:4)"),
+        (
+            "cache: {mode: of}",
+            "cache.mode: must be 'serve', 'observe' or 'off', is 'of' (forebay.yaml:4)",
+        ),
         ("cache: {confirmEvery: 1h}", "cache.confirmEvery: must be at most 30s, is 1h (forebay.yaml:4)"),
         ("limits: {maxConnections: 0}", "limits.maxConnections: must be at least 1, is 0 (forebay.yaml:4)"),
         (

@@ -9,7 +9,7 @@ from spark_audit.sizing import SMALLEST_BYTES, TARGETS, build_sizing, plan_sizes
 from spark_audit.summary import build_outlook
 from tests.spark_audit.conftest import CACHE_SIZE_BYTES, Audited
 
-COLUMNS = "result string, bytes long, ageBytes long"
+COLUMNS = "result string, reason string, bytes long, ageBytes long"
 
 
 def test_each_size_hits_what_is_younger_than_it(audited: Audited) -> None:
@@ -52,14 +52,24 @@ def test_at_the_cache_s_size_the_curve_is_what_was_observed_but_for_other_reason
 
 
 def test_an_age_equal_to_the_size_is_a_miss(spark: SparkSession) -> None:
-    fetches = spark.createDataFrame([("hit", 10, SMALLEST_BYTES - 1), ("miss", 5, SMALLEST_BYTES)], COLUMNS)
+    fetches = spark.createDataFrame(
+        [
+            ("hit", "", 10, SMALLEST_BYTES - 1),
+            ("miss", "evicted", 5, SMALLEST_BYTES),
+            ("pass", "follower", 99, 0),
+            ("pass", "observe", 3, SMALLEST_BYTES),
+        ],
+        COLUMNS,
+    )
     sizing = build_sizing(fetches, None)
-    assert [point.hit_bytes for point in sizing.points] == [10, 15]
+    assert [point.hit_bytes for point in sizing.points] == [10, 18]
     assert sizing.needed_bytes == dict.fromkeys(TARGETS, SMALLEST_BYTES + 1)
 
 
 @pytest.mark.parametrize(
-    "rows", [[("pass", 10, 5)], [("miss", 10, None)], [("hit", 0, 0)]], ids=["passes", "unknown", "empty"]
+    "rows",
+    [[("pass", "mixed", 10, 5)], [("miss", "cold", 10, None)], [("hit", "", 0, 0)]],
+    ids=["passes", "unknown", "empty"],
 )
 def test_without_known_ages_there_is_a_flat_curve_and_no_needed_size(spark: SparkSession, rows: list) -> None:
     sizing = build_sizing(spark.createDataFrame(rows, COLUMNS), 1 << 20)

@@ -4,10 +4,10 @@ Invariant: the memory-backed volume, the bytes in flight and 128Mi for the proce
 the rendering stops, because the kernel would end the container, or the kubelet the pod with its broker, under load.
 */}}
 
-{{/* Where the arena's volume is mounted; empty where Forebay needs none. The default is proxy/config.py's. */}}
+{{/* Where the arena's volume is mounted; empty where Forebay needs none: it observes, or is off. The defaults are proxy/config.py's. */}}
 {{- define "forebay.arenaDirectory" -}}
 {{- $cache := .Values.config.cache | default dict }}
-{{- if ne (toString (dig "enabled" true $cache)) "false" }}
+{{- if eq (dig "mode" "serve" $cache) "serve" }}
 {{- dig "directory" "/dev/shm" $cache }}
 {{- end }}
 {{- end }}
@@ -34,8 +34,11 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{- $limits := .Values.config.limits | default dict }}
 {{- $limit := include "forebay.bytes" .Values.resources.memory | int64 }}
 {{- $arena := 0 }}
-{{- if ne (toString (dig "enabled" true (.Values.config.cache | default dict))) "false" }}
+{{- $mode := dig "mode" "serve" (.Values.config.cache | default dict) }}
+{{- if eq $mode "serve" }}
 {{- $arena = include "forebay.arenaBytes" . | int64 }}
+{{- else if eq $mode "observe" }}
+{{- $arena = div (include "forebay.cacheBytes" . | int64) 4 }}
 {{- end }}
 {{- $flight := add (include "forebay.bytes" (dig "requestMemory" "128MiB" $limits) | int64) (include "forebay.bytes" (dig "responseMemory" "256MiB" $limits) | int64) }}
 {{- $needed := add $arena $flight 134217728 }}

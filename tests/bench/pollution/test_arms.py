@@ -24,6 +24,6 @@ def test_forebay_accepts_every_arms_settings() -> None:
             entry = build_listener(arm, "127.0.0.1:9092", "127.0.0.1:9093", "127.0.0.1:9094")
             settings = build_settings(arm, SIZES, "loop0")
             config = Config.model_validate({"listeners": [entry], **settings})
-            assert config.cache.enabled is arm.cache
+            assert (config.cache.mode == "serve") is arm.cache
             assert config.throttle.enabled is arm.throttle
             assert (config.listeners[0].catch_up_upstream is not None) is arm.lane
