@@ -14,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.chaos import orders
-from tests.chaos.history import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.chaos.cluster import Sidecars
+    from tests.chaos.history import Place
     from tests.chaos.readers import Member
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
@@ -97,21 +97,25 @@ class Faults:
     def move_leaders(self, rng: random.Random) -> str:
         """To the preferred replicas, from wherever kills have left them."""
         places = rng.sample(self._places, rng.randint(1, len(self._places)))
-        return f"{len(places)} partitions {orders.elect(self._sidecars.direct, places)}"
+        return f"{len(places)} partitions {self._order(rng, orders.elect, places)}"
 
     def move_replicas(self, rng: random.Random) -> str:
         """Away from one broker and back, in another order: its copy is made anew, and another one leads."""
         place = rng.choice(self._places)
         replicas = rng.sample(self._sidecars.nodes, len(self._sidecars.nodes))
-        host, port = self._sidecars.cluster.address(node_id=rng.choice(self._sidecars.nodes))
         said = []
         for wanted in (replicas[:2], [replicas[1], replicas[2], replicas[0]]):
-            try:
-                said.append(orders.reassign(f"{host}:{port}", place, wanted))
-            except OSError as failed:
-                said.append(f"{failed}")
+            said.append(self._order(rng, orders.reassign, place, wanted))
             self._over.wait(rng.uniform(1, 3))
-        return f"{place} to {replicas} {said} {orders.elect(self._sidecars.direct, [place])}"
+        return f"{place} to {replicas} {said} {self._order(rng, orders.elect, [place])}"
+
+    def _order(self, rng: random.Random, order: Callable[..., str], *what: object) -> str:
+        """What any broker says to it; one that does not answer is asked in vain."""
+        host, port = self._sidecars.cluster.address(node_id=rng.choice(self._sidecars.nodes))
+        try:
+            return order(f"{host}:{port}", *what)
+        except OSError as failed:
+            return f"{failed}"
 
     def kill_forebay(self, rng: random.Random) -> str:
         node = rng.choice(self._sidecars.nodes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-SMALLEST_BYTES, LARGEST_BYTES = 40, 6000
+SIZES_BYTES = (40, 6000)
 COMMIT_S = 20.0
 TRANSACTION_S = 15.0
 PAUSE_S = 0.2
@@ -40,6 +40,7 @@ class Writer(threading.Thread):
     """Writes to all partitions of a topic until `finish`. `rate` in records a second."""
 
     kind = Kind.PLAIN
+    sizes_bytes = SIZES_BYTES
     extra: ClassVar[dict[str, object]] = {
         "enable.idempotence": False,
         "retries": 0,
@@ -90,7 +91,7 @@ class Writer(threading.Thread):
     def write_one(self, transaction: int = -1) -> None:
         name = Name(self.name, len(self.sent))
         place = Place(self.topic, self.rng.randrange(self._partitions))
-        value = build_value(name, transaction, self.rng.randint(SMALLEST_BYTES, LARGEST_BYTES), self.rng)
+        value = build_value(name, transaction, self.rng.randint(*self.sizes_bytes), self.rng)
         key = f"{self.name}-{self.rng.randrange(50)}".encode()
         self.sent.append(Sent(name, place, digest_of(key, value), -1, transaction))
 
@@ -118,6 +119,13 @@ class IdempotentWriter(Writer):
     def write_one(self, transaction: int = -1) -> None:
         if len(self.producer) < 2000:
             super().write_one(transaction)
+
+
+class BulkWriter(IdempotentWriter):
+    """Large records that do not shrink: the arena fills."""
+
+    sizes_bytes = (40_000, 80_000)
+    extra: ClassVar[dict[str, object]] = {**IdempotentWriter.extra, "compression.type": "none"}
 
 
 class TransactionalWriter(Writer):

@@ -1,0 +1,43 @@
+"""`python -m tests.chaos --seed N --minutes M`: one run, its progress, and how to repeat it.
+
+Owns the command line and where logs stay. Must not know what a run does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.run import Run
+
+
+def main() -> int:
+    """The exit code: 1 where a promise was broken."""
+    parser = argparse.ArgumentParser(prog="make chaos")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--minutes", type=float, default=2)
+    given = parser.parse_args()
+    seed = random.randrange(1 << 31) if given.seed is None else given.seed
+    directory = Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
+    began = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
+
+    problems = Run(seed, given.minutes, directory, say).run()
+    if problems:
+        print("\n".join(problems))
+        print(f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}")
+        return 1
+    shutil.rmtree(directory)
+    say(f"seed {seed}: every promise was kept")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

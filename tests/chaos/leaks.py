@@ -1,0 +1,58 @@
+"""Does a Forebay whose clients are gone hold anything of them?
+
+Owns which numbers must be zero and the count of descriptors. Must not know what the clients did.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.chaos.cluster import Sidecars
+    from tests.e2e.sidecar import Sidecar
+
+ZERO = (
+    "forebay_active_connections",
+    "forebay_parked_fetches",
+    "forebay_in_flight_bytes",
+    "forebay_reads_paused",
+    "forebay_cache_pinned_bytes",
+    "forebay_cache_limbo_bytes",
+    "forebay_isolation_waiting",
+    "forebay_isolation_waiting_bytes",
+    "forebay_isolation_in_use",
+    "forebay_isolation_topics_hanging",
+    "forebay_throttle_waiting_requests",
+    "forebay_internal_errors_total",
+)
+PAUSE_S = 0.5
+
+
+def find_leaks(sidecars: Sidecars, patience_s: float) -> list[str]:
+    """What is still held after `patience_s`: "" for a Forebay that is as if nobody had come."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = [f"Forebay {node} {what}" for node in sidecars.nodes for what in held_by(sidecars, node)]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(PAUSE_S)
+
+
+def held_by(sidecars: Sidecars, node: int) -> list[str]:
+    sidecar = sidecars.sidecars[node]
+    try:
+        found, own_links = read(sidecar)
+    except OSError as failed:
+        return [f"does not answer: {failed}"]
+    descriptors, idle = sidecars.descriptors(node), sidecars.idle[node].descriptors
+    if descriptors > idle + own_links:
+        found.append(f"has {descriptors} descriptors, {idle} when it began and {own_links} links of its own")
+    return found
+
+
+def read(sidecar: Sidecar) -> tuple[list[str], int]:
+    """What ought to be zero and is not, and the number of links to the broker."""
+    metrics = sidecar.metrics()
+    found = [f"{' '.join(key)} {value}" for key, value in metrics.items() if key[0] in ZERO and value]
+    return found, int(metrics["forebay_upstream_connections",])

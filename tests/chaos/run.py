@@ -1,0 +1,208 @@
+"""One run: clients at work while things go wrong, then a time to recover, then the judgement.
+
+Owns the order of these, the topics and who reads and writes what. Must not know how a fault is made or a
+history judged. Invariants: once faults are over, each client has PATIENCE_S to come to the end; the brokers
+themselves are read last, past Forebay, and are judged by the same rules.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.broker.topics import create_topic
+from tests.chaos import readers
+from tests.chaos.checker import check
+from tests.chaos.cluster import Sidecars
+from tests.chaos.faults import Faults
+from tests.chaos.history import Group, History, Outcome, Place
+from tests.chaos.leaks import find_leaks
+from tests.chaos.phoenix import Phoenix
+from tests.chaos.pipeline import Pipeline
+from tests.chaos.readers import Member, find_ends, read_all
+from tests.chaos.writers import BulkWriter, IdempotentWriter, TransactionalWriter, Writer
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+PARTITIONS = 3
+PLAIN, TXN, SINK, BULK = "plain", "txn", "sink", "bulk"
+WRITTEN = (PLAIN, TXN, BULK)
+TOPICS = (*WRITTEN, SINK)
+PATIENCE_S = 90.0
+PROGRESS_S = 10.0
+POLL_S = 0.5
+PIPELINE = "pipeline"
+RATE, BULK_RATE = 30, 20
+
+
+class Run:
+    """`problems` after `run`: every broken promise and every leak."""
+
+    def __init__(
+        self, seed: int, minutes: float, directory: Path, say: Callable[[str], None] = print
+    ) -> None:
+        self._seed, self._minutes = seed, minutes
+        self._say = say
+        self._sidecars = Sidecars(directory)
+        self.history = History(pipelines={SINK: TXN})
+        self.problems: list[str] = []
+        self.faults: dict[str, int] = {}
+        self.hit_bytes = self.evictions = 0.0
+
+    def run(self) -> list[str]:
+        with self._sidecars as sidecars:
+            self._say(f"seed {self._seed}: brokers {sidecars.direct}, through Forebay {sidecars.through}")
+            for topic in TOPICS:
+                create_topic(sidecars.direct, topic, partitions=PARTITIONS, replication_factor=3)
+            self._begin()
+            faults = Faults(self._seed, sidecars, self._places(TOPICS), self._members, self._say)
+            try:
+                self._trouble(faults)
+                self._end()
+                self._judge()
+            finally:
+                faults.close()
+        return self.problems
+
+    def _places(self, topics: Iterable[str]) -> list[Place]:
+        return [Place(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+
+    def _begin(self) -> None:
+        through = self._sidecars.through
+        plan = (
+            (Writer, "plain-0", PLAIN, RATE),
+            (IdempotentWriter, "idempotent-0", PLAIN, RATE),
+            (IdempotentWriter, "idempotent-1", TXN, RATE / 2),
+            (TransactionalWriter, "transactional-0", TXN, RATE),
+            (TransactionalWriter, "transactional-1", TXN, RATE),
+            (BulkWriter, "bulk-0", BULK, BULK_RATE),
+        )
+        self._writers = [
+            kind(name, through, topic, PARTITIONS, rate, self._seed) for kind, name, topic, rate in plan
+        ]
+        groups = (
+            (Group("old-uncommitted", (PLAIN, TXN, BULK), False), readers.CLASSIC, 2),
+            (Group("old-committed", (TXN, SINK), True), readers.CLASSIC, 1),
+            (Group("new-uncommitted", (PLAIN, TXN), False), readers.NEW_PROTOCOL, 2),
+            (Group("new-committed", TOPICS, True), readers.NEW_PROTOCOL, 1),
+        )
+        self._members = []
+        for group, protocol, members in groups:
+            group.reached = dict.fromkeys(self._places(group.topics), 0)
+            self.history.groups.append(group)
+            self._members += [Member(group, through, protocol) for _ in range(members)]
+        self._pipeline = Pipeline(PIPELINE, through, TXN, SINK)
+        self._phoenix = Phoenix(self._sidecars, random.Random(f"{self._seed}/phoenix"))
+        for thread in (*self._writers, *self._members, self._pipeline, self._phoenix):
+            thread.start()
+
+    def _trouble(self, faults: Faults) -> None:
+        faults.start()
+        ends = time.monotonic() + self._minutes * 60
+        while (left_s := ends - time.monotonic()) > 0:
+            time.sleep(min(PROGRESS_S, left_s))
+            self._say(self._progress(left_s))
+        faults.heal()
+        self.faults = faults.done
+        self._say(f"faults: {faults.done}")
+
+    def _progress(self, left_s: float) -> str:
+        sent = sum(len(writer.sent) for writer in self._writers)
+        acknowledged = sum(writer.acknowledged for writer in self._writers)
+        read = sum(len(reads) for group in self.history.groups for _, reads in group.runs)
+        return f"{left_s:.0f} s left: {sent} sent, {acknowledged} acknowledged, {read} read"
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Everybody comes to the end, each after those whose work it reads."""
+        history = self.history
+        self._finish([*self._writers, self._phoenix])
+        for writer in self._writers:
+            history.kinds[writer.name] = writer.kind
+            history.sent += writer.sent
+            history.outcomes |= writer.outcomes
+            if len(writer.producer) and isinstance(writer, IdempotentWriter):
+                history.stuck.append(f"{writer.name}: {len(writer.producer)} records are not acknowledged")
+        self._await_copies()
+        self._finish([self._pipeline])
+        history.ends = find_ends(self._sidecars.direct, self._places(TOPICS), PATIENCE_S)
+        self._await(
+            "readers",
+            lambda: all(
+                group.reached[place] >= history.ends[place]
+                for group in history.groups
+                for place in group.reached
+            ),
+        )
+        self._finish(self._members)
+        clients: tuple[Writer | Member | Pipeline, ...] = (*self._writers, *self._members, self._pipeline)
+        for client in clients:
+            self._say(f"{client.name} was told: {client.errors}")
+
+    def _finish(self, threads: Iterable[threading.Thread]) -> None:
+        for thread in threads:
+            thread.finish()  # type: ignore[attr-defined]
+        deadline = time.monotonic() + PATIENCE_S
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0.1))
+            if thread.is_alive():
+                self.history.stuck.append(f"{thread.name} has not come to its end")
+
+    def _await(self, what: str, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            if time.monotonic() > deadline:
+                self.history.stuck.append(f"{what}: not at the end after {PATIENCE_S:.0f} s")
+                return
+            time.sleep(POLL_S)
+
+    def _await_copies(self) -> None:
+        """Until the pipeline has committed what is the last record of each partition of its source."""
+        last = {
+            place: max(
+                one.offset + 1
+                for one in self.history.sent
+                if one.place == place and self.history.outcome_of(one) is Outcome.COMMITTED
+            )
+            for place in self._places([TXN])
+        }
+        asking = Consumer({"bootstrap.servers": self._sidecars.direct, "group.id": PIPELINE, "log_level": 0})
+        wanted = [TopicPartition(*place) for place in last]
+
+        def copied() -> bool:
+            found = {Place(one.topic, one.partition): one.offset for one in asking.committed(wanted, 20)}
+            return all(found[place] >= offset for place, offset in last.items())
+
+        self._await(PIPELINE, copied)
+        asking.close()
+
+    # -- the judgement -------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        history, sidecars = self.history, self._sidecars
+        for way, bootstrap in (("through", sidecars.through), ("direct", sidecars.direct)):
+            for committed in (False, True):
+                name = f"{way} at last, {readers.isolation(committed)}"
+                history.groups.append(read_all(name, bootstrap, TOPICS, history.ends, committed, PATIENCE_S))
+        for sidecar in sidecars.sidecars.values():
+            metrics = sidecar.metrics()
+            self.hit_bytes += sidecar.fetch_counts().get(("hit", ""), 0)
+            self.evictions += metrics["forebay_cache_evictions_total", "room"]
+        self.problems += [f"{one.rule}: {one.what}" for one in check(history)]
+        self.problems += [f"stale: {what}" for what in self._phoenix.stale]
+        self.problems += [f"leak: {what}" for what in find_leaks(sidecars, PATIENCE_S)]
+        for node, sidecar in sidecars.sidecars.items():
+            if "Traceback" in sidecar.log_path.read_text(errors="replace"):
+                self.problems.append(f"trace: the log of Forebay {node} has one")
+        outcomes = {one.value: sum(x is one for x in history.outcomes.values()) for one in Outcome}
+        self._say(
+            f"{len(history.sent)} records, transactions {outcomes}, {self._phoenix.incarnations} incarnations, "
+            f"{self.hit_bytes / 2**20:.0f} MiB from memory since the last restarts, {self.evictions:.0f} evictions"
+        )
