@@ -127,7 +127,7 @@ def plan_partition(
         return Looked(asked, partition, Look.MISS, "epoch", -1)
     committed = isolation_level == READ_COMMITTED
     limit = partition.readable_end(committed)
-    is_at_end = 0 <= limit <= offset <= truth.high_watermark
+    is_at_end = partition.is_at_end(offset, committed)
     if offset < truth.log_start_offset or not (is_at_end or _may_be_stored(cache, partition, offset)):
         nameable = truth.log_start_offset <= offset <= limit
         return Looked(

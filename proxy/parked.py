@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proxy import fetch
 from proxy.answer import build_answer
-from proxy.fetch_plan import HARD, Look, Looked, plan_given_up
+from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
 from proxy.reads import Stage
 
 if TYPE_CHECKING:
@@ -170,7 +170,8 @@ class ParkedFetch:
     def _waits_at_tail(self, looked: Looked, now: float) -> bool:
         """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""
         partition = looked.partition
-        if partition is None or looked.asked.fetch_offset != partition.truth.high_watermark:
+        committed = self.record.request.isolation_level == READ_COMMITTED
+        if partition is None or not partition.is_at_end(looked.asked.fetch_offset, committed):
             return False
         return now >= self._deadline or (partition.covered > 0 and not partition.truth.unchecked)
 

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.batch import is_control, scan_batches
+from tests.broker.jars import KAFKA_3
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import read_all
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
@@ -143,6 +144,15 @@ class Copier:
 
 
 def test_a_pipeline_is_served_from_memory_and_as_soon(pair: Pair) -> None:
+    run_pipeline(pair, 60)
+
+
+def test_a_pipeline_on_an_older_broker() -> None:
+    with Pair(cluster={"version": KAFKA_3}, settings={"cache": PATIENT_CACHE}) as old:
+        run_pipeline(old, 30)
+
+
+def run_pipeline(pair: Pair, turns: int) -> None:
     source, target = create_topic(pair.direct), create_topic(pair.direct)
     copier = Copier(pair.through, source, target)
     through, direct = (Reading(address, target) for address in (pair.through, pair.direct))
@@ -155,7 +165,7 @@ def test_a_pipeline_is_served_from_memory_and_as_soon(pair: Pair) -> None:
             writer.end(commits=True)
             time.sleep(0.1 if turn < 10 else 0.5)
         before = pair.sidecar.fetch_counts()
-        for turn in range(60):
+        for turn in range(turns):
             writer.write(4)
             writer.end(commits=turn % 5 != 0)
             time.sleep(0.05)

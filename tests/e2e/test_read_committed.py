@@ -6,14 +6,16 @@ its answers is then held against the broker's own answer to the same Fetch.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
+from protocol.batch import is_control, scan_batches
 from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
+from tests.e2e.raw_fetch import RawClient, read_all
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import (
     MOST,
@@ -179,6 +181,51 @@ def test_a_reader_behind_the_tail_is_told_what_was_aborted(pair: Pair) -> None:
             assert check_answers(pair.direct, tail.topic, behind.answers) > 20
             assert tail.hits() - hits >= MOST * sum(len(one.records) for one in behind.answers)
         tail.check(listed=10)
+
+
+def test_a_transaction_without_records(pair: Pair) -> None:
+    """Its partition was added before the abort dropped what had not been sent: a marker that ends nothing here."""
+    with tailing(pair) as tail:
+        writer = Writer(pair.through, tail.topic, "full")
+        empty = Writer(pair.through, tail.topic, "empty", linger_ms=5000)
+        for _ in range(8):
+            writer.write(2)
+            before = read_offsets(pair.direct, tail.topic)[0]
+            empty.begin()
+            empty.producer.produce(tail.topic, b"never sent", partition=0)
+            empty.producer.poll(0.2)
+            empty.end(commits=False)
+            assert read_offsets(pair.direct, tail.topic)[0] <= before + 1
+            writer.end(commits=True)
+            tail.wait_stable()
+        raw = read_all(pair.direct, tail.topic)
+        markers = [one for one in scan_batches(raw, 0, len(raw)) if is_control(one.attributes)]
+        assert len(markers) > 8
+        tail.check()
+
+
+def test_who_waits_at_the_lso_stays_while_the_broker_is_silent(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    writer = Writer(pair.direct, topic, "open")
+    writer.write(1)
+    writer.end(commits=True)
+    writer.write(2)
+    with RawClient(pair.through, "patient") as client:
+        reader = CommittedReader(client, topic)
+        reader.settle()
+        assert reader.offset == reader.last_stable_offset == reader.high_watermark - 2
+        waker = threading.Timer(9.0, pair.broker.wake)
+        pair.broker.stall()
+        waker.start()
+        try:
+            started = time.monotonic()
+            assert reader.poll(5000) == 0  # longer than the lease
+            assert 4.5 < time.monotonic() - started < 7.0
+        finally:
+            waker.cancel()
+            pair.broker.wake()
+        writer.end(commits=True)
+        reader.wait_stable(5)
 
 
 def test_a_restarted_broker_and_a_transaction_that_outlives_it(pair: Pair) -> None:
