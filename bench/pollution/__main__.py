@@ -90,6 +90,11 @@ def build_sizes(options: argparse.Namespace) -> Sizes:
     return sizes._replace(paused_s=0.0, recover_s=0.0) if options.no_pause else sizes
 
 
+def count_runs(options: argparse.Namespace) -> int:
+    """How often any arm runs."""
+    return int(options.rounds) * len(options.arms.split(","))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the lab; the exit code."""
     options = build_parser().parse_args(argv)
@@ -99,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     sizes = build_sizes(options)
     options.image_directory.mkdir(parents=True, exist_ok=True)
-    missing = find_missing(options.disk, options.image_directory, disk_bytes(sizes))
+    missing = find_missing(options.disk, options.image_directory, disk_bytes(sizes, count_runs(options)))
     try:
         find_version(wanted_controllers(options.disk))
     except Unfit as error:
@@ -163,7 +168,7 @@ def pollute(
     order = random.Random(options.seed)
     steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
-    with open_lab(sizes, options.disk, options.image_directory) as lab:
+    with open_lab(sizes, count_runs(options), options.disk, options.image_directory) as lab:
         progress.step(f"writing a backlog of {sizes.backlog_bytes / 1e9:.1f} GB to {lab.disk.name}")
         lab.fill()
         if not options.no_sweep:

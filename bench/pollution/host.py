@@ -28,7 +28,6 @@ TOOLS = ("losetup", "mkfs.ext4", "mount", "umount", "cc")
 SYS_DEV = Path("/sys/dev/block")
 UNMOUNT_TRIES = 20
 MOUNT_OPTIONS = "noatime,lazytime"
-SPARE_BYTES = 2 << 30
 
 
 class Unfit(RuntimeError):
@@ -65,8 +64,8 @@ def find_missing(kind: str, directory: Path, size_bytes: int) -> list[str]:
         except Unfit as error:
             missing.append(str(error))
     free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < size_bytes + SPARE_BYTES:
-        missing.append(f"{(size_bytes + SPARE_BYTES) >> 30} GiB free at {directory} ({free_bytes >> 30} are)")
+    if free_bytes < size_bytes:
+        missing.append(f"{(size_bytes >> 30) + 1} GiB free at {directory} ({free_bytes >> 30} are)")
     return missing
 
 

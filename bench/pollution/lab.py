@@ -44,6 +44,7 @@ OVERRIDES = {
 CALM_UTIL, CALM_S, CALM_TIMEOUT_S = 0.1, 1.0, 90.0
 LATE_S = 25.0  # a load process may take this much longer than planned
 FILL_WITHIN_S = 1800.0
+SWEEP_S, DISK_SLACK, DISK_SPARE_BYTES = 120, 1.1, 1 << 30
 
 
 class LoadFailed(RuntimeError):
@@ -132,10 +133,10 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab(sizes: Sizes, kind: str, directory: Path) -> Iterator[Lab]:
-    """Disk (PACED or LIMITED), group and broker, without the backlog; all gone at the end."""
+def open_lab(sizes: Sizes, runs: int, kind: str, directory: Path) -> Iterator[Lab]:
+    """Disk (PACED or LIMITED) with room for so many runs of an arm, group and broker, without the backlog; all gone at the end."""
     with contextlib.ExitStack() as stack:
-        disk = open_disk(stack, kind, directory, disk_bytes(sizes), sizes.read_limit)
+        disk = open_disk(stack, kind, directory, disk_bytes(sizes, runs), sizes.read_limit)
         group = Group(wanted_controllers(kind))
         stack.callback(group.close)
         group.limit_memory(sizes.memory_bytes)
@@ -158,9 +159,11 @@ def wanted_controllers(kind: str) -> tuple[str, ...]:
     return ("memory", "io") if kind == LIMITED else ("memory",)
 
 
-def disk_bytes(sizes: Sizes) -> int:
-    """The image's size: the backlog and what all arms may add; sparse."""
-    return sizes.backlog_bytes + (24 << 30)
+def disk_bytes(sizes: Sizes, runs: int) -> int:
+    """The image's size, which is sparse: the backlog, and what the producer adds in so many runs of an arm."""
+    longest_s = sizes.quiet_s + sizes.polluted_s + sizes.paused_s + sizes.recover_s
+    produced = int((runs * longest_s + SWEEP_S) * sizes.rate * sizes.record_bytes)
+    return int((sizes.backlog_bytes + produced) * DISK_SLACK) + DISK_SPARE_BYTES
 
 
 class Crew:
