@@ -229,7 +229,7 @@ def act_at_random(writer: Writer, draw: random.Random) -> Callable[[], None]:
         step = draw.random()
         if step < 0.6:
             writer.write(draw.randint(1, 5), b"v" * draw.randint(1, 2000))
-        elif step < 0.95:
+        elif step < 0.98:
             writer.end(commits=draw.random() < 0.6)
         else:
             writer.renew()

@@ -36,7 +36,12 @@ class Writer:
     """
 
     def __init__(self, bootstrap: str, topic: str, name: str, **options: object) -> None:
-        self.options = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{name}", "linger.ms": 0}
+        self.options: dict[str, object] = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": f"{topic}-{name}",
+            "linger.ms": 0,
+            "log_level": 2,  # those that are left open outlive their broker
+        }
         self.options |= {key.replace("_", "."): value for key, value in options.items()}
         self.topic = topic
         self.name = name
@@ -169,11 +174,11 @@ def count_batches(answers: Sequence[Answer]) -> int:
 
 
 class Tail:
-    """A raw consumer at the tail of a new topic, on a thread of its own."""
+    """A raw consumer at the tail of a topic that is empty yet, on a thread of its own."""
 
-    def __init__(self, pair: Pair, client: RawClient, version: int) -> None:
+    def __init__(self, pair: Pair, client: RawClient, topic: str, version: int) -> None:
         self.pair = pair
-        self.topic = create_topic(pair.direct)
+        self.topic = topic
         self.reader = CommittedReader(client, self.topic, version=version)
         self.reader.settle()
         self.hits_before = self.hits()
@@ -213,9 +218,10 @@ class Tail:
 
 
 @contextmanager
-def tailing(pair: Pair, version: int = 13) -> Iterator[Tail]:
+def tailing(pair: Pair, version: int = 13, topic: str | None = None) -> Iterator[Tail]:
+    """Tail `topic`, a new one if none is given."""
     with RawClient(pair.through, "tail") as client:
-        tail = Tail(pair, client, version)
+        tail = Tail(pair, client, topic or create_topic(pair.direct), version)
         try:
             yield tail
         finally:
