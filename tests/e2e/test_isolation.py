@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import statistics
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from isolation.classify import queue_of_topic
-from protocol import produce
 from tests.broker.topics import create_topic
-from tests.e2e.raw_frames import PRODUCE_VERSION, Raw, build_plain, build_produce, read_batch
+from tests.e2e.asking import Asking
+from tests.e2e.raw_frames import build_plain, build_produce, read_batch
 from tests.e2e.slow_broker import SlowPair
 
 if TYPE_CHECKING:
@@ -44,43 +43,6 @@ def pair() -> Iterator[SlowPair]:
 @pytest.fixture(scope="module")
 def batch(pair: SlowPair) -> bytes:
     return read_batch(pair)
-
-
-class Asking:
-    """A thread that asks again and again over one connection. `rows`: (when asked, latency in s, error code)."""
-
-    def __init__(self, address: str, build: Callable[[], bytes], pause_s: float) -> None:
-        self.rows: list[tuple[float, float, int]] = []
-        self._raw = Raw(address)
-        self._build, self._pause_s = build, pause_s
-        self._ends = threading.Event()
-        self._is_produce = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ends.is_set():
-            frame, asked_at = self._build(), time.monotonic()
-            try:
-                answer = self._raw.call(frame)
-            except OSError:
-                return
-            self.rows.append((asked_at, time.monotonic() - asked_at, error_of(frame, answer)))
-            self._ends.wait(self._pause_s)
-
-    def between(self, start: float, end: float) -> list[float]:
-        return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
-
-    def end(self) -> None:
-        self._ends.set()
-        self._raw.socket.close()
-        self._thread.join(5)
-
-
-def error_of(frame: bytes, answer: bytes) -> int:
-    if frame[4:6] != b"\0\0":
-        return 0
-    return produce.scan_response(answer, PRODUCE_VERSION).partitions[0].error_code
 
 
 def heartbeat() -> bytes:

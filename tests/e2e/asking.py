@@ -1,0 +1,52 @@
+"""A client that asks the same again and again, and keeps what it felt.
+
+Owns its thread, its socket and its rows. It must not know what is asked, beyond how a Produce says that it failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from protocol import produce
+from tests.e2e.raw_frames import PRODUCE_VERSION, Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Asking:
+    """A thread that asks again and again over one connection. `rows`: (when asked, latency in s, error code)."""
+
+    def __init__(self, address: str, build: Callable[[], bytes], pause_s: float) -> None:
+        self.rows: list[tuple[float, float, int]] = []
+        self._raw = Raw(address)
+        self._build, self._pause_s = build, pause_s
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            frame, asked_at = self._build(), time.monotonic()
+            try:
+                answer = self._raw.call(frame)
+            except OSError:
+                return
+            self.rows.append((asked_at, time.monotonic() - asked_at, error_of(frame, answer)))
+            self._ends.wait(self._pause_s)
+
+    def between(self, start: float, end: float) -> list[float]:
+        return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
+
+    def end(self) -> None:
+        self._ends.set()
+        self._raw.socket.close()
+        self._thread.join(5)
+
+
+def error_of(frame: bytes, answer: bytes) -> int:
+    if frame[4:6] != b"\0\0":
+        return 0
+    return produce.scan_response(answer, PRODUCE_VERSION).partitions[0].error_code
