@@ -134,7 +134,10 @@ class Lab:
 
 @contextlib.contextmanager
 def open_lab(sizes: Sizes, runs: int, kind: str, directory: Path) -> Iterator[Lab]:
-    """Disk (PACED or LIMITED) with room for so many runs of an arm, group and broker, without the backlog; all gone at the end."""
+    """Disk (`kind`: PACED or LIMITED) with room for `runs` of an arm, group and broker, without the backlog.
+
+    All of it is gone at the end.
+    """
     with contextlib.ExitStack() as stack:
         disk = open_disk(stack, kind, directory, disk_bytes(sizes, runs), sizes.read_limit)
         group = Group(wanted_controllers(kind))
