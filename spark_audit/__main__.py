@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not inputs.files and not inputs.urls:
         return _fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
     try:
-        counters = _read_counters(arguments.counters)
+        counters = _read_counters(arguments.metrics)
         arguments.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         return _fail(EXIT_USAGE, str(error))
@@ -90,7 +90,7 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--master", metavar="URL", help="Spark master (default: this machine's cores)")
     parser.add_argument(
-        "--counters", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
+        "--metrics", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
     )
     parser.add_argument("--cache-size", type=_size, metavar="SIZE", help="cache size to mark, such as 512MiB")
     parser.add_argument(

@@ -56,6 +56,8 @@ class Findings:
     windows: list[Row]
     lag_bands: list[Row]
     latency: list[Row]
+    delays_by_client: list[Row]
+    delays_by_topic: list[Row]
     admissions: list[Row]
     sizing: Sizing
     cache_size_bytes: int | None
@@ -97,6 +99,8 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
         windows=_rows(written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")),
         lag_bands=_rows(written["lag_bands"].orderBy("bandIndex")),
         latency=_rows(written["latency"].orderBy("result")),
+        delays_by_client=_top(written["delays_by_client"], "clientId", by="delayMs_sum"),
+        delays_by_topic=_top(written["delays_by_topic"], "topic", by="delayMs_sum"),
         admissions=_rows(
             written["admissions"].groupBy("source").agg(F.sum("bytes").alias("bytes")).orderBy("source")
         ),
@@ -135,6 +139,8 @@ def _write_tables(
         "passes": tables.reasons(facts, "pass", "topic"),
         "lag_bands": tables.lag_bands(fetches),
         "latency": tables.latency(fetches),
+        "delays_by_client": tables.delays(fetches, "clientId"),
+        "delays_by_topic": tables.delays(fetches, "topic"),
         "admissions": tables.admissions(blocks, window_ms),
     }
     written = {}
@@ -172,8 +178,8 @@ def _current_size(request: Request, boots: list[Row]) -> int | None:
     return request.cache_size_bytes or latest["cacheSizeBytes"] or counted or None
 
 
-def _top(table: DataFrame, *keys: str) -> list[Row]:
-    return _rows(table.orderBy(F.desc("bytes"), *keys).limit(TOP))
+def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[Row]:
+    return _rows(table.orderBy(F.desc(by), *keys).limit(TOP))
 
 
 def _rows(table: DataFrame) -> list[Row]:

@@ -195,6 +195,48 @@ def draw_lag_bands(rows: Sequence[Row]) -> str:
     return draw(3.6, 1, paint)
 
 
+def draw_delays(rows: Sequence[Row], key: str) -> str:
+    """Where half of the delayed misses waited at most so long, 95 % of them, and the longest."""
+    shown = list(rows[:_BARS])[::-1]
+
+    def paint(axes: list[Axes]) -> None:
+        (bars,) = axes
+        names = [_short(str(row[key])) for row in shown]
+        for rank, colour, height in (("max", GRID, 0.66), ("p95", "#fbbf24", 0.5), ("p50", MISS, 0.34)):
+            widths = [row[f"delayMs_{rank}"] / 1000 for row in shown]
+            bars.barh(range(len(shown)), widths, color=colour, label=rank, height=height)
+        bars.set_yticks(range(len(names)), names, color=INK)
+        bars.set(xlabel="waited for the disk, seconds")
+        bars.grid(visible=False, axis="y")
+        _legend(bars, bars)
+
+    return draw(1.3 + 0.34 * len(shown), 1, paint)
+
+
+def draw_spared(findings: Findings) -> str:
+    """What clients got, by result, above what the broker sent, by purpose."""
+    assert findings.counters is not None
+    total, upstream = findings.total, findings.counters.upstream_bytes
+    got = [(f"{result}Bytes", RESULT_COLOURS[result], result) for result in RESULT_COLOURS]
+
+    def paint(axes: list[Axes]) -> None:
+        (bars,) = axes
+        left = 0.0
+        for name, colour, label in got:
+            bars.barh([1], [total[name]], left=[left], color=colour, label=label, height=0.6)
+            left += total[name]
+        sent, own = upstream.get("client", 0), sum(upstream.values()) - upstream.get("client", 0)
+        bars.barh([0], [sent], color=PASS, height=0.6)
+        bars.barh([0], [own], left=[sent], color=ACCENT, label="Forebay's own", height=0.6)
+        _note(bars, left, 1, show_bytes(left))
+        _note(bars, sent + own, 0, show_bytes(sent + own))
+        _horizontal(bars, ["the broker sent", "clients got"], max(left, sent + own))
+        handles, labels = bars.get_legend_handles_labels()
+        bars.legend(handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, fontsize=9)
+
+    return draw(1.9, 1, paint)
+
+
 def _horizontal(axes: Axes, names: Sequence[str], longest: float) -> None:
     axes.set_yticks(range(len(names)), names, color=INK)
     _bytes_axis(axes.xaxis, longest)

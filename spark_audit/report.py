@@ -14,7 +14,7 @@ from metrics.access_log_schema import REASON_MEANING
 from spark_audit import plots
 from spark_audit.job import Findings, Row
 from spark_audit.schema import PROBLEMS
-from spark_audit.summary import Outlook, build_outlook
+from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
 
 BAD: Final = ' class="bad"'
@@ -37,7 +37,9 @@ def build_page(findings: Findings) -> str:
         _misses(findings),
         _sizing(findings, outlook),
         _lag(findings),
+        _spared(findings),
         _latency(findings),
+        _delays(findings),
         _clients(findings),
         _reconciliation(findings),
         _log(findings),
@@ -63,7 +65,8 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
             f"of {show_bytes(total['bytes'])} handed to clients came from memory",
             "",
         ),
-        (show_bytes(total["hitBytes"]), "of fetches never left the broker", ""),
+        _observed_card(findings, outlook)
+        or (show_bytes(total["hitBytes"]), "of fetches never left the broker", ""),
         (
             show_bytes(findings.cache_size_bytes),
             f"of cache, {show_duration(outlook.residence_s(findings.cache_size_bytes))} of production",
@@ -83,6 +86,14 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
         )
         + "</div>"
     )
+
+
+def _observed_card(findings: Findings, outlook: Outlook) -> tuple[str, str, str] | None:
+    observed_bytes = findings.total["observedBytes"]
+    if not observed_bytes:
+        return None
+    text = f"of what memory may serve would have hit; {show_bytes(observed_bytes)} were only observed"
+    return show_ratio(outlook.observed_ratio), text, ""
 
 
 def _over_time(findings: Findings) -> str:
@@ -138,8 +149,8 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
     if outlook.predicted_ratio is not None:
         text.append(
             f" At {show_bytes(findings.cache_size_bytes)} the curve has {show_ratio(outlook.predicted_ratio)}"
-            f", {show_ratio(outlook.observed_ratio)} were observed; between them are misses for other reasons"
-            " than size, and blocks that are freed whole."
+            f", {show_ratio(outlook.observed_ratio)} were seen to hit, or would have; between them are misses"
+            " for other reasons than size, and blocks that are freed whole."
         )
     rows = [
         (f"{100 * target:g} %", show_bytes(size_bytes), show_duration(outlook.residence_s(size_bytes)))
@@ -179,6 +190,49 @@ def _latency(findings: Findings) -> str:
         "Latency",
         "Partitions of fetches that carried bytes; from the request's last byte to the answer's hand-over.",
         _table(("result", "time", "partitions", *ranks), rows, (0, 1)),
+    )
+
+
+def _spared(findings: Findings) -> str:
+    spared = build_spared(findings)
+    text = (
+        f"{show_bytes(spared.hit_bytes)} in {show_count(spared.hit_partitions)} partitions of fetches came from memory:"
+        " so much the broker neither read nor sent. How much of it its page cache would have held, the log does"
+        " not know; hits far behind, in the bands of lag above, would have been reads of its disk."
+    )
+    if spared.own_bytes is not None:
+        text += (
+            f" Forebay itself asked for {show_bytes(spared.own_bytes)} (watch, proofs, verifier): the net is"
+            f" {show_bytes(spared.net_bytes)}."
+        )
+    drawn = plots.draw_spared(findings) if findings.counters and findings.counters.upstream_bytes else None
+    images = [_image(drawn, "bytes to clients beside bytes from the broker")] if drawn else []
+    return _section("Reads spared", text, *images)
+
+
+def _delays(findings: Findings) -> str:
+    if not findings.delays_by_client:
+        return _section("Delays", "No miss had to wait for its disk.")
+    ranks = ("p50", "p95", "max", "sum")
+
+    def table(rows: Sequence[Row], key: str) -> str:
+        cells = [
+            (
+                str(row[key]),
+                show_count(row["partitions"]),
+                show_bytes(row["bytes"]),
+                *(show_ms(row[f"delayMs_{rank}"]) for rank in ranks),
+            )
+            for row in rows
+        ]
+        return _table((key, "delayed", "bytes", *ranks), cells)
+
+    return _section(
+        "Delays",
+        "Misses that waited until their disk could bear them (the throttle), and for how long.",
+        _image(plots.draw_delays(findings.delays_by_client, "clientId"), "delays by client"),
+        table(findings.delays_by_client, "clientId"),
+        _folded("by topic", table(findings.delays_by_topic, "topic")),
     )
 
 

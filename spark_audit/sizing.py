@@ -10,10 +10,10 @@ and ends at the achievable bytes, those of known age.
 import math
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from metrics.access_log_schema import OBSERVED
+from spark_audit.tables import is_observed
 
 SMALLEST_BYTES = 1 << 12
 STEPS_PER_DOUBLING = 4
@@ -64,7 +64,9 @@ def plan_sizes(greatest_age: int, current_bytes: int | None) -> tuple[int, ...]:
 
 def build_sizing(fetches: DataFrame, current_bytes: int | None) -> Sizing:
     """A few small jobs over the fetch lines (`result`, `bytes`, `ageBytes`), which should be cached."""
-    served = fetches.where(is_for_the_cache() & (F.col("bytes") > 0)).select("bytes", "ageBytes")
+    served = fetches.where(
+        (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
+    ).select("bytes", "ageBytes")
     known = served.where(F.col("ageBytes").isNotNull())
     overall = served.agg(
         F.max("ageBytes").alias("greatest"),
@@ -83,13 +85,6 @@ def build_sizing(fetches: DataFrame, current_bytes: int | None) -> Sizing:
         known_partitions=achievable.hit_partitions,
         unknown_partitions=overall["unknownPartitions"],
     )
-
-
-def is_for_the_cache() -> Column:
-    """Hits, misses, and what an observing run would have had as either."""
-    result, reason = OBSERVED
-    observed = (F.col("result") == result) & (F.col("reason") == reason)
-    return F.col("result").isin("hit", "miss") | observed
 
 
 def _curve(known: DataFrame, sizes: tuple[int, ...]) -> list[CurvePoint]:

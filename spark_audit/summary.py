@@ -25,9 +25,12 @@ class Outlook(NamedTuple):
 
 
 def build_outlook(findings: Findings) -> Outlook:
-    """Observed: hits of hits and misses, the sizing curve's population, so that the two can be compared."""
+    """Observed: hits of hits and misses (`cache.mode: observe`: what would have been either), the sizing curve's
+    population, so that the two can be compared.
+    """
     total, sizing = findings.total, findings.sizing
-    reachable = total["hitBytes"] + total["missBytes"]
+    hits = total["hitBytes"] + total["wouldHitBytes"]
+    reachable = total["hitBytes"] + total["missBytes"] + total["observedBytes"]
     at_size = [point for point in sizing.points if point.size_bytes == findings.cache_size_bytes]
     admitted_bytes, span_ms = 0, 0
     for boot in findings.boots:
@@ -36,9 +39,31 @@ def build_outlook(findings: Findings) -> Outlook:
             span_ms += boot["lastMs"] - boot["firstMs"]
     return Outlook(
         predicted_ratio=sizing.hit_ratio(at_size[0].hit_bytes) if at_size else None,
-        observed_ratio=total["hitBytes"] / reachable if reachable else None,
+        observed_ratio=hits / reachable if reachable else None,
         admitted_bytes_per_s=1000 * admitted_bytes / span_ms if span_ms else None,
     )
+
+
+class Spared(NamedTuple):
+    """What the broker did not have to read and send: hits, less what Forebay itself asked for (None: no counters)."""
+
+    hit_bytes: int
+    hit_partitions: int
+    own_bytes: int | None
+
+    @property
+    def net_bytes(self) -> int | None:
+        """Hits less Forebay's own fetches; negative where nobody reads what it watches."""
+        return None if self.own_bytes is None else self.hit_bytes - self.own_bytes
+
+
+def build_spared(findings: Findings) -> Spared:
+    """Counters are of one boot: where the log has several, hits are compared with what one of them asked."""
+    total, counters = findings.total, findings.counters
+    own_bytes = None
+    if counters is not None and counters.upstream_bytes:
+        own_bytes = sum(size for purpose, size in counters.upstream_bytes.items() if purpose != "client")
+    return Spared(total["hitBytes"], total["hitPartitions"], own_bytes)
 
 
 def build_summary(findings: Findings) -> dict[str, Any]:
@@ -52,6 +77,8 @@ def build_summary(findings: Findings) -> dict[str, Any]:
         "clients": findings.clients,
         "lagBands": findings.lag_bands,
         "latency": findings.latency,
+        "delays": {"byClient": findings.delays_by_client, "byTopic": findings.delays_by_topic},
+        "spared": _spared(build_spared(findings)),
         "admissions": findings.admissions,
         "sizing": _sizing(findings, build_outlook(findings)),
         "reconciliation": _reconciliation(findings),
@@ -70,6 +97,15 @@ def _log(findings: Findings) -> dict[str, Any]:
         "lastMs": max(boot["lastMs"] for boot in findings.boots),
         "windowMs": findings.window_ms,
         "boots": findings.boots,
+    }
+
+
+def _spared(spared: Spared) -> dict[str, Any]:
+    return {
+        "hitBytes": spared.hit_bytes,
+        "hitPartitions": spared.hit_partitions,
+        "ownUpstreamBytes": spared.own_bytes,
+        "netBytes": spared.net_bytes,
     }
 
 

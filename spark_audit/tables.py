@@ -8,7 +8,7 @@ ratio's denominator is all of them: hits, misses and passes; ratios of nothing a
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from metrics.access_log_schema import RESULTS
+from metrics.access_log_schema import OBSERVED, RESULTS
 
 UNKNOWN_TOPIC = "(unknown)"
 NO_CLIENT_ID = "(none)"
@@ -24,6 +24,7 @@ LAG_BANDS: tuple[tuple[int, str], ...] = (
 )
 """(lag below which a fetch belongs to the band, the band's name), ascending."""
 UNKNOWN_LAG = "unknown"
+_DELAY_PERCENTILES = {"p50": 0.5, "p95": 0.95}
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _PERCENTILE_ACCURACY = 10_000
 
@@ -39,13 +40,22 @@ def build_facts(fetches: DataFrame, window_ms: int) -> DataFrame:
             F.count("*").alias("partitions"),
             F.count(F.when(F.col("bytes") == 0, 1)).alias("emptyPartitions"),
             F.sum("bytes").alias("bytes"),
+            F.sum(F.when(is_observed(), F.col("bytes")).otherwise(0)).alias("observedBytes"),
+            F.sum(F.coalesce("wouldHit", F.lit(0))).alias("wouldHitBytes"),
         )
     )
 
 
+def is_observed() -> Column:
+    """A pass of `cache.mode: observe`: a serving cache would have had it as a hit or a miss."""
+    result, reason = OBSERVED
+    return (F.col("result") == result) & (F.col("reason") == reason)
+
+
 def hit_ratio(facts: DataFrame, *keys: str) -> DataFrame:
     """Bytes and partitions-of-fetch by result, and the hit ratios, for each combination of `keys`."""
-    sums = [_sum_of("bytes"), _sum_of("partitions"), _sum_of("emptyPartitions")]
+    sums = [_sum_of(name) for name in ("bytes", "partitions", "emptyPartitions")]
+    sums += [_sum_of("observedBytes"), _sum_of("wouldHitBytes")]
     for result in RESULTS:
         sums += [_sum_of("bytes", result), _sum_of("partitions", result)]
     table = facts.groupBy(*keys).agg(*sums)
@@ -78,7 +88,12 @@ def lag_bands(fetches: DataFrame) -> DataFrame:
         name = name.when(F.col("lag") < below, label)
     banded = fetches.withColumns({"bandIndex": index, "band": name})
     counted = banded.withColumns(
-        {"partitions": F.lit(1), "emptyPartitions": F.when(F.col("bytes") == 0, 1).otherwise(0)}
+        {
+            "partitions": F.lit(1),
+            "emptyPartitions": F.when(F.col("bytes") == 0, 1).otherwise(0),
+            "observedBytes": F.when(is_observed(), F.col("bytes")).otherwise(0),
+            "wouldHitBytes": F.coalesce("wouldHit", F.lit(0)),
+        }
     )
     return hit_ratio(counted, "bandIndex", "band")
 
@@ -91,6 +106,23 @@ def latency(fetches: DataFrame) -> DataFrame:
         columns += [ranks[number].alias(f"{field}_{name}") for number, name in enumerate(_PERCENTILES)]
         columns.append(F.max(field).alias(f"{field}_max"))
     return fetches.where(F.col("bytes") > 0).groupBy("result").agg(*columns)
+
+
+def delays(fetches: DataFrame, *keys: str) -> DataFrame:
+    """Misses that waited until their disk could bear them, by `keys`: how many, their bytes, and for how long."""
+    delayed = (
+        fetches.where(F.col("delayMs") > 0)
+        .withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+        .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
+    )
+    ranks = F.percentile_approx("delayMs", list(_DELAY_PERCENTILES.values()), _PERCENTILE_ACCURACY)
+    return delayed.groupBy(*keys).agg(
+        F.count("*").alias("partitions"),
+        F.sum("bytes").alias("bytes"),
+        F.sum("delayMs").alias("delayMs_sum"),
+        *(ranks[number].alias(f"delayMs_{name}") for number, name in enumerate(_DELAY_PERCENTILES)),
+        F.max("delayMs").alias("delayMs_max"),
+    )
 
 
 def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:

@@ -22,7 +22,7 @@ class AuditFailed(RuntimeError):
 def run_audit(logs: Path, out: Path, counters: Path, scratch: Path) -> Path:
     """Audit `logs` into `out`; the page's path. Temporary files go to `scratch`. Raises AuditFailed."""
     command = [sys.executable, "-m", "proxy", "audit", str(logs), "--out", str(out)]
-    command += ["--counters", str(counters)]
+    command += ["--metrics", str(counters)]
     environment = {**os.environ, "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
     said = scratch / "audit.log"
     with said.open("wb") as log:

@@ -31,7 +31,7 @@ def test_an_audit_from_the_command_line(spark: SparkSession, tmp_path: Path, mon
     ]
     (tmp_path / "metrics").write_bytes(Exposition(lambda: samples, strict=True).render())
     out = tmp_path / "out"
-    arguments = [str(tmp_path / "logs"), "--out", str(out), "--counters", str(tmp_path / "metrics")]
+    arguments = [str(tmp_path / "logs"), "--out", str(out), "--metrics", str(tmp_path / "metrics")]
     assert command.main([*arguments, "--window", "0.5", "--cache-size", "1MiB", "--master", "local[2]"]) == 0
     printed = capsys.readouterr()
     assert printed.out.split() == [str(out / "index.html"), str(out / "summary.json")]
@@ -53,7 +53,7 @@ def test_a_missing_package_is_said_with_what_to_install(monkeypatch, tmp_path: P
 
 def test_a_file_that_holds_no_counters_is_refused(tmp_path: Path, capsys) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n")
-    arguments = [str(tmp_path), "--out", str(tmp_path / "out"), "--counters", str(tmp_path / "a.jsonl")]
+    arguments = [str(tmp_path), "--out", str(tmp_path / "out"), "--metrics", str(tmp_path / "a.jsonl")]
     assert command.main(arguments) == command.EXIT_USAGE
     assert "a.jsonl: no forebay_fetch_partitions_total" in capsys.readouterr().err
 

@@ -28,7 +28,7 @@ def test_the_page_is_self_contained_and_shows_every_plot(audited: Audited) -> No
     page = build_page(audited.findings)
     references = References()
     references.feed(page)
-    assert len(references.loaded) == 6
+    assert len(references.loaded) == 7
     assert all(uri.startswith("data:image/svg+xml;base64,") for uri in references.loaded)
     assert not {"script", "link", "iframe"} & set(references.tags)
     assert "url(" not in page and "@import" not in page
@@ -52,7 +52,15 @@ def test_what_came_from_a_log_is_escaped(audited: Audited) -> None:
 def test_a_log_of_hits_alone_has_a_page_too(audited: Audited) -> None:
     hits = [row for row in audited.findings.totals if row["result"] == "hit"]
     page = build_page(
-        replace(audited.findings, totals=hits, counters=None, cache_size_bytes=None, problems={})
+        replace(
+            audited.findings,
+            totals=hits,
+            delays_by_client=[],
+            delays_by_topic=[],
+            counters=None,
+            cache_size_bytes=None,
+            problems={},
+        )
     )
     assert len(re.findall("<img", page)) == 4
     assert "Log against counters" not in page

@@ -102,6 +102,24 @@ def test_latency(audited: Audited) -> None:
         assert row["waitMs_max"] == max(round(line.wait_ms, 3) for line in lines)
 
 
+def test_delays_by_client_and_topic(audited: Audited) -> None:
+    for rows, key in (
+        (audited.findings.delays_by_client, lambda line: line.client_id or NO_CLIENT_ID),
+        (audited.findings.delays_by_topic, lambda line: name_of(line)),
+    ):
+        assert rows and sum(row["partitions"] for row in rows) == sum(
+            line.delay_ms is not None for line in audited.traffic.fetches
+        )
+        for row in rows:
+            name = row.get("clientId") or row["topic"]
+            lines = [line for line in audited.traffic.fetches if line.delay_ms and key(line)[:8] == name[:8]]
+            waits = [round(line.delay_ms, 3) for line in lines]
+            assert (row["partitions"], row["bytes"]) == (len(lines), sum(line.bytes for line in lines))
+            assert row["delayMs_max"] == max(waits)
+            assert row["delayMs_sum"] == pytest.approx(sum(waits))
+            assert row["delayMs_p50"] <= row["delayMs_p95"] <= row["delayMs_max"]
+
+
 @pytest.mark.parametrize(
     ("span_ms", "window_ms"),
     [(0, 1000), (WINDOWS // 2 * 1000 - 1, 1000), (WINDOWS // 2 * 1000, 2000), (10**12, 86_400_000)],

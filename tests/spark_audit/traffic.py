@@ -74,6 +74,7 @@ class _Sidecar:
             wait_ms=self.random.random() * 500,
             total_ms=self.random.random() * 600,
             admitted_bytes=self.admitted_bytes,
+            delay_ms=500 * self.random.random() if reason == "evicted" and batch % 2 else None,
         )
 
     def _judge(self, age_bytes: int, client: str | None) -> tuple[str, str]:

@@ -1,0 +1,135 @@
+"""The audit of real runs: one load before a serving and an observing Forebay, read by Spark from their own logs.
+
+The load goes in step, so that both caches admit the same bytes in the same order: 24 MiB through 16 MiB of cache, a
+reader at the tail, then one over all of it. Batches fill a fetch exactly, because a broker ends an answer with a cut
+batch and memory does not. TOLERANCE is for the first fetches of a connection, which differ by moments.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from metrics.access_log_schema import OBSERVED
+from spark_audit.job import Findings, Request, run
+from spark_audit.reading import find_inputs
+from spark_audit.reconcile import scan_counters
+from spark_audit.report import build_page
+from spark_audit.summary import build_outlook, build_spared, build_summary
+from tests.broker.kafka import KafkaBroker
+from tests.broker.ports import lease_port
+from tests.broker.settings import HOST
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient, RawReader
+from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.protocol.batches import batch_v2
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.broker.kafka import KafkaCluster
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+VALUE = bytes(range(256)) * 480
+BATCHES = 24 * MIB // len(VALUE)
+BATCHES_A_FETCH = 4
+TOLERANCE = 0.02
+
+
+class Audited(NamedTuple):
+    """One run: what the audit found, the scrape before its end, and what the raw readers got."""
+
+    findings: Findings
+    metrics: dict[tuple[str, ...], float]
+    received_bytes: int
+
+
+def load(address: str, topic: str) -> int:
+    """Write, follow, then read all again; the record bytes that the readers got."""
+    one = batch_v2(1, value=VALUE)
+    with RawClient(address, "writer") as writer, RawClient(address, "tail") as client:
+        tail = RawReader(client, topic).settle()
+        tail.max_bytes = BATCHES_A_FETCH * len(one)
+        for _ in range(BATCHES):
+            tail.read_to(writer.produce(topic, one) + 1)
+    with RawClient(address, "again") as client:
+        again = RawReader(client, topic)
+        again.max_bytes = BATCHES_A_FETCH * len(one)
+        again.read_past_errors()
+        again.read_to(tail.offset)
+    assert again.raw == tail.raw
+    return tail.received_bytes + again.received_bytes
+
+
+def run_one(broker: KafkaCluster, mode: str, spark: SparkSession, directory: Path) -> Audited:
+    topic = create_topic(broker.direct)
+    with lease_port() as lease:
+        entry = {"listen": f"{HOST}:{lease.port}", "upstream": broker.direct}
+        settings = {"cache": PATIENT_CACHE | {"size": "16MiB", "mode": mode}}
+        with Sidecar([entry], settings) as sidecar:
+            received_bytes = load(sidecar.bootstrap, topic)
+            metrics, text = sidecar.metrics(), sidecar.admin("/metrics")
+            assert sidecar.stop() == 0
+            shutil.copytree(sidecar.log_directory, directory / "logs")
+    inputs = find_inputs([str(directory / "logs")])
+    request = Request(inputs, directory / "out", scan_counters(text))
+    return Audited(run(spark, request, lambda _text: None), metrics, received_bytes)
+
+
+@pytest.fixture(scope="module")
+def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audited]:
+    with KafkaBroker() as broker:
+        return {
+            mode: run_one(broker, mode, spark, tmp_path_factory.mktemp(mode)) for mode in ("serve", "observe")
+        }
+
+
+def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Audited]) -> None:
+    real, observed = (runs[mode].findings.sizing for mode in ("serve", "observe"))
+    assert real.total_bytes == pytest.approx(observed.total_bytes, rel=TOLERANCE)
+    by_size = {point.size_bytes: point for point in observed.points}
+    for point in real.points:
+        assert real.hit_ratio(point.hit_bytes) == pytest.approx(
+            observed.hit_ratio(by_size[point.size_bytes].hit_bytes), abs=TOLERANCE
+        )
+    assert 0.5 < real.hit_ratio(real.points[-1].hit_bytes) <= 1
+
+
+def test_what_would_have_hit_is_what_did(runs: dict[str, Audited]) -> None:
+    real, observed = (build_outlook(runs[mode].findings) for mode in ("serve", "observe"))
+    assert observed.observed_ratio == pytest.approx(real.observed_ratio, abs=TOLERANCE)
+    assert observed.predicted_ratio == pytest.approx(real.predicted_ratio, abs=TOLERANCE)
+    would_hit = runs["observe"].metrics["forebay_fetch_would_hit_bytes_total",]
+    assert would_hit == runs["observe"].findings.total["wouldHitBytes"]
+    assert would_hit == pytest.approx(runs["serve"].findings.total["hitBytes"], rel=TOLERANCE)
+
+
+def test_observing_serves_nothing_from_memory_and_takes_little_of_it(runs: dict[str, Audited]) -> None:
+    observed, real = runs["observe"], runs["serve"]
+    assert observed.findings.total["hitBytes"] == 0 < real.findings.total["hitBytes"]
+    assert {row["reason"] for row in observed.findings.totals} >= {OBSERVED[1]}
+    resident = "forebay_cache_resident_bytes"
+    assert observed.metrics[resident,] < 4 * MIB < real.metrics[resident,]
+    admitted = "forebay_cache_admitted_bytes_total"
+    assert observed.metrics[admitted,] == real.metrics[admitted,]
+
+
+@pytest.mark.parametrize("mode", ["serve", "observe"])
+def test_log_counters_and_clients_agree(runs: dict[str, Audited], mode: str) -> None:
+    findings = runs[mode].findings
+    assert findings.problems == {}
+    assert findings.comparison and all(row.agrees for row in findings.comparison)
+    assert findings.total["bytes"] == runs[mode].received_bytes
+
+
+def test_what_was_spared_is_net_of_forebays_own_fetches(runs: dict[str, Audited]) -> None:
+    spared = build_spared(runs["serve"].findings)
+    assert spared.own_bytes is not None and spared.net_bytes == spared.hit_bytes - spared.own_bytes > 0
+    assert build_summary(runs["serve"].findings)["spared"]["netBytes"] == spared.net_bytes
+    assert "would have hit" in build_page(runs["observe"].findings)
