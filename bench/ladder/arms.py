@@ -1,0 +1,197 @@
+"""The rungs: one broker, and every proxy before it, all running during the whole run.
+
+Owns starting and ending them, and which process of each is measured. Must not know what is measured. Each
+proxy has a listener of the broker's own behind it, which advertises the proxy: real clients stay on their
+rung. Invariants: what is not installed is left out and said; idle rungs cost nothing but memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.ladder.kroxylicious import find_jars, start_kroxylicious
+from tests.broker.certificates import TlsFiles, write_certificates
+from tests.broker.jars import FetchFailed
+from tests.broker.kafka import KafkaCluster
+from tests.broker.ports import PortLease, lease_port
+from tests.broker.probe import peek_broker_count
+from tests.broker.process import die_with_parent
+from tests.broker.settings import HOST, Listener
+from tests.e2e.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
+
+DIRECT, HAPROXY, TUNED, KROXYLICIOUS = "direct", "haproxy", "haproxy-256k", "kroxylicious"
+PASS, CACHE, NO_LOG, TLS, AGAINST = (
+    "forebay-pass",
+    "forebay",
+    "forebay-no-log",
+    "forebay-tls",
+    "forebay-other",
+)
+ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, PASS, CACHE, NO_LOG, TLS, AGAINST)
+START_TIMEOUT_S = 30.0
+CACHE_SETTINGS: Mapping[str, Any] = {
+    "cache": {"size": "256MiB"},
+    "log": {"level": "warning", "format": "text"},
+}
+PASS_SETTINGS: Mapping[str, Any] = {
+    "cache": {"mode": "off"},
+    "isolation": {"enabled": False},
+    "throttle": {"enabled": False},
+    "accessLog": {},
+    "log": {"level": "warning", "format": "text"},
+}
+NO_LOG_SETTINGS: Mapping[str, Any] = {**CACHE_SETTINGS, "accessLog": {}}
+OVERRIDES: Mapping[str, object] = {
+    "log.segment.bytes": 64 << 20,
+    "log.retention.bytes": 256 << 20,
+    "log.retention.check.interval.ms": 5_000,
+    "log.segment.delete.delay.ms": 1_000,
+    "message.max.bytes": 4 << 20,
+}
+
+
+class Unfit(RuntimeError):
+    """A rung cannot be had here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One rung. `pid` is the proxy's, 0 for none; `trust` the PEM file of its authority where it speaks TLS."""
+
+    name: str
+    address: str
+    pid: int = 0
+    sidecar: Sidecar | None = None
+    trust: str | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether memory may answer."""
+        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, PASS)
+
+
+@dataclass(slots=True)
+class Ladder:
+    """All rungs that could be had, the broker, and what was left out and why."""
+
+    broker: KafkaCluster
+    arms: dict[str, Arm] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def broker_pid(self) -> int:
+        """The one broker."""
+        return self.broker.pid()
+
+
+def open_ladder(stack: ExitStack, wanted: list[str], against: Path | None) -> Ladder:
+    """Start the broker and the wanted rungs; the stack ends them. BrokerFailed, SidecarFailed."""
+    directory = Path(tempfile.mkdtemp(prefix="forebay-ladder-"))
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    ports = {name: stack.enter_context(lease_port()) for name in wanted if name != DIRECT}
+    listeners = [Listener(_listener_of(name), advertised=(HOST, lease.port)) for name, lease in ports.items()]
+    broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=OVERRIDES, heap_mb=512))
+    ladder = Ladder(broker)
+    if DIRECT in wanted:
+        ladder.arms[DIRECT] = Arm(DIRECT, broker.direct)
+    for name, lease in ports.items():
+        host, port = broker.address(_listener_of(name))
+        start = STARTERS[name]
+        try:
+            ladder.arms[name] = start(Place(stack, name, lease, f"{host}:{port}", directory, against))
+        except (Unfit, FetchFailed) as missing:
+            ladder.left_out[name] = str(missing).splitlines()[0]
+    return ladder
+
+
+def _listener_of(name: str) -> str:
+    return name.replace("-", "").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rung is to stand."""
+
+    stack: ExitStack
+    name: str
+    lease: PortLease
+    upstream: str
+    directory: Path
+    against: Path | None
+
+
+def _start_haproxy(place: Place) -> Arm:
+    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise Unfit("haproxy is not installed (Debian: apt-get install haproxy)")
+    tuned = "    tune.bufsize 262144\n" if place.name == TUNED else ""
+    splice = "    option splice-auto\n" if place.name == TUNED else ""
+    config = place.directory / f"{place.name}.cfg"
+    config.write_text(
+        f"global\n    maxconn 4000\n    nbthread 1\n{tuned}"
+        f"defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 10m\n    timeout server 10m\n{splice}"
+        f"listen kafka\n    bind {HOST}:{place.lease.port}\n    server broker {place.upstream}\n"
+    )
+    child = subprocess.Popen([program, "-db", "-q", "-f", str(config)], preexec_fn=die_with_parent)
+    place.stack.callback(child.wait, 10)
+    place.stack.callback(child.kill)
+    return _wait_up(Arm(place.name, f"{HOST}:{place.lease.port}", child.pid), lambda: child.poll() is None)
+
+
+def _start_kroxylicious(place: Place) -> Arm:
+    jars = find_jars()
+    process = start_kroxylicious(jars, place.lease.port, place.upstream, place.directory)
+    place.stack.callback(process.stop)
+    arm = Arm(place.name, f"{HOST}:{place.lease.port}", process.pid)
+    return _wait_up(arm, lambda: process.is_running)
+
+
+def _start_forebay(place: Place) -> Arm:
+    entry: dict[str, Any] = {"listen": f"{HOST}:{place.lease.port}", "upstream": place.upstream}
+    settings = {PASS: PASS_SETTINGS, NO_LOG: NO_LOG_SETTINGS}.get(place.name, CACHE_SETTINGS)
+    files: TlsFiles | None = None
+    if place.name == TLS:
+        files = write_certificates(place.directory)
+        entry["tls"] = _tls_entry(place.directory, files)
+    if place.name == AGAINST and place.against is None:
+        raise Unfit("no other tree was given (--against)")
+    sidecar = Sidecar([entry], settings)
+    with contextlib.chdir(place.against if place.name == AGAINST and place.against else "."):
+        place.stack.enter_context(sidecar)
+    trust = str(files.authority) if files is not None else None
+    return Arm(place.name, f"{HOST}:{place.lease.port}", sidecar.pid, sidecar, trust)
+
+
+def _tls_entry(directory: Path, files: TlsFiles) -> dict[str, str]:
+    return {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
+
+
+def _wait_up(arm: Arm, is_running: Callable[[], bool]) -> Arm:
+    """Until the broker answers through it. Unfit."""
+    host, port = arm.address.split(":")
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and is_running():
+        with contextlib.suppress(OSError):
+            if peek_broker_count((host, int(port))):
+                return arm
+        time.sleep(0.1)
+    raise Unfit(f"{arm.name} did not come up in {START_TIMEOUT_S:.0f} s")
+
+
+STARTERS: Mapping[str, Callable[[Place], Arm]] = {
+    HAPROXY: _start_haproxy,
+    TUNED: _start_haproxy,
+    KROXYLICIOUS: _start_kroxylicious,
+    **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, AGAINST), _start_forebay),
+}

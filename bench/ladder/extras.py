@@ -1,0 +1,153 @@
+"""What is measured apart, once a run: idle connections, idle partitions, small requests on one core.
+
+Owns these three. Must not know the report. Invariants: each runs on rungs that are already up, and says what
+it found in words with units; a rung that is not there is passed over.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from bench.ladder import arms
+from bench.ladder.cpu import read_rss_bytes
+from bench.ladder.frames import FETCH_VERSION, build_batch, build_produce
+from bench.ladder.loads import SMALL_BYTES, Meter
+from bench.ladder.raw import Line
+from protocol import control, fetch
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient
+from tests.e2e.session_client import SessionClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.ladder.steps import Bench
+
+IDLE_CONNECTIONS, USED_CONNECTIONS = 5000, 1000
+PARTITIONS = 2000
+WATCH_S = 6.0
+SATURATING_LINES, SATURATING_CALLS, SATURATING_DEPTH = 8, 2000, 5
+Said = list[tuple[str, str]]
+
+
+def measure_idle(bench: Bench) -> Said:
+    """Connections that say nothing, and ones that have asked something once: resident bytes each."""
+    said: Said = []
+    for name in (arms.CACHE, arms.HAPROXY, arms.AGAINST):
+        arm = bench.ladder.arms.get(name)
+        if arm is None:
+            continue
+        for count, words in (
+            (IDLE_CONNECTIONS, "silent"),
+            (USED_CONNECTIONS, "with one request behind them"),
+        ):
+            before = read_rss_bytes(arm.pid)
+            with ExitStack() as stack:
+                for _ in range(count):
+                    client = stack.enter_context(RawClient(arm.address))
+                    if count == USED_CONNECTIONS:
+                        client.call(control.build_metadata_request(12, 1, "idle", topics=["ring"]))
+                time.sleep(1.0)
+                each = (read_rss_bytes(arm.pid) - before) / count
+                meter = Meter(arm.pid, bench.ladder.broker_pid)
+                time.sleep(2.0)
+                elapsed_s, cpu_s, _ = meter.stop()
+            said.append(
+                (
+                    f"{name}: {count} connections, {words}",
+                    f"{each:,.0f} bytes each, {cpu_s / elapsed_s:.2%} of a core",
+                )
+            )
+            time.sleep(2.0)
+    return said
+
+
+def measure_partitions(bench: Bench) -> Said:
+    """One session consumer at the tail of many idle partitions: what the watch asks, and what that costs."""
+    said: Said = []
+    topic = create_topic(bench.direct, "wide", partitions=PARTITIONS)
+    for name in (arms.DIRECT, arms.CACHE, arms.AGAINST):
+        arm = bench.ladder.arms.get(name)
+        if arm is None:
+            continue
+        with RawClient(arm.address) as client:
+            words = client.topic(topic, PARTITIONS)
+            consumer = SessionClient(client, FETCH_VERSION)
+            for index in range(PARTITIONS):
+                consumer.want[words.id, index] = fetch.FetchPartition(words.id, index, 0, 0, -1, -1, 1 << 20)
+            for _ in range(8):
+                consumer.poll(500)
+            polls = _count_polls(arm)
+            meter = Meter(arm.pid, bench.ladder.broker_pid)
+            begun = time.monotonic()
+            while time.monotonic() - begun < WATCH_S:
+                consumer.poll(500)
+            elapsed_s, cpu_s, broker_s = meter.stop()
+            asked = (_count_polls(arm) - polls) / elapsed_s
+        share = broker_s / elapsed_s
+        found = f"broker {share:.2%} of a core, {share / PARTITIONS * 1e6:.2f} us per partition and second"
+        own = f"; proxy {cpu_s / elapsed_s:.2%}; {asked:.1f} requests/s of its own" if arm.pid else ""
+        said.append(
+            (f"{name}: {PARTITIONS} idle partitions at the tail of one session consumer", found + own)
+        )
+    return said
+
+
+def _count_polls(arm: arms.Arm) -> float:
+    if arm.sidecar is None:
+        return 0.0
+    return sum(value for key, value in arm.sidecar.metrics().items() if key[0] == "forebay_watch_polls_total")
+
+
+def _saturate(line: Line, frame: bytes) -> int:
+    return line.pipeline(frame, SATURATING_CALLS, SATURATING_DEPTH)
+
+
+def measure_saturated(bench: Bench) -> Said:
+    """1 KB produces from several connections, five deep each: requests a second, and a second of proxy CPU."""
+    said: Said = []
+    frame_of = {
+        name: build_produce(f"p-{name}", build_batch(SMALL_BYTES, SMALL_BYTES)) for name in bench.ladder.arms
+    }
+    for name in (arms.HAPROXY, arms.KROXYLICIOUS, arms.PASS, arms.CACHE, arms.AGAINST):
+        arm = bench.ladder.arms.get(name)
+        if arm is None:
+            continue
+        rates, per_core = [], []
+        for _ in range(3):
+            with ExitStack() as stack:
+                lines = [stack.enter_context(Line(arm.address)) for _ in range(SATURATING_LINES)]
+                pool = stack.enter_context(ThreadPoolExecutor(SATURATING_LINES))
+                meter = Meter(arm.pid, bench.ladder.broker_pid)
+                list(pool.map(_saturate, lines, [frame_of[name]] * SATURATING_LINES))
+                elapsed_s, cpu_s, _ = meter.stop()
+            total = SATURATING_LINES * SATURATING_CALLS
+            rates.append(total / elapsed_s)
+            per_core.append(total / cpu_s)
+        said.append(
+            (
+                f"{name}: 1 KB produce, {SATURATING_LINES} connections {SATURATING_DEPTH} deep",
+                f"{statistics.median(rates):,.0f} requests/s with broker and client on the same cores, "
+                f"{statistics.median(per_core):,.0f} per second of its CPU",
+            )
+        )
+    return said
+
+
+EXTRAS: dict[str, Callable[[Bench], Said]] = {
+    "idle": measure_idle,
+    "partitions": measure_partitions,
+    "saturated": measure_saturated,
+}
+
+
+def run_extra(name: str, bench: Bench) -> Said:
+    """One of EXTRAS; what went wrong is its result."""
+    try:
+        return EXTRAS[name](bench)
+    except (OSError, TimeoutError) as error:
+        return [(name, f"failed: {error}")]

@@ -1,0 +1,207 @@
+"""What is asked of a rung in one turn: each function is one load and returns its figures.
+
+Owns the loads of the raw client. Must not know rungs by name. Invariants: connections and frames are made, and
+answers checked, outside the measured time; CPU is the proxy's and the broker's over exactly that time; figures
+of one turn are a flat mapping of numbers, units last.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.ladder.cpu import read_cpu_ns, spent_ns
+from bench.ladder.frames import FETCH_VERSION, PRODUCE_VERSION, build_batch, build_fetch, build_produce
+from bench.ladder.raw import Line
+from protocol import fetch, produce
+from tests.e2e.raw_fetch import RawClient
+
+if TYPE_CHECKING:
+    from bench.ladder.arms import Arm
+
+Figures = dict[str, float]
+GB = 1e9
+SMALL_BYTES, LARGE_BYTES = 1000, 900_000
+RING_BATCHES, RING_BATCH_BYTES = 768, 65_000
+FETCH_BYTES = 1 << 20
+FETCH_BATCHES = FETCH_BYTES // (RING_BATCH_BYTES + 1000)
+WARM_CALLS = 50
+SETTLE_S = 10.0
+STORED = ("forebay_produce_batches_total", "store")
+
+
+class Wrong(RuntimeError):
+    """A load did not get what it asked for: the run proves nothing."""
+
+
+class Scale(NamedTuple):
+    """How much of each load: calls of small produce, of large produce, rounds of the ring."""
+
+    small: int = 1500
+    pipelined: int = 3000
+    large: int = 40
+    passes: int = 4
+
+
+class Meter:
+    """CPU of a proxy and of the broker, and the clock, from `__init__` to `stop`."""
+
+    def __init__(self, pid: int, broker_pid: int) -> None:
+        self._pids = (pid, broker_pid)
+        self._before = [read_cpu_ns(pid), read_cpu_ns(broker_pid)]
+        self._begun = time.perf_counter_ns()
+
+    def stop(self) -> tuple[float, float, float]:
+        """Seconds: elapsed, of the proxy's CPU, of the broker's."""
+        elapsed = time.perf_counter_ns() - self._begun
+        now = map(read_cpu_ns, self._pids)
+        spent = [spent_ns(was, is_) for was, is_ in zip(self._before, now, strict=True)]
+        return elapsed / 1e9, spent[0] / 1e9, spent[1] / 1e9
+
+
+def _check_produced(line: Line, size: int) -> None:
+    answer = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+    if any(one.error_code for one in answer.partitions):
+        raise Wrong(f"a Produce was refused: {answer}")
+
+
+def small_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figures:
+    """1 KB, acks=all, one in flight, then five deep."""
+    frame = build_produce(topic, build_batch(SMALL_BYTES, SMALL_BYTES))
+    with Line(arm.address, arm.trust) as line:
+        line.time_calls(frame, WARM_CALLS)
+        meter = Meter(arm.pid, broker_pid)
+        taken = line.time_calls(frame, scale.small)
+        _, cpu_s, broker_s = meter.stop()
+        _check_produced(line, line.call(frame))
+        deep = Meter(arm.pid, broker_pid)
+        deep_ns = line.pipeline(frame, scale.pipelined, 5)
+        _, deep_cpu_s, _ = deep.stop()
+    return {
+        "p50_us": statistics.median(taken) / 1e3,
+        "p99_us": statistics.quantiles(taken, n=100)[98] / 1e3,
+        "cpu_us_per_request": cpu_s / scale.small * 1e6,
+        "broker_us_per_request": broker_s / scale.small * 1e6,
+        "deep_requests_per_s": scale.pipelined / deep_ns * 1e9,
+        "deep_cpu_us_per_request": deep_cpu_s / scale.pipelined * 1e6,
+    }
+
+
+def large_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figures:
+    """900 KB, acks=all, one in flight."""
+    frame = build_produce(topic, build_batch(LARGE_BYTES))
+    with Line(arm.address, arm.trust) as line:
+        line.time_calls(frame, 2)
+        meter = Meter(arm.pid, broker_pid)
+        line.time_calls(frame, scale.large)
+        elapsed_s, cpu_s, broker_s = meter.stop()
+        _check_produced(line, line.call(frame))
+    sent_gb = scale.large * len(frame) / GB
+    return {
+        "mb_per_s": sent_gb * 1e3 / elapsed_s,
+        "cpu_s_per_gb": cpu_s / sent_gb,
+        "broker_s_per_gb": broker_s / sent_gb,
+    }
+
+
+def prove_codec(arm: Arm, direct: str, topic: str) -> None:
+    """Tail a topic until Forebay stores what is produced to it: a batch of each size must have been seen both ways."""
+    if arm.sidecar is None or not arm.serves:
+        return
+    frame = build_produce(topic, build_batch(SMALL_BYTES, SMALL_BYTES))
+    with RawClient(direct) as asking:
+        words = asking.topic(topic)
+    deadline = time.monotonic() + SETTLE_S
+    with Line(arm.address, arm.trust) as line:
+        while time.monotonic() < deadline:
+            stored = arm.sidecar.metrics().get(STORED, 0.0)
+            size = line.call(frame)
+            said = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions[0]
+            line.call(build_fetch(words, said.base_offset + 1, FETCH_BYTES, max_wait_ms=20))
+            if arm.sidecar.metrics().get(STORED, 0.0) > stored:
+                return
+    raise Wrong(f"{arm.name} does not store what is produced")
+
+
+def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
+    """Produce what `read_ring` reads; the first offset."""
+    batch = build_batch(RING_BATCH_BYTES)
+    frame = build_produce(topic, batch)
+    with Line(address, trust) as line:
+        size = line.call(frame)
+        first = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions[0].base_offset
+        for _ in range(RING_BATCHES - 1):
+            size = line.call(frame)
+        _check_produced(line, size)
+    return first
+
+
+def _ring_frames(address: str, topic: str, first: int) -> list[bytes]:
+    with RawClient(address) as asking:
+        words = asking.topic(topic)
+    records = RING_BATCH_BYTES // 1000
+    starts = range(
+        first, first + RING_BATCHES * records - FETCH_BATCHES * records + 1, FETCH_BATCHES * records
+    )
+    return [build_fetch(words, start, FETCH_BYTES) for start in starts]
+
+
+def _read(line: Line, frames: list[bytes], passes: int, may_be_short: bool = False) -> int:
+    """Bytes read; Wrong where an answer is short: memory ends an answer at a gap, as it may."""
+    total = smallest = line.call(frames[0])
+    for frame in [*frames[1:], *frames * (passes - 1)]:
+        size = line.call(frame)
+        total += size
+        smallest = min(smallest, size)
+    if smallest < FETCH_BATCHES * RING_BATCH_BYTES and not may_be_short:
+        raise Wrong(f"a Fetch of {FETCH_BYTES} bytes was answered with {smallest}")
+    answer = fetch.scan_response(bytes(line.buffer[:size]), FETCH_VERSION)
+    if answer.error_code or any(one.error_code for one in answer.partitions):
+        raise Wrong(f"a Fetch failed: {answer}")
+    return total
+
+
+def read_ring(
+    arm: Arm, broker_pid: int, direct: str, place: tuple[str, int], scale: Scale, groups: int = 1
+) -> Figures:
+    """1 MB fetches round a ring of 50 MB, by `groups` connections side by side, one in flight each."""
+    frames = _ring_frames(direct, *place)
+    passes = max(scale.passes // groups, 1)
+    with ExitStack() as stack:
+        lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(groups)]
+        pool = stack.enter_context(ThreadPoolExecutor(groups))
+        list(pool.map(lambda line: _settle(arm, line, frames), lines))
+        before = arm.sidecar.fetch_counts() if arm.sidecar is not None and arm.serves else {}
+        meter = Meter(arm.pid, broker_pid)
+        read = sum(pool.map(lambda line: _read(line, frames, passes), lines))
+        elapsed_s, cpu_s, broker_s = meter.stop()
+        hits = _hits(arm, before) / read if before else 0.0
+    figures = {
+        "mb_per_s": read / 1e6 / elapsed_s,
+        "cpu_s_per_gb": cpu_s / (read / GB),
+        "broker_s_per_gb": broker_s / (read / GB),
+    }
+    return figures | {"hit_share": hits} if arm.serves else figures
+
+
+def _settle(arm: Arm, line: Line, frames: list[bytes]) -> None:
+    """Once round the ring; where memory serves, until it does."""
+    _read(line, frames, 1, may_be_short=True)
+    if arm.sidecar is None or not arm.serves:
+        return
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        before = arm.sidecar.fetch_counts()
+        _read(line, frames, 1, may_be_short=True)
+        if _hits(arm, before) >= 0.99 * len(frames) * FETCH_BATCHES * RING_BATCH_BYTES:
+            return
+    raise Wrong(f"{arm.name} does not serve from memory: {arm.sidecar.fetch_counts()}")
+
+
+def _hits(arm: Arm, before: dict[tuple[str, str], float]) -> float:
+    assert arm.sidecar is not None
+    after = arm.sidecar.fetch_counts()
+    return sum(size - before.get(key, 0) for key, size in after.items() if key[0] == "hit")
