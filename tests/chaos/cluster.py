@@ -41,7 +41,7 @@ OVERRIDES = {
     "group.consumer.session.timeout.ms": 15_000,
     "group.consumer.min.session.timeout.ms": 10_000,
 }
-SETTINGS = {"cache": {"size": "32MiB"}, "log": {"level": "info", "format": "text"}}
+SETTINGS = {"cache": {"size": "16MiB"}, "log": {"level": "info", "format": "text"}}
 
 
 class Idle(NamedTuple):

@@ -65,9 +65,10 @@ class Phoenix(threading.Thread):
 
     def _create(self) -> None:
         topic = NewTopic(TOPIC, 1, len(self._sidecars.nodes))
+        admin = self._admin()
         while not self._finishing.is_set():
             try:
-                self._admin().create_topics([topic])[TOPIC].result(10)
+                admin.create_topics([topic])[TOPIC].result(10)
                 return
             except (KafkaException, TimeoutError) as failed:
                 if is_error(failed, KafkaError.TOPIC_ALREADY_EXISTS):
@@ -75,9 +76,10 @@ class Phoenix(threading.Thread):
                 self._finishing.wait(PAUSE_S)
 
     def _delete(self) -> None:
+        admin = self._admin()
         while not self._finishing.is_set():
             try:
-                self._admin().delete_topics([TOPIC])[TOPIC].result(10)
+                admin.delete_topics([TOPIC])[TOPIC].result(10)
                 return
             except (KafkaException, TimeoutError) as failed:
                 if is_error(failed, KafkaError.UNKNOWN_TOPIC_OR_PART):

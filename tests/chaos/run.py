@@ -38,7 +38,7 @@ PATIENCE_S = 90.0
 PROGRESS_S = 10.0
 POLL_S = 0.5
 PIPELINE = "pipeline"
-RATE, BULK_RATE = 30, 20
+RATE, BULK_RATE = 30, 30
 
 
 class Run:
@@ -130,6 +130,7 @@ class Run:
             history.outcomes |= writer.outcomes
             if len(writer.producer) and isinstance(writer, IdempotentWriter):
                 history.stuck.append(f"{writer.name}: {len(writer.producer)} records are not acknowledged")
+            writer.close()
         self._await_copies()
         self._finish([self._pipeline])
         history.ends = find_ends(self._sidecars.direct, self._places(TOPICS), PATIENCE_S)

@@ -84,6 +84,10 @@ class Writer(threading.Thread):
         """Write nothing more; `join` until all is acknowledged or given up."""
         self._finishing.set()
 
+    def close(self) -> None:
+        """Let go of the library's connections, which end with its object."""
+        del self.producer
+
     def pace(self) -> None:
         self._due = max(self._due + 1 / self._rate, time.monotonic() - 1)
         self.producer.poll(max(self._due - time.monotonic(), 0))

@@ -1,0 +1,33 @@
+"""A short run: everything that can go wrong goes wrong at least once, and every promise is kept.
+
+CHAOS_SEED says how; without it each day has its own. What fails is repeated with `make chaos SEED=...`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.run import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MINUTES = 1.25
+SEED = int(os.environ.get("CHAOS_SEED") or datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%d"))
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_no_client_can_tell(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = Run(SEED, MINUTES, tmp_path, said.append)
+    problems = run.run()
+    again = f"make chaos SEED={SEED} MINUTES={MINUTES}; logs: {tmp_path}"
+    assert problems == [], "\n".join((*said, *problems, again))
+    assert sum(run.faults.values()) >= len(run.faults) > 0
+    assert run.hit_bytes > 0, said
+    assert sum(len(group.runs) for group in run.history.groups) > 0

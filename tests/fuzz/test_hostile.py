@@ -1,0 +1,191 @@
+"""Clients that mean harm, or are broken, beside a good one: it hardly notices, and nothing of them stays.
+
+Owns one broker with a Forebay and the hostile clients. Must not know how they are held off. Invariants: each kind is at
+work all the while the good client is watched; bounds are generous, since what is looked for is a client that waits for
+another, not a slow machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import statistics
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocol.api import FETCH, PRODUCE
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient, RawReader, read_all
+from tests.e2e.raw_frames import Raw, build_fetch, build_metadata
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.fuzz.mutations import read_golden, spoil
+from tests.protocol.batches import batch_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.e2e
+
+ROUNDS = 60
+PATIENCE_S = 30.0
+SLOWER, SLOWEST_S = 10, 0.5
+"""How many times slower the good client may be, and what is not worth a complaint."""
+CLIENTS = 10
+HUNDRED_MB = struct.pack(">i", 100 * 1000 * 1000)
+MOST_GROWTH_BYTES = 96 << 20
+BIG_BYTES = 500_000
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE, "limits": {"frameTimeout": "5s"}}) as running:
+        yield running
+
+
+class Hostile(threading.Thread):
+    """Does `harm` again and again until `finish`; what the peer does to it is its own affair."""
+
+    def __init__(self, harm: Callable[[Raw, random.Random], None], address: str, number: int) -> None:
+        super().__init__(daemon=True)
+        self._harm, self._address = harm, address
+        self._rng = random.Random(number)
+        self._over = threading.Event()
+        self.times = 0
+
+    def finish(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError), Raw(self._address) as client:
+                client.socket.settimeout(1)
+                self._harm(client, self._rng)
+            self.times += 1
+            self._over.wait(0.02)
+
+
+def send_garbage(client: Raw, rng: random.Random) -> None:
+    client.send(rng.randbytes(rng.choice((1, 5, 100, 70_000))))
+    client.ends()
+
+
+def send_spoiled(client: Raw, rng: random.Random) -> None:
+    """What looks like a request until it is read."""
+    golden = rng.choice([one for one in read_golden() if one.api_key in (PRODUCE, FETCH)])
+    frame = spoil(golden.frame, rng)
+    client.send(struct.pack(">i", len(frame) - 4) + frame[4:])
+    client.ends()
+
+
+def drip(client: Raw, _rng: random.Random) -> None:
+    """A byte a second."""
+    for byte in build_metadata():
+        client.send(bytes([byte]))
+        time.sleep(1)
+
+
+def announce_much(client: Raw, rng: random.Random) -> None:
+    client.send(HUNDRED_MB + rng.randbytes(100))
+    time.sleep(1)
+
+
+def stay_half_open(client: Raw, _rng: random.Random) -> None:
+    """Says it has finished in the middle of a frame, and waits."""
+    client.send(build_metadata() + build_metadata()[:9])
+    client.socket.shutdown(socket.SHUT_WR)
+    time.sleep(1)
+
+
+def measure(pair: Pair, topic: str, rounds: int) -> list[float]:
+    """Seconds from sending a batch to having read it, for a client that stands at the tail."""
+    taken = []
+    with RawClient(pair.through) as writer, RawClient(pair.through) as client:
+        reader = RawReader(client, topic)
+        reader.settle()
+        for _ in range(rounds):
+            before = time.monotonic()
+            end = writer.produce(topic, batch_v2(1)) + 1
+            while reader.offset < end:
+                reader.poll(1000)
+            taken.append(time.monotonic() - before)
+    return taken
+
+
+def resident_bytes(pair: Pair) -> int:
+    fields = Path(f"/proc/{pair.sidecar.pid}/statm").read_text().split()
+    return (int(fields[1]) - int(fields[2])) * 4096
+
+
+def descriptors(pair: Pair) -> int:
+    return sum(1 for _ in Path(f"/proc/{pair.sidecar.pid}/fd").iterdir())
+
+
+def check_nothing_stays(pair: Pair) -> None:
+    held = (
+        "forebay_active_connections",
+        "forebay_parked_fetches",
+        "forebay_in_flight_bytes",
+        "forebay_cache_pinned_bytes",
+        "forebay_internal_errors_total",
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while found := {key: value for key, value in pair.sidecar.metrics().items() if key[0] in held and value}:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "harm", [send_garbage, send_spoiled, drip, announce_much, stay_half_open], ids=lambda harm: harm.__name__
+)
+def test_a_good_client_hardly_notices(pair: Pair, harm: Callable[[Raw, random.Random], None]) -> None:
+    topic = create_topic(pair.direct)
+    alone = measure(pair, topic, ROUNDS)
+    resident, opened = resident_bytes(pair), descriptors(pair)
+    crowd = [Hostile(harm, pair.through, number) for number in range(CLIENTS)]
+    for one in crowd:
+        one.start()
+    beside = measure(pair, topic, ROUNDS)
+    time.sleep(1)
+    growth = resident_bytes(pair) - resident
+    for one in crowd:
+        one.finish()
+    for one in crowd:
+        one.join(PATIENCE_S)
+    check_calm(alone, beside)
+    assert sum(one.times for one in crowd) >= CLIENTS or harm is drip
+    assert growth < MOST_GROWTH_BYTES
+    check_nothing_stays(pair)
+    assert descriptors(pair) <= opened + 2
+    assert read_all(pair.through, topic) == read_all(pair.direct, topic)
+
+
+def check_calm(alone: list[float], beside: list[float]) -> None:
+    for level in (50, 90):
+        before, after = (statistics.quantiles(one, n=100)[level - 1] for one in (alone, beside))
+        assert after <= max(SLOWER * before, SLOWEST_S), (level, before, after)
+
+
+def test_clients_that_ask_for_much_and_never_read(pair: Pair) -> None:
+    """The rest of their answers is held in bounds, and is gone with them."""
+    big, topic = (create_topic(pair.direct) for _ in range(2))
+    with RawClient(pair.through) as writer:
+        for _ in range(8):
+            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+    alone = measure(pair, topic, ROUNDS)
+    resident = resident_bytes(pair)
+    with contextlib.ExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = stack.enter_context(Raw(pair.through))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send(*(build_fetch(big, 0, 100, BIG_BYTES * 8) for _ in range(50)))
+        beside = measure(pair, topic, ROUNDS)
+        growth = resident_bytes(pair) - resident
+        assert growth < 3 * MOST_GROWTH_BYTES
+        check_calm(alone, beside)
+    check_nothing_stays(pair)
