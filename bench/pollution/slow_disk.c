@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,12 +228,14 @@ int main(int count, char **words)
 {
 	size_t size = MAX_IO + 65536;
 	char *buffer = malloc(size);
+	struct sched_param urgent = { 1 };
 	pthread_t arm;
 
 	if (count != 5 || !buffer) {
 		fprintf(stderr, "usage: slow_disk BACKING MOUNTPOINT BYTES_PER_S SEEK_US\n");
 		return 2;
 	}
+	sched_setscheduler(0, SCHED_FIFO, &urgent); /* a disk does not wait for a processor; without leave it does */
 	bytes_per_s = strtoull(words[3], NULL, 10);
 	seek_ns = strtoull(words[4], NULL, 10) * 1000;
 	if (!bytes_per_s || open_mount(words[1], words[2]) || pthread_create(&arm, NULL, serve_reads, NULL)) {
