@@ -53,7 +53,7 @@ class Janitor:
             self._tend_links,
         ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
-            parts += [self._forget_idle, self._forget_transactions]
+            parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
             try:
                 part(now)
@@ -90,7 +90,7 @@ class Janitor:
                 if len(link.reads):
                     link.reads.drop_old(now)
 
-    def _forget_transactions(self, _now: float) -> None:
+    def forget_transactions(self, _now: float) -> None:
         """Nobody is told of aborted transactions below what memory holds."""
         for partition in self._broker.partitions:
             if partition.transactions.holds_any:

@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("proxy", "protocol", "blockcache", "throttle", "isolation", "metrics", "spark_audit", "bench", "tests/broker")
+PACKAGES = (
+    "proxy",
+    "protocol",
+    "blockcache",
+    "throttle",
+    "isolation",
+    "metrics",
+    "spark_audit",
+    "bench",
+    "tests/broker",
+)
 FILE_LINES, FUNCTION_LINES, C_FUNCTION_LINES, HEAD_LINES = 400, 60, 40, 15
 # Put together from parts, so that this file passes its own test.
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "XX" + "X")

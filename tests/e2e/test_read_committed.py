@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from protocol.batch import is_control, scan_batches
 from tests.broker.topics import create_topic
@@ -226,6 +227,36 @@ def test_who_waits_at_the_lso_stays_while_the_broker_is_silent(pair: Pair) -> No
             pair.broker.wake()
         writer.end(commits=True)
         reader.wait_stable(5)
+
+
+def test_records_deleted_in_the_middle_of_an_aborted_transaction(pair: Pair) -> None:
+    """It is listed still, with the offset of its first record, which is no more."""
+    with tailing(pair) as tail:
+        writers = [Writer(pair.through, tail.topic, name) for name in ("a", "b")]
+        for turn in range(8):
+            for writer in writers:
+                writer.write(3)
+                writer.write(3)
+            writers[turn % 2].end(commits=False)
+        for writer in writers:
+            writer.end(commits=False)
+        tail.wait_stable()
+        log_start = tail.reader.offset // 2
+        admin = AdminClient({"bootstrap.servers": pair.direct})
+        (deleted,) = admin.delete_records([TopicPartition(tail.topic, 0, log_start)]).values()
+        assert deleted.result(TIMEOUT_S).low_watermark == log_start
+        writers[0].write(1)
+        writers[0].end(commits=True)
+        tail.wait_stable()
+        with RawClient(pair.through, "behind") as client:
+            behind = CommittedReader(client, tail.topic, offset=log_start)
+            for offset in (log_start, log_start, log_start + 1, log_start + 7):
+                behind.offset = offset
+                behind.poll(200)
+            assert behind.log_start_offset == log_start
+            assert check_answers(pair.direct, tail.topic, behind.answers) >= 4
+        tail.reader.answers = [one for one in tail.reader.answers if one.fetch_offset >= log_start]
+        tail.check(most=0)
 
 
 def test_a_restarted_broker_and_a_transaction_that_outlives_it(pair: Pair) -> None:

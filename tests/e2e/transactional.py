@@ -135,17 +135,17 @@ class CommittedReader(RawReader):
         return time.monotonic() - started
 
 
-def read_offsets(address: str, topic: str) -> tuple[int, int]:
-    """HW and LSO of partition 0, as the broker says now."""
+def read_offsets(address: str, topic: str, offset: int = 0) -> tuple[int, int]:
+    """HW and LSO of partition 0, as the broker says now to a Fetch of `offset`."""
     with RawClient(address, "raw-offsets") as client:
-        reader = CommittedReader(client, topic)
+        reader = CommittedReader(client, topic, offset=offset)
         reader.poll()
         return reader.answers[-1].high_watermark, reader.answers[-1].last_stable_offset
 
 
 def check_answers(direct: str, topic: str, answers: Sequence[Answer]) -> int:
     """Hold each answer against the broker's to the same Fetch, asked now; the length of all aborted lists."""
-    high_watermark, stable = read_offsets(direct, topic)
+    high_watermark, stable = read_offsets(direct, topic, answers[-1].fetch_offset)
     listed = 0
     with RawClient(direct, "raw-check") as client:
         reader = CommittedReader(client, topic)
@@ -192,7 +192,7 @@ class Tail:
 
     def wait_stable(self) -> None:
         """Until this consumer was told the LSO that the broker has now, and stands there."""
-        wanted = read_offsets(self.pair.direct, self.topic)[1]
+        wanted = read_offsets(self.pair.direct, self.topic, self.reader.offset)[1]
         deadline = time.monotonic() + TIMEOUT_S
         while self.reader.last_stable_offset != wanted or self.reader.offset != wanted:
             assert time.monotonic() < deadline, f"LSO {wanted}, not {self.reader.answers[-1][:5]}"
