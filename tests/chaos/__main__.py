@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--bypass", action="store_true", help="the same without Forebay, for comparison")
     given = parser.parse_args()
     seed = random.randrange(1 << 31) if given.seed is None else given.seed
     directory = Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
@@ -29,7 +30,7 @@ def main() -> int:
     def say(what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
 
-    problems = Run(seed, given.minutes, directory, say).run()
+    problems = Run(seed, given.minutes, directory, say, bypass=given.bypass).run()
     if problems:
         print("\n".join(problems))
         print(f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}")

@@ -53,9 +53,10 @@ class Idle(NamedTuple):
 class Sidecars:
     """The whole: `through` for clients, `direct` for who judges."""
 
-    def __init__(self, directory: Path) -> None:
-        """Logs of all processes stay in `directory`."""
+    def __init__(self, directory: Path, *, bypass: bool = False) -> None:
+        """Logs of all processes stay in `directory`. `bypass`: front wires lead to the brokers, for comparison."""
         self.directory = directory
+        self._bypass = bypass
         self._stack = contextlib.ExitStack()
         self.cluster: KafkaCluster
         self.sidecars: dict[int, Sidecar] = {}
@@ -102,6 +103,8 @@ class Sidecars:
         for node, port in ports.items():
             wire = self._stack.enter_context(Wire(0, cluster.address(LISTENER, node)))
             self.back[node] = wire
+            if self._bypass:
+                self.front[node].target = cluster.address(LISTENER, node)
             entry = {"listen": f"{HOST}:{port}", "upstream": wire.address}
             sidecar = Sidecar([entry], SETTINGS)
             self.sidecars[node] = self._stack.enter_context(sidecar)

@@ -19,6 +19,7 @@ from tests.chaos.checker import check
 from tests.chaos.cluster import Sidecars
 from tests.chaos.faults import Faults
 from tests.chaos.history import Group, History, Outcome, Place
+from tests.chaos.java_reader import JavaReader
 from tests.chaos.leaks import find_leaks
 from tests.chaos.phoenix import Phoenix
 from tests.chaos.pipeline import Pipeline
@@ -27,7 +28,7 @@ from tests.chaos.writers import BulkWriter, IdempotentWriter, TransactionalWrite
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 PARTITIONS = 3
@@ -42,14 +43,20 @@ RATE, BULK_RATE = 30, 30
 
 
 class Run:
-    """`problems` after `run`: every broken promise and every leak."""
+    """`bypass`: clients go past Forebay, to tell what is Kafka's or the clients' own. `problems` after `run`: every broken promise and every leak."""
 
     def __init__(
-        self, seed: int, minutes: float, directory: Path, say: Callable[[str], None] = print
+        self,
+        seed: int,
+        minutes: float,
+        directory: Path,
+        say: Callable[[str], None] = print,
+        *,
+        bypass: bool = False,
     ) -> None:
         self._seed, self._minutes = seed, minutes
         self._say = say
-        self._sidecars = Sidecars(directory)
+        self._sidecars = Sidecars(directory, bypass=bypass)
         self.history = History(pipelines={SINK: TXN})
         self.problems: list[str] = []
         self.faults: dict[str, int] = {}
@@ -68,6 +75,7 @@ class Run:
                 self._judge()
             finally:
                 faults.close()
+                self._java.stop()
         return self.problems
 
     def _places(self, topics: Iterable[str]) -> list[Place]:
@@ -98,6 +106,7 @@ class Run:
             self.history.groups.append(group)
             self._members += [Member(group, through, protocol) for _ in range(members)]
         self._pipeline = Pipeline(PIPELINE, through, TXN, SINK)
+        self._java = JavaReader("java-committed", through, TXN, self._sidecars.directory)
         self._phoenix = Phoenix(self._sidecars, random.Random(f"{self._seed}/phoenix"))
         for thread in (*self._writers, *self._members, self._pipeline, self._phoenix):
             thread.start()
@@ -165,7 +174,7 @@ class Run:
             time.sleep(POLL_S)
 
     def _await_copies(self) -> None:
-        """Until the pipeline has committed what is the last record of each partition of its source."""
+        """Until Java's reader and the pipeline have what is the last record of each partition of their topic."""
         last = {
             place: max(
                 one.offset + 1
@@ -174,6 +183,9 @@ class Run:
             )
             for place in self._places([TXN])
         }
+        self._await("java", lambda: has_come_to(self._java.read(), last))
+        self._java.stop()
+        self.history.groups.append(self._java.read())
         asking = Consumer({"bootstrap.servers": self._sidecars.direct, "group.id": PIPELINE, "log_level": 0})
         wanted = [TopicPartition(*place) for place in last]
 
@@ -207,3 +219,11 @@ class Run:
             f"{len(history.sent)} records, transactions {outcomes}, {self._phoenix.incarnations} incarnations, "
             f"{self.hit_bytes / 2**20:.0f} MiB from memory since the last restarts, {self.evictions:.0f} evictions"
         )
+
+
+def has_come_to(group: Group, last: Mapping[Place, int]) -> bool:
+    """Whether it has read up to these offsets, or beyond."""
+    reached = {
+        place: max(reads[-1].offset for at, reads in group.runs if at == place) for place, _ in group.runs
+    }
+    return all(reached.get(place, -1) + 1 >= offset for place, offset in last.items())

@@ -44,7 +44,7 @@ class Wire:
     """Forwards what comes to `port` of the loopback to `target`; port 0: any."""
 
     def __init__(self, port: int, target: tuple[str, int]) -> None:
-        self._target = target
+        self.target = target
         self._server = socket.create_server((HOST, port))
         self._lines: set[Line] = set()
         self._flowing = threading.Event()
@@ -79,7 +79,7 @@ class Wire:
             except OSError:
                 return
             try:
-                far = socket.create_connection(self._target, 10)
+                far = socket.create_connection(self.target, 10)
             except OSError:
                 near.close()
                 continue
