@@ -30,10 +30,14 @@ def main() -> int:
     def say(what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
 
-    problems = Run(seed, given.minutes, directory, say, bypass=given.bypass).run()
+    problems = ["the run did not come to its end"]
+    try:
+        problems = Run(seed, given.minutes, directory, say, bypass=given.bypass).run()
+    finally:
+        if problems:
+            print("\n".join(problems))
+            print(f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}")
     if problems:
-        print("\n".join(problems))
-        print(f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}")
         return 1
     shutil.rmtree(directory)
     say(f"seed {seed}: every promise was kept")

@@ -43,7 +43,10 @@ RATE, BULK_RATE = 30, 30
 
 
 class Run:
-    """`bypass`: clients go past Forebay, to tell what is Kafka's or the clients' own. `problems` after `run`: every broken promise and every leak."""
+    """`bypass`: clients go past Forebay, to tell what is Kafka's or the clients' own.
+
+    `problems`: every broken promise and every leak, after `run`.
+    """
 
     def __init__(
         self,
