@@ -27,7 +27,8 @@ class Metric(NamedTuple):
 
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
-    "purpose": ("client", "watch", "proof", "authorization"),
+    "purpose": ("client", "watch", "proof", "authorization", "verify"),
+    "verdict": ("equal", "mismatch", "unanswered", "outdated", "dropped"),
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
 }
@@ -66,7 +67,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_upstream_fetch_bytes_total",
             "counter",
-            "Record bytes that the broker sent: for clients, for the watch, proofs and authorization",
+            "Record bytes that the broker sent: for clients, for the watch, proofs, authorization, verifier",
             ("purpose",),
         ),
         Metric(
@@ -147,6 +148,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     "Watch": (
         Metric("forebay_watch_partitions", "gauge", "Partitions that the watch follows"),
         Metric("forebay_watch_leases", "gauge", "Partitions that memory may serve now"),
+        Metric(
+            "forebay_verify_samples_total",
+            "counter",
+            "Answers from memory that were read again from the broker (`cache.verifyRatio`), by what came of it",
+            ("verdict",),
+        ),
         Metric(
             "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
         ),

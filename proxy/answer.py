@@ -157,6 +157,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
     if hit is None or not hit.size_bytes:
         return _empty(record, looked)
+    record.link.broker.verifier.offer(partition, asked.fetch_offset, hit)
     budget.hits.append(hit)
     budget.take(hit.size_bytes)
     answer = _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)

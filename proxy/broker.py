@@ -24,6 +24,7 @@ from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.session_table import SessionTable
 from proxy.topics import Topics
+from proxy.verify import Verifier
 from proxy.watch import Watch
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Broker:
         self.watch = Watch(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
+        self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.sessions = SessionTable(
             limits.fetch_sessions, limits.fetch_session_partitions, SESSION_LEAST_S, Random()

@@ -134,6 +134,13 @@ class Cache(Section):
         le=30.0,
         description="The lease: for how long a broker's answer entitles memory to serve.",
     )
+    verify_ratio: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of the answers from memory that are read again from the broker, over Forebay's own "
+        "link, and compared. A difference drops the topic's blocks; see `forebay_verify_samples_total`.",
+    )
     authorize_every_s: Duration = Field(
         default=60.0,
         ge=1.0,

@@ -60,6 +60,7 @@ class Counters:
     admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     invalidations: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    verified: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     lease_lapses: int = 0
     parked_fetches: int = 0
     authorization_renewals: int = 0

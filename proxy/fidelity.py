@@ -75,3 +75,9 @@ class Fidelity:
         """Storing from Produce stops for this codec until a batch is seen equal again."""
         self.mismatches += 1
         self.equal_codecs.discard(codec)
+
+    def suspend_all(self) -> None:
+        """What was served was not what the broker has: nothing that was seen equal before counts any more."""
+        self.mismatches += 1
+        self.equal_codecs.clear()
+        self._samples.clear()

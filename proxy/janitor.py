@@ -49,6 +49,7 @@ class Janitor:
         parts: list[Callable[[float], object]] = [
             self._broker.watch.tick,
             self._broker.gate.tick,
+            self._broker.verifier.tick,
             self._close_stuck,
             self._tend_links,
         ]

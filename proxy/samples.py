@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metrics.access_log_schema import RESULT_REASONS
+from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
+from proxy.verify import QUEUE_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +45,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
         yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
     yield Sample("forebay_fetch_would_hit_bytes_total", (), counters.would_hit_bytes)
-    for purpose in ("client", "watch", "proof", "authorization"):
+    for purpose in LABEL_VALUES["purpose"]:
         size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
     yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)
@@ -90,6 +92,8 @@ def _watch(broker: Broker) -> Iterator[Sample]:
     for purpose in ("watch", "proof"):
         polls = broker.counters.watch_requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
+    for verdict in LABEL_VALUES["verdict"]:
+        yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
     yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
@@ -184,6 +188,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
+        ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("watched_partitions", broker.watch.watched, limits.watched_partitions),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
