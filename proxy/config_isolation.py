@@ -46,7 +46,7 @@ class Isolation(Section):
         default=16, ge=1, le=1024, description="Queues for Produce and Fetch, by topic; control has its own."
     )
     max_queue_wait_s: Duration = Field(
-        default=1.0, ge=0.0, le=60.0, description="How long a request waits for a slot before it is refused."
+        default=3.0, ge=0.0, le=60.0, description="How long a request waits for a slot before it is refused."
     )
     queue_requests: Count = Field(
         default=1000, ge=0, le=1_000_000, description="Requests that wait, in each queue; beyond it, refused."

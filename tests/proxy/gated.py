@@ -1,0 +1,196 @@
+"""A gate before a broker that a test answers for, with a clock that the test moves.
+
+Owns the fakes around the real `Gate`, `Replies` and `RefusedSequences`: clock and timers, the broker's record, links.
+It must not know what a test expects. `Link.sent` are the frames that the broker has got and not answered, `Link.got`
+what the client was answered, in order.
+"""
+
+from datetime import timedelta
+from types import SimpleNamespace
+from uuid import UUID
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from isolation.refusals import RefusedSequences
+from protocol import header, produce
+from protocol.api import PRODUCE
+from protocol.produce_build import Refused, build_refusal
+from proxy.config_isolation import Isolation
+from proxy.counters import Counters
+from proxy.gate import Gate
+from proxy.produce import handle_produce
+from proxy.replies import Replies
+from tests.protocol import oracle
+from tests.protocol.batches import batch_v2
+from tests.protocol.golden_capture import make
+
+VERSION = 9
+REFUSED = 19
+
+
+class Clock:
+    """Time, and what is to happen at some of it."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.timers = []
+
+    def call_later(self, delay_s, action):
+        timer = SimpleNamespace(at=self.now + delay_s, action=action)
+        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
+        self.timers.append(timer)
+        return timer
+
+    def advance(self, delay_s):
+        end = self.now + delay_s
+        while due := [timer for timer in self.timers if timer.at <= end]:
+            timer = min(due, key=lambda one: one.at)
+            self.timers.remove(timer)
+            self.now = timer.at
+            timer.action()
+        self.now = end
+
+
+def make_broker(monkeypatch, **isolation):
+    """The broker's record with a gate; one slot a queue unless told otherwise."""
+    clock = Clock()
+    monkeypatch.setattr("proxy.gate.asyncio", SimpleNamespace(get_running_loop=lambda: clock))
+    slots = {"floor": 1, "initial": 1, "ceiling": 1}
+    config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
+    broker = SimpleNamespace(
+        clock=clock,
+        config=SimpleNamespace(isolation=config),
+        now=lambda: clock.now,
+        counters=Counters(),
+        attempt=lambda action, doing: action(),
+        stores_on=lambda listener: False,
+        topics=SimpleNamespace(find=lambda topic: None),
+        watch=SimpleNamespace(ask_metadata=lambda topic, link: None),
+    )
+    broker.gate = Gate(broker)
+    return broker
+
+
+class Link:
+    """A client's link, as handlers and gate see it."""
+
+    peer = "client"
+    client_id = "c"
+    listener = None
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.replies = Replies(self._deliver, lambda: None)
+        self.refused = RefusedSequences()
+        self.last_ordinal = 0
+        self.upstream = SimpleNamespace(closed=False)
+        self.sent = []  # (frame, on_answer)
+        self.got = []
+        self.causes = []
+        self.open = True
+
+    def _deliver(self, buffers, on_sent):
+        self.got.append(b"".join(map(bytes, buffers)))
+        if on_sent:
+            on_sent(True)
+
+    def next_ordinal(self):
+        self.last_ordinal += 1
+        return self.last_ordinal
+
+    def forward(self, head, frame, on_answer):
+        if self.upstream.closed:
+            if on_answer:
+                on_answer(None)
+            return
+        self.sent.append((bytes(frame), on_answer))
+
+    def answer(self, head, reply, buffers, request_bytes, on_sent=None, held_bytes=0):
+        reply.complete(buffers, on_sent)
+
+    def close(self, cause, blame=""):
+        if not self.open:
+            return
+        self.open = False
+        self.causes.append(cause)
+        self.broker.gate.drop_link(self)
+        self.lose()
+        self.replies.abandon()
+
+    def lose(self):
+        """The broker's side ends: whoever waits for an answer learns so."""
+        self.upstream.closed = True
+        sent, self.sent = self.sent, []
+        for _, on_answer in sent:
+            if on_answer:
+                on_answer(None)
+
+    # -- the script's side ---------------------------------------------------------------------------------
+
+    def produce(self, *batches, acks=-1, transactional_id=None):
+        """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
+        frame = build_produce(batches, acks, transactional_id)
+        handle_produce(self, header.peek_request(frame), frame)
+
+    def reply(self):
+        """The broker answers the oldest request: a Produce with success."""
+        frame, on_answer = self.sent.pop(0)
+        head = header.peek_request(frame)
+        if head.api_key != PRODUCE:
+            on_answer(b"answer")
+            return
+        asked = produce.scan_request(frame, head.api_version, head.body_start)
+        done = [Refused(one.topic, one.partition, 0) for one in asked.partitions]
+        on_answer(build_refusal(VERSION, head.correlation_id, done))
+
+    def seen(self):
+        """(topic, partition) of the Produces that the broker has and has not answered, a list each."""
+        found = []
+        for frame, _ in self.sent:
+            head = header.peek_request(frame)
+            if head.api_key != PRODUCE:
+                found.append(head.api_key)
+                continue
+            asked = produce.scan_request(frame, head.api_version, head.body_start)
+            found.append([(one.topic, one.partition) for one in asked.partitions])
+        return found
+
+    def codes(self):
+        """The error codes of each answer, by (topic, partition); everything got so far, once."""
+        got, self.got = self.got, []
+        answers = [produce.scan_response(frame, VERSION).partitions for frame in got]
+        return [{(one.topic, one.partition): one.error_code for one in answer} for answer in answers]
+
+
+def build_produce(batches, acks, transactional_id):
+    module = load_payload_module(PRODUCE, VERSION, EntityType.request)
+    topics = []
+    for topic, partition, sequence in batches:
+        producer = (7, 0, sequence) if sequence >= 0 else (-1, -1, -1)
+        records = batch_v2(1, producer=producer, transactional=transactional_id is not None)
+        data = make(module, "PartitionProduceData", {"index": partition, "records": records})
+        values = {"name": topic, "topic_id": UUID(int=0), "partition_data": (data,)}
+        topics.append(make(module, "TopicProduceData", values))
+    values = {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timedelta(seconds=5),
+        "topic_data": tuple(topics),
+    }
+    return bytes(oracle.request_frame(make(module, "ProduceRequest", values), 1, "c"))
+
+
+def held(broker):
+    """What is left in the gate: nothing, once everything is answered, refused or gone."""
+    queues, health = broker.gate.statistics()
+    names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
+    quotas = [account.in_flight_bytes for account in broker.gate.quotas.topics._accounts.values()]
+    quotas += [account.in_flight_bytes for account in broker.gate.quotas.clients._accounts.values()]
+    links = len(broker.gate._of_link) + len(broker.gate._line) + len(broker.gate._admitted)
+    return (
+        sum(state[name] for state in queues.values() for name in names)
+        + sum(quotas)
+        + links
+        + health["hanging"]
+    )

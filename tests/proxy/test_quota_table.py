@@ -1,0 +1,71 @@
+"""Quotas as configured: patterns, the first that matches, and the join of a client's and its topics'."""
+
+import pytest
+
+from proxy.config_isolation import Isolation
+from proxy.quota_table import QuotaTable
+
+MIB = 1 << 20
+
+
+def table(**isolation):
+    return QuotaTable(Isolation.model_validate(isolation))
+
+
+def test_nothing_configured_costs_nothing():
+    quotas = table()
+    assert not quotas.active
+    assert quotas.reserve("c", ["t"], 1 << 40, 0.0) == []
+    quotas.charge("c", "t", 1 << 40, 0.0)
+    assert quotas.peek_delay_s("c", ["t"], 0.0) == 0.0
+
+
+def test_switched_off_with_isolation():
+    quota = {"pattern": "*", "in_flight_bytes": 1}
+    assert not table(enabled=False, topic_quotas=[quota]).active
+
+
+def test_the_first_pattern_that_matches_counts_and_each_topic_has_its_own_account():
+    first, rest = {"pattern": "big-*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 10}
+    quotas = table(topic_quotas=[first, rest])
+    assert quotas.reserve("c", ["big-1"], 60, 0.0)
+    assert quotas.reserve("c", ["big-1"], 41, 0.0) is None
+    assert quotas.reserve("c", ["big-2"], 60, 0.0)
+    assert quotas.reserve("c", ["small"], 8, 0.0)
+    assert quotas.reserve("c", ["small"], 3, 0.0) is None
+
+
+def test_a_topic_named_twice_is_charged_once():
+    quotas = table(topic_quotas=[{"pattern": "*", "in_flight_bytes": 100}])
+    held = quotas.reserve("c", ["t", "t"], 60, 0.0)
+    assert quotas.reserve("c", ["t"], 40, 0.0)
+    assert held
+
+
+@pytest.mark.parametrize("used_up", ["client", "topic"])
+def test_all_or_nothing_is_held(used_up):
+    tight, wide = {"pattern": "*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 1000}
+    quotas = table(
+        client_quotas=[tight if used_up == "client" else wide],
+        topic_quotas=[wide if used_up == "client" else tight],
+    )
+    held = quotas.reserve("c", ["t"], 90, 0.0)
+    assert quotas.reserve("c", ["t"], 20, 0.0) is None
+    for one in held:
+        one.release()
+    for _ in range(2):
+        held = quotas.reserve("c", ["t"], 100, 0.0)
+        assert held, "what was refused holds nothing"
+        for one in held:
+            one.release()
+
+
+def test_the_longest_debt_of_client_and_topics_is_what_a_fetch_waits():
+    rate = {"pattern": "*", "fetch_rate_bytes": MIB}
+    quotas = table(client_quotas=[rate], topic_quotas=[{"pattern": "t", "fetch_rate_bytes": MIB // 2}])
+    assert quotas.peek_delay_s("c", ["t"], 0.0) == 0.0
+    quotas.charge("c", "t", 4 * MIB, 0.0)
+    of_topic, of_client = quotas.peek_delay_s("c", ["t"], 0.0), quotas.peek_delay_s("c", ["other"], 0.0)
+    assert of_topic > of_client > 0
+    assert quotas.peek_delay_s("d", ["other"], 0.0) == 0.0
+    assert quotas.peek_delay_s("c", ["t"], of_topic) == 0.0
