@@ -15,7 +15,7 @@ share of the limit, since from outside they look like appends that block a handl
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum, auto
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,22 +23,22 @@ from isolation.classify import CONTROL
 from isolation.limits import Limit
 
 
-class Waits(Enum):
-    """What a request may do at the broker besides being served."""
+class Waits(IntEnum):
+    """What a request may do at the broker besides being served. Integers: plain enums hash in Python."""
 
-    NOTHING = "nothing"
-    POLL = "poll"
-    ACKS = "acks"
+    NOTHING = auto()
+    POLL = auto()
+    ACKS = auto()
 
 
-class State(Enum):
+class State(IntEnum):
     """Where a ticket is."""
 
-    ADMITTED = "admitted"
-    WAITING = "waiting"
-    REFUSED = "refused"
-    EXPIRED = "expired"
-    DONE = "done"
+    ADMITTED = auto()
+    WAITING = auto()
+    REFUSED = auto()
+    EXPIRED = auto()
+    DONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Queues:
         """
         line = self._queues[ticket.queue]
         if ticket.state is not State.ADMITTED:
-            raise ValueError(f"a ticket that is {ticket.state.value} cannot finish")
+            raise ValueError(f"a ticket that is {ticket.state.name.lower()} cannot finish")
         line.serving.pop(ticket, None)
         is_served = ticket.is_measured and (ticket.holds_slot or ticket.waits is Waits.ACKS)
         if is_served and (latency_s is not None or not ok):
@@ -317,10 +317,12 @@ class Queues:
                 expired.append(oldest)
         return Turn(admitted, expired)
 
-    def next_due_s(self, now_s: float) -> float | None:
-        """When `turn` will next have something to do, as a time; None if nothing waits."""
+    def next_due_s(self, now_s: float, queue: int | None = None) -> float | None:
+        """When `turn` will next have something to do, as a time; None if nothing waits. `queue`: in that one
+        alone, for who has the others' time already.
+        """
         due = []
-        for line in self._queues.values():
+        for line in self._queues.values() if queue is None else (self._queues[queue],):
             if line.refusable:
                 due.append(next(iter(line.refusable)).since_s + self.rule.max_wait_s)
             for waits in (Waits.POLL, Waits.ACKS):

@@ -154,6 +154,8 @@ class RefusedSequences:
 
     def has_room_for(self, batches: Sequence[Batch]) -> bool:
         """Whether refusals of all of these can be remembered."""
+        if len(self._entries) + len(batches) <= self.limit:
+            return True
         new = {batch[:3] for batch in batches} - self._entries.keys()
         return not new or len(self._entries) + len(new) <= self.limit
 
@@ -162,6 +164,8 @@ class RefusedSequences:
         for a plan whose PASS is not followed yet by forwarding (a request that only begins to wait).
         `ordinal`: the request's number on its connection, growing in the order of arrival.
         """
+        if not self._entries and not plan.refuses:
+            return
         if len(self._entries) >= self.limit:
             self._forget_old(now_s)
         if plan.must_wait or plan.must_close:
@@ -239,6 +243,8 @@ def plan_refusal(
     concerned = [is_refused(batch) for batch in batches]
     if acks == 0:
         return Plan(passing, must_wait=any(concerned))
+    if not len(sequences) and not any(concerned):
+        return Plan(passing)
     ordered = [sequences.must_refuse(batch, ordinal) for batch in batches]
     refused = [now or order for now, order in zip(concerned, ordered, strict=True)]
     if not any(refused):

@@ -144,7 +144,7 @@ class Gate:
         self._of_link[link][entry] = None
         if ticket.state is State.ADMITTED:
             self._let_in((ticket,))
-        self._schedule(now)
+        self._schedule(now, ticket.queue)
 
     def _let_in(self, tickets: Sequence[Ticket]) -> None:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
@@ -247,7 +247,7 @@ class Gate:
             self._let_in(self._queues.finished(ticket, now, latency_s))
         else:
             self._let_in(self._queues.cancel(ticket, now))
-        self._schedule(now)
+        self._schedule(now, ticket.queue)
 
     def _forget(self, entry: Entry) -> None:
         entry.release()
@@ -265,8 +265,9 @@ class Gate:
 
     # -- time ----------------------------------------------------------------------------------------------
 
-    def _schedule(self, now: float) -> None:
-        due_at = self._queues.next_due_s(now)
+    def _schedule(self, now: float, queue: int | None = None) -> None:
+        """`queue`: the only one that has changed."""
+        due_at = self._queues.next_due_s(now, queue)
         if due_at is None or due_at >= self._due_at:
             return
         if self._timer is not None:

@@ -41,6 +41,8 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     request = _scan(head, frame)
     if request is None:
         relay(link, head, frame)
+    elif not link.broker.gate.enabled and request.acks and not link.broker.stores_on(link.listener):
+        _pass(link, head, frame)
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
@@ -54,6 +56,20 @@ def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
         return produce.scan_request(frame, head.api_version, head.body_start)
     except BadFrame:
         return None
+
+
+def _pass(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """Nothing is held, refused or stored here: only how long the broker takes is looked at."""
+    broker = link.broker
+    reply = link.replies.reserve()
+    started = broker.now()
+
+    def on_answer(answer: Frame | None) -> None:
+        if answer is not None:
+            broker.counters.produce_s.observe(broker.now() - started)
+            link.answer(head, reply, (answer,), len(frame), held_bytes=len(answer))
+
+    link.forward(head, frame, on_answer)
 
 
 def _hand_over_unanswered(
@@ -136,7 +152,10 @@ class ProduceInHand:
         topic's rest; but of a transaction, which is not cut, nothing else can ever go.
         """
         topics = list(dict.fromkeys(self._topics))
-        verdicts = dict(zip(topics, self._link.broker.gate.verdict(topics), strict=True))
+        said = self._link.broker.gate.verdict(topics)
+        if said.count(Health.PASS) == len(said):
+            return set()
+        verdicts = dict(zip(topics, said, strict=True))
         probe = next((topic for topic in topics if verdicts[topic] is Health.PROBE), None)
         if probe is not None and self._request.transactional_id is None:
             return {topic for topic in topics if topic != probe}
@@ -236,7 +255,10 @@ class ProduceInHand:
                 answer = merge_response(answer, self._head.api_version, refused)
             self._answer(answer, plan)
 
-        entry.watched = tuple(dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept))
+        if len(self._topics) > 1 or not all(keep):
+            entry.watched = tuple(
+                dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept)
+            )
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)
 
