@@ -23,6 +23,7 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
     histogram.observe(0.5)
     values = {
         "purpose": "watch",
+        "verdict": "equal",
         "bound": "bytes",
         "direction": "request",
         "side": "client",
