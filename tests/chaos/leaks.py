@@ -22,7 +22,6 @@ ZERO = (
     "forebay_isolation_waiting",
     "forebay_isolation_waiting_bytes",
     "forebay_isolation_in_use",
-    "forebay_isolation_topics_hanging",
     "forebay_throttle_waiting_requests",
     "forebay_internal_errors_total",
 )
