@@ -28,7 +28,7 @@ lab: build tools ## tailing consumers beside lagging ones on a slow disk, with a
 	$(BIN)/python -m bench.pollution $(LAB)
 
 check: build ## format, lint, types, import contracts, generated documents
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog --check
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog_docs --check
 
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
@@ -46,7 +46,7 @@ chaos: build tools ## clients while brokers, Forebays and wires fail; SEED and M
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
-	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog
+	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
 
 clean: ## remove what was built in this clone
 	rm -rf .venv .build blockcache/_pyfastcache* .pytest_cache .mypy_cache .ruff_cache .hypothesis

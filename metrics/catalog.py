@@ -1,20 +1,14 @@
 """Every metric of Forebay, once: name, type, labels, meaning.
 
-Owns the names that dashboards, alerts and the audit rely on, and `docs/metrics.md`, which `python -m
-metrics.catalog` writes from them (`--check`: exit 1 if it is stale). Must not know where a value comes from.
+Owns the names that dashboards, alerts and the audit rely on; `metrics.catalog_docs` writes docs/metrics.md from
+them. Must not know where a value comes from.
 Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label is a client id,
 a topic or an offset; a label's values are listed here wherever they are a closed set.
 """
 
-import sys
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, SCHEMA_VERSION
-
 Kind = Literal["counter", "gauge", "histogram"]
-
-DOCS_PATH: Final = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
 
 class Metric(NamedTuple):
@@ -335,76 +329,3 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
 """The metrics by section of the documentation."""
 
 CATALOG: Final[dict[str, Metric]] = {metric.name: metric for group in GROUPS.values() for metric in group}
-
-
-def build_docs() -> str:
-    """The text of docs/metrics.md."""
-    return "\n".join(
-        [
-            "# Metrics and access log",
-            "",
-            "Written by `python -m metrics.catalog`: change `metrics/catalog.py` or"
-            " `metrics/access_log_schema.py` instead.",
-            "",
-            *_metric_lines(),
-            *_reason_lines(),
-            *_field_lines(),
-        ]
-    )
-
-
-def _metric_lines() -> list[str]:
-    lines = ["No metric is labelled by client, topic or offset; the access log has those."]
-    for group, metrics in GROUPS.items():
-        lines += ["", f"## {group}", "", "| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-        for metric in metrics:
-            labels = ", ".join(f"`{label}`" for label in metric.labels)
-            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    closed = [
-        f"* `{label}`: {', '.join(_shown(value) for value in values)}"
-        for label, values in LABEL_VALUES.items()
-    ]
-    return [*lines, "", "## Values of labels", "", *closed, ""]
-
-
-def _reason_lines() -> list[str]:
-    lines = ["## Results and reasons", "", "| result | reason | meaning |", "| --- | --- | --- |"]
-    for (result, reason), meaning in REASON_MEANING.items():
-        lines.append(f"| {result} | {_shown(reason)} | {meaning} |")
-    return [*lines, ""]
-
-
-def _field_lines() -> list[str]:
-    lines = [
-        f"## Access log, version {SCHEMA_VERSION}",
-        "",
-        "One JSON object a line; files `access-<time>-<boot>-<sequence>.jsonl`, with `.gz` once finished.",
-        "",
-    ]
-    for line_type, fields in LINE_TYPES.items():
-        lines += [f"### `{line_type}`", "", "| field | type | unit | meaning |", "| --- | --- | --- | --- |"]
-        for field in fields:
-            json_type = field.json_type + (" or null" if field.nullable else "")
-            lines.append(f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |")
-        lines.append("")
-    return lines
-
-
-def _shown(value: str) -> str:
-    return f"`{value}`" if value else "(empty)"
-
-
-def main(argv: list[str]) -> int:
-    """Write docs/metrics.md, or with --check compare it. Returns the exit code."""
-    text = build_docs()
-    if argv != ["--check"]:
-        DOCS_PATH.write_text(text, encoding="utf-8")
-        return 0
-    if DOCS_PATH.exists() and DOCS_PATH.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write("docs/metrics.md is stale: run python -m metrics.catalog\n")
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
