@@ -96,9 +96,9 @@ def test_a_frame_that_is_announced_and_not_sent_takes_little_memory():
 
     fed(framer, (100 * 1024 * 1024).to_bytes(4, "big") + b"x", [5])
 
-    assert framer.held_bytes == SCRATCH_BYTES + EAGER_BYTES
+    assert framer.held_bytes == EAGER_BYTES
     fed(framer, bytes(EAGER_BYTES), [SCRATCH_BYTES])
-    assert framer.held_bytes == SCRATCH_BYTES + 2 * EAGER_BYTES
+    assert framer.held_bytes == 2 * EAGER_BYTES
 
 
 def test_a_frame_that_fills_the_scratch_buffer_is_cut_from_it_and_one_byte_more_is_not():
@@ -115,3 +115,18 @@ def test_frames_are_not_changed_by_what_is_received_later():
     fed(framer, frame_of(b"c" * 10) + frame_of(b"d" * 100), [1])
 
     assert kept == [frame_of(b"a" * 10), frame_of(b"b" * 100)]
+
+
+def test_a_connection_between_frames_holds_no_memory():
+    framer, other = Framer(1000), Framer(1000)
+    assert framer.held_bytes == 0
+    view = framer.get_buffer()
+    view[:6] = b"\0\0\0\4ab"
+    assert framer.received(6) == []
+    assert framer.held_bytes == SCRATCH_BYTES
+    theirs = other.get_buffer()  # another buffer: the first is in use
+    theirs[:5] = b"\0\0\0\1z"
+    assert other.received(5) == [b"\0\0\0\1z"]
+    framer.get_buffer()[:2] = b"cd"
+    assert framer.received(2) == [b"\0\0\0\4abcd"]
+    assert framer.held_bytes == other.held_bytes == 0

@@ -1,0 +1,186 @@
+"""What one small request costs in Forebay's own code, without sockets: `python -m bench.micro.requests`.
+
+Owns a client link and its upstream on played transports, inside one process. Must not know the broker: the
+played one answers each Produce as the real one would. Invariants: process time only, the smallest of several
+runs, since what a busy machine adds is not the code's; the same frames as the ladder's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import dataclasses
+import json
+import pstats
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.ladder.frames import build_batch, build_produce
+from proxy import app
+from proxy.client_link import ClientLink
+from proxy.config_load import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.wire import Wire
+
+TOPIC, TOPIC_ID = "orders", bytes(range(16))
+OFF: dict[str, Any] = {
+    "cache": {"mode": "off", "directory": ""},
+    "isolation": {"enabled": False},
+    "throttle": {"enabled": False},
+}
+ON: dict[str, Any] = {"cache": {"size": "16MiB", "directory": ""}}
+ISOLATED: dict[str, Any] = {"cache": {"mode": "off", "directory": ""}}
+
+
+class PlayedTransport:
+    """Takes everything at once, and hands it to `peer`."""
+
+    def __init__(self, peer: Callable[[bytes], None]) -> None:
+        self._peer = peer
+
+    def write(self, data: bytes) -> None:
+        """A whole frame, since all are small."""
+        self._peer(data)
+
+    def writelines(self, buffers: list[bytes]) -> None:
+        """The same."""
+        self._peer(b"".join(buffers))
+
+    def set_write_buffer_limits(self, **_limits: int) -> None:
+        """Nothing is ever held."""
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        """An address."""
+        return ("played", 1)
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    resume_reading = abort = close = pause_reading
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayedDial:
+    """Connects a link to the played broker."""
+
+    host: str = "played"
+    port: int = 1
+    max_frame_bytes: int = 1 << 26
+    transport: Any = None
+
+    async def connect(self, wire: Wire) -> None:
+        """At once."""
+        wire.connection_made(self.transport)
+
+
+def feed(wire: Wire, frame: bytes) -> None:
+    """As the event loop does when a frame has arrived."""
+    wire.get_buffer(-1)[: len(frame)] = frame
+    wire.buffer_updated(len(frame))
+
+
+def build_acknowledgement(offset: int) -> bytes:
+    """The answer to a Produce of version 9 (ProduceResponse.json)."""
+    name = TOPIC.encode()
+    partition = struct.pack(">ihqqq", 0, 0, offset, -1, 0) + b"\1\0\0"
+    topics = b"\2" + bytes([len(name) + 1]) + name + b"\2" + partition + b"\0"
+    body = struct.pack(">i", 1) + b"\0" + topics + struct.pack(">i", 0) + b"\0"
+    return struct.pack(">i", len(body)) + body
+
+
+class Played:
+    """One client, one Forebay, one broker that acknowledges; `produce` is one request there and back."""
+
+    def __init__(self, settings: dict[str, Any], directory: Path) -> None:
+        path = directory / "forebay.json"
+        listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
+        path.write_text(json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        self.forebay = app.Forebay(load(path, {}).config)
+        self.sent: list[bytes] = []
+        self.answered: list[bytes] = []
+        self.offset = 0
+        listener_ = self.forebay.listeners[0]
+        listener_.dial = PlayedDial(transport=PlayedTransport(self.sent.append))
+        self.link = ClientLink(listener_, 1)
+        self.link.wire.connection_made(PlayedTransport(self.answered.append))
+        self.frame = build_produce(TOPIC, build_batch(1000))
+        self._believe()
+
+    def _believe(self) -> None:
+        """The topic is known, its epoch proven, its codec seen both ways."""
+        broker = self.forebay.broker
+        broker.topics.learn(TOPIC, TOPIC_ID)
+        topic = broker.topics.find(TOPIC)
+        assert topic is not None
+        topic.fidelity.log_append_time = False
+        topic.fidelity.equal_codecs.add(0)
+        partition = broker.partitions.follow(topic, 0)
+        assert partition is not None
+        partition.truth.epoch = 0
+
+    async def connect(self) -> None:
+        """The first request opens the link to the broker."""
+        feed(self.link.wire, self.frame)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self._acknowledge()
+        self.answered.clear()
+
+    def _acknowledge(self) -> None:
+        self.sent.clear()
+        feed(self.link.upstream.wire, build_acknowledgement(self.offset))
+        self.offset += 1
+
+    def produce(self) -> None:
+        """One request."""
+        feed(self.link.wire, self.frame)
+        assert len(self.sent) == 1
+        self._acknowledge()
+        assert len(self.answered) == 1
+        self.answered.clear()
+
+
+async def measure(name: str, settings: dict[str, Any], times: int, runs: int, profile: bool) -> None:
+    """Microseconds a request; with `profile`, where they go."""
+    with tempfile.TemporaryDirectory() as scratch:
+        played = Played(settings, Path(scratch))
+        await played.connect()
+        taken = []
+        for _ in range(runs):
+            begun = time.process_time_ns()
+            for _ in range(times):
+                played.produce()
+            taken.append((time.process_time_ns() - begun) / times / 1e3)
+            await asyncio.sleep(0)
+        print(f"{name}: {min(taken):.1f} us a request")
+        if profile:
+            profiler = cProfile.Profile()
+            profiler.enable()
+            for _ in range(times):
+                played.produce()
+            profiler.disable()
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
+        stored = played.forebay.broker.counters.produce_batches
+        print(f"  {dict(stored)}")
+
+
+def main() -> None:
+    """The three forms."""
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.requests")
+    parser.add_argument("--times", type=int, default=3000, help="requests a run")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--profile", action="store_true", help="where it goes, by function")
+    options = parser.parse_args()
+    for name, settings in (("pass", OFF), ("isolation", ISOLATED), ("isolation and admission", ON)):
+        asyncio.run(measure(name, settings, options.times, options.runs, options.profile))
+
+
+if __name__ == "__main__":
+    main()
