@@ -65,13 +65,13 @@ class Laggard:
         host, port = options.bootstrap.split(":")
         sock = socket.create_connection((host, int(port)), TIMEOUT_S)
         offset = stretch.first + int((stretch.last - stretch.first) * options.skip)
-        count = 0
+        count, is_delayed = 0, False
         interval_ns = int(FETCH_BYTES * options.laggards / options.rate * 1e9) if options.rate else 0
         first_ns = options.start_ns + interval_ns * self._number // options.laggards
         while True:
             due_ns = first_ns + count * interval_ns
             time.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
-            if time.monotonic_ns() >= options.end_ns:
+            if time.monotonic_ns() >= options.end_ns and not is_delayed:
                 return
             self._sent_ns = time.monotonic_ns()
             count += 1
@@ -83,6 +83,7 @@ class Laggard:
             size = max(one.end - one.start, 0)
             self.rows.extend((self._number, self._sent_ns, time.monotonic_ns() - self._sent_ns, size))
             self._sent_ns = 0
+            is_delayed = size == 0  # what was read for it meanwhile is collected before it ends
             batches = batch.scan_batches(frame, max(one.start, 0), max(one.end, 0))
             if batches:
                 offset = batches[-1].last_offset + 1
