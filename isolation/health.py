@@ -177,6 +177,10 @@ class Health:
         news, self._news = self._news, []
         return news
 
+    def hanging(self) -> list[Hashable]:
+        """The keys that hang now."""
+        return list(self._hung)
+
     def statistics(self) -> dict[str, int]:
         """Keys watched and hanging now, and totals since start."""
         return {

@@ -67,7 +67,7 @@ class Forebay:
             lambda: config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(self.cache.statistics()),
             lambda: dataclasses.asdict(self.broker.pacer.statistics()),
-            self.broker.gate.statistics,
+            self.broker.gate.report,
         )
         limits = config.admin
         self.admin = AdminServer(

@@ -318,9 +318,30 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
 
+    def report(self) -> dict[str, object]:
+        """For an operator: queues by name, topics that hang, quotas."""
+        queues, health = self.statistics()
+        hanging = [
+            key if isinstance(key, str) else cast("bytes", key).hex() for key in self._health.hanging()
+        ]
+        return {
+            "enabled": self.enabled,
+            "queues": {queue_name(number): state for number, state in queues.items()},
+            "topics": {**health, "names": sorted(hanging)},
+            "quotas": {
+                "topics": self.quotas.topics.statistics(),
+                "clients": self.quotas.clients.statistics(),
+            },
+        }
+
     def statistics(self) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
         """Queues by number (-1: control), and the health of topics."""
         return self._queues.statistics(self._broker.now()), self._health.statistics()
+
+
+def queue_name(number: int) -> str:
+    """As metrics and reports have it."""
+    return "control" if number == CONTROL else f"data-{number}"
 
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:

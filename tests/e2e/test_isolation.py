@@ -121,11 +121,12 @@ def test_a_topic_that_hangs_is_refused_at_once_and_comes_back(pair: SlowPair, ba
         begun = time.monotonic()
         noticed_s = wait_for(lambda: metric(pair, "topics_hanging") == 1)
         assert noticed_s < HANG_AFTER_S + 3
-        refused = json.loads(pair.sidecar.admin("/isolation"))
+        report = json.loads(pair.sidecar.admin("/isolation"))
+        assert report["topics"]["names"] == [sick]
         late.append(Asking(pair.through, lambda: build_produce(sick, batch, -1), 0.05))
         wait_for(lambda: len(late[0].rows) > 5)
         codes = [code for _, _, code in late[0].rows[:5]]
-        assert codes.count(NOT_ENOUGH_REPLICAS) >= 4, (codes, refused)
+        assert codes.count(NOT_ENOUGH_REPLICAS) >= 4, (codes, report)
         assert statistics.median(latency_s for _, latency_s, _ in late[0].rows[:5]) < NOTICED_S
         assert worst(fine.between(begun, time.monotonic())) < NOTICED_S
         healed_at = time.monotonic()

@@ -1,5 +1,7 @@
 """The gate at its bounds: whose turn, in which order, what it counts, and that nothing is left."""
 
+import json
+
 import pytest
 
 from isolation.classify import CONTROL
@@ -158,6 +160,17 @@ def test_what_it_counts_is_what_happened(monkeypatch):
         assert shown[f"forebay_isolation_{name}_total", "data-0"] == stands[name]
     for name in GAUGES:
         assert shown[f"forebay_isolation_{name}", "data-0"] == stands[name]
+
+
+def test_the_report_names_queues_and_topics_that_hang(broker):
+    Link(broker).produce(("t", 0, 0))
+    broker.clock.advance(6.0)
+    broker.gate.tick(broker.clock.now)
+    report = json.loads(json.dumps(broker.gate.report()))
+    assert report["topics"]["names"] == ["t"]
+    assert report["topics"]["hanging"] == 1
+    assert set(report["queues"]) == {"control", "data-0"}
+    assert report["queues"]["data-0"]["admitted"] == 1
 
 
 def test_waiting_bytes_at_their_bound(monkeypatch):
