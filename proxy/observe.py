@@ -96,7 +96,8 @@ def _learn(
     partition.failures = 0  # also where nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
     truth = partition.truth
-    before = truth.high_watermark
+    before = truth.high_watermark, truth.last_stable_offset
+    is_news = not truth.has_lease(broker.now()) or answered.end > answered.start
     lapsed = not truth.has_lease(sent_at)
     partition.stand_at = answered.high_watermark
     learned = truth.learn(
@@ -122,10 +123,9 @@ def _learn(
         answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
     )
     admit.settle(partition, lapsed)
-    grew = truth.high_watermark > before
-    if grew:
+    if truth.high_watermark > before[0]:
         partition.news_at = broker.now()
-    return True
+    return is_news or lapsed or before != (truth.high_watermark, truth.last_stable_offset)
 
 
 def learn_error(
