@@ -7,6 +7,7 @@ themselves are read last, past Forebay, and are judged by the same rules.
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from typing import TYPE_CHECKING
@@ -213,6 +214,7 @@ class Run:
             self.evictions += metrics["forebay_cache_evictions_total", "room"]
         self.problems += [f"{one.rule}: {one.what}" for one in check(history)]
         self.problems += [f"stale: {what}" for what in self._phoenix.stale]
+        gc.collect()  # a client that an error's traceback holds is still connected
         self.problems += [f"leak: {what}" for what in find_leaks(sidecars, PATIENCE_S)]
         for node, sidecar in sidecars.sidecars.items():
             if "Traceback" in sidecar.log_path.read_text(errors="replace"):
