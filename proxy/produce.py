@@ -91,6 +91,7 @@ class ProduceInHand:
     """One Produce that will be answered: by the broker, by a refusal, or by both, each for its topics."""
 
     __slots__ = (
+        "_arriving",
         "_batches",
         "_frame",
         "_head",
@@ -107,6 +108,7 @@ class ProduceInHand:
         self._head = head
         self._frame = frame
         self._request = request
+        self._arriving: refusals.Plan | None = None
         self._reply = link.replies.reserve()
         self._ordinal = link.next_ordinal()
         self._scanned = [_one_batch(produced, frame) for produced in request.partitions]
@@ -128,6 +130,7 @@ class ProduceInHand:
         plan = refusals.Plan(tuple(PASS for _ in self._batches))
         if hung or reserved is None or gate.in_order(link):
             plan = self._plan(lambda one: reserved is None or one.topic in hung)
+            self._arriving = plan
         if plan.must_close or not (plan.passes or plan.must_wait):
             for one in reserved or ():
                 one.release()
@@ -146,6 +149,7 @@ class ProduceInHand:
             watched=tuple(dict.fromkeys(kept or self._topics)),
             reserved=reserved or (),
         )
+        self._arriving = None
 
     def _hung_topics(self) -> set[str | bytes]:
         """Those that hang. A probe goes by itself: what else the request has is refused with a hanging
@@ -172,9 +176,13 @@ class ProduceInHand:
         )
 
     def _go(self, entry: Entry) -> None:
-        """Its turn has come. What was refused before it on this connection, and what hangs, counts now."""
-        hung = self._hung_topics()
-        plan = self._plan(lambda one: one.topic in hung)
+        """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where it
+        goes as it arrives, that is what was planned.
+        """
+        plan = self._arriving
+        if plan is None or plan.refuses:
+            hung = self._hung_topics()
+            plan = self._plan(lambda one: one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
             self._link.broker.gate.leave(entry)
             self._end(plan)

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.upstream")
 
+BROKER_EAGER_BYTES = 16 << 20
+"""The broker sends what it announces: its answers get their memory at once. Grown by doubling, an answer to a
+Fetch of 1 MiB, which is a little more than that, was copied once more.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Dial:
@@ -115,7 +120,13 @@ class UpstreamLink:
     def wire(self) -> Wire:
         """The socket of now: opened if there is none."""
         if self._wire is None:
-            self._wire = Wire(self._dial.max_frame_bytes, self._on_frame, self._on_closed, self._on_bad)
+            self._wire = Wire(
+                self._dial.max_frame_bytes,
+                self._on_frame,
+                self._on_closed,
+                self._on_bad,
+                eager_bytes=BROKER_EAGER_BYTES,
+            )
             self._wire.on_drained = self.on_drained
             if self._held_by is not None:
                 self._wire.hold_reading(self._held_by)

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from protocol.errors import BadFrame
-from protocol.framing import Framer
+from protocol.framing import EAGER_BYTES, Framer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +77,9 @@ class Wire(asyncio.BufferedProtocol):
         on_closed: Callable[[Exception | None], None],
         on_bad: Callable[[BadFrame], None],
         on_eof: Callable[[], bool] | None = None,
+        eager_bytes: int = EAGER_BYTES,
     ) -> None:
-        self._framer = Framer(max_frame_bytes)
+        self._framer = Framer(max_frame_bytes, eager_bytes=eager_bytes)
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._on_bad = on_bad
