@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from throttle.disks import Sample
 
-STEP_LEAST, STEP_MOST, STEP_FIRST = 0.01, 0.5, 0.4
+STEP_LEAST, STEP_MOST, STEP_FIRST = 0.02, 0.5, 0.4
 """Share of the error that a second corrects, on a disk whose load is proportional to its bytes."""
 GROW, SHRINK = 1.4, 0.6
 SWING = 0.12
 """An error beyond this on one side and then on the other is a swing: noise is smaller."""
+TREND_S = 1.5
+"""Time constant of the error that swings are looked for in: a flush of the page cache is not one."""
 PATIENCE = 5  # looks on the same side, before the step grows: a swing to and fro takes less
 SMOOTHING_S = 3.0
 """Time constant of what the measured bytes per load, and the bytes sent, are averaged over."""
@@ -88,6 +90,7 @@ class Controller:
         self._base = rule.start_bytes_s  # the integral; the rate is it and the proportion
         self._load_mean = rule.target
         self._miss_mean = 0.0
+        self._error_mean = 0.0
         self._error = 0.0  # the last one outside the deadband
         self._swung = 0.0  # the last one beyond SWING
         self._stayed = 0  # looks since it was on the other side, or in the deadband
@@ -129,7 +132,8 @@ class Controller:
         self._load_mean += weight * (load - self._load_mean)
         self._miss_mean += weight * (sent - self._miss_mean)
         error = self._rule.target - load
-        step = self._adapt(error)
+        self._error_mean += min(1.0, interval_s / TREND_S) * (error - self._error_mean)
+        step = self._adapt(self._error_mean)
         self._base = self._bound(self._plan_base(load, error, sent, min(1.0, step * interval_s)))
         self._rate = self._bound(self._base * (1 + PROPORTION * error)) if self._backlog else self._base
         if self._backlog and abs(error) <= 2 * self._rule.deadband:

@@ -87,6 +87,18 @@ def test_noise_leaves_the_mean_at_the_target() -> None:
             assert run.mean_load(second, second + 10) == pytest.approx(TARGET, abs=0.04)
 
 
+@pytest.mark.parametrize("period_s", [1.0, 2.0])
+def test_flushes_every_look_do_not_lame_it(period_s: float) -> None:
+    """A producer's pages are written in bursts as long as a look: the load jumps to and fro, and yet the rate climbs."""
+    flushes: dict[float, Event] = {}
+    for number in range(int(90 / period_s)):
+        flushes[number * period_s] = change(write_bytes_s=24 * MB)
+        flushes[(number + 0.5) * period_s] = change(write_bytes_s=0.0)
+    run = play(ModelDisk(noise=0.3), 90, 8, flushes)
+    assert run.settled_s(0, TARGET) <= SETTLES_S
+    assert sum(run.misses[30:]) / len(run.misses[30:]) >= 0.85 * (0.6 * 60 - 12) * MB
+
+
 def test_write_back_every_five_seconds_does_not_shake_it() -> None:
     """Bursts to full load for a second: 10 s means hold, and the rate does not follow each."""
     bursts: dict[float, Event] = {}
