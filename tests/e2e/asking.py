@@ -5,6 +5,8 @@ Owns its thread, its socket and its rows. It must not know what is asked, beyond
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,6 +16,9 @@ from tests.e2e.raw_frames import PRODUCE_VERSION, Raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+NOT_ANSWERED = -2
 
 
 class Asking:
@@ -32,7 +37,8 @@ class Asking:
             frame, asked_at = self._build(), time.monotonic()
             try:
                 answer = self._raw.call(frame)
-            except OSError:
+            except OSError:  # it was ended while it waited, which counts for as long
+                self.rows.append((asked_at, time.monotonic() - asked_at, NOT_ANSWERED))
                 return
             self.rows.append((asked_at, time.monotonic() - asked_at, error_of(frame, answer)))
             self._ends.wait(self._pause_s)
@@ -41,9 +47,12 @@ class Asking:
         return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
 
     def end(self) -> None:
+        """Also one that waits for an answer."""
         self._ends.set()
-        self._raw.socket.close()
+        with contextlib.suppress(OSError):
+            self._raw.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
+        self._raw.socket.close()
 
 
 def error_of(frame: bytes, answer: bytes) -> int:
