@@ -2,7 +2,8 @@
 
 The load goes in step, so that both caches admit the same bytes in the same order: 20 MiB through 16 MiB of cache, a
 reader at the tail, then one over all of it. Batches fill a fetch exactly, because a broker ends an answer with a cut
-batch and memory does not. TOLERANCE is for the first fetches of a connection, which differ by moments.
+batch and memory does not. TOLERANCE is for the first fetches of a connection, which differ by moments; sizes below
+two fetches are left out, since where a tail's fetch ends among batches just written is a moment's matter, too.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def load(address: str, topic: str) -> int:
     with RawClient(address, "writer") as writer, RawClient(address, "tail") as client:
         tail = RawReader(client, topic).settle()
         tail.max_bytes = BATCHES_A_FETCH * len(one)
-        for _ in range(BATCHES):
-            tail.read_to(writer.produce(topic, one) + 1)
+        for _ in range(BATCHES // BATCHES_A_FETCH):
+            offsets = [writer.produce(topic, one) for _ in range(BATCHES_A_FETCH)]
+            tail.read_to(offsets[-1] + 1)
     with RawClient(address, "again") as client:
         again = RawReader(client, topic)
         again.max_bytes = BATCHES_A_FETCH * len(one)
@@ -94,7 +96,7 @@ def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Aud
     real, observed = (runs[mode].findings.sizing for mode in ("serve", "observe"))
     assert real.total_bytes == pytest.approx(observed.total_bytes, rel=TOLERANCE)
     by_size = {point.size_bytes: point for point in observed.points}
-    for point in real.points:
+    for point in [one for one in real.points if one.size_bytes >= MIB]:
         assert real.hit_ratio(point.hit_bytes) == pytest.approx(
             observed.hit_ratio(by_size[point.size_bytes].hit_bytes), abs=TOLERANCE
         )
