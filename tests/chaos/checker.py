@@ -3,8 +3,8 @@
 Owns the rules, one function each. Pure; must not know how a history came about. What is promised:
 * an acknowledged record is where it was acknowledged, as it was sent, for every group: of a transaction that
   was committed for read_committed, of any for read_uncommitted. What was not acknowledged may be there.
-* by offset a producer's records rise: all that are there of an idempotent or transactional producer, the
-  acknowledged ones of a plain one, whose connection may die with a request that the broker takes later.
+* what a producer sends lies above what was acknowledged to it before. Of an idempotent or transactional one
+  all that is there rises; a plain one's library may put in another order what is on its way together.
 * nothing is there that was not sent; nothing of an idempotent or transactional producer is twice in a topic,
   copies included; nothing of an aborted transaction is seen by read_committed.
 * in one assignment offsets rise; all groups of one isolation level see the same; everybody comes to the end.
@@ -38,6 +38,7 @@ class Violation(NamedTuple):
 def check(history: History) -> list[Violation]:
     """Every violation, at most MOST_SHOWN of a rule and group."""
     found = [Violation("stuck", what) for what in history.stuck]
+    found += first(find_below(history))
     sent = {one.name: one for one in history.sent}
     seen = [(group, collect(group)) for group in history.groups]
     for group, records in seen:
@@ -62,6 +63,13 @@ def collect(group: Group) -> Seen:
         for read in reads:
             at.setdefault(read.offset, read)
     return seen
+
+
+def find_below(history: History) -> Iterator[Violation]:
+    """Sent after something was acknowledged, and put before it."""
+    for one in history.sent:
+        if 0 <= one.offset <= one.above:
+            yield Violation("reordered", f"{one} was sent when {one.above} was acknowledged")
 
 
 def find_backwards(_history: History, group: Group) -> Iterator[Violation]:
@@ -130,9 +138,7 @@ def find_disorder(history: History, sent: dict[Name, Sent], group: Group, seen: 
         for offset in sorted(reads):
             read = reads[offset]
             origin = sent.get(read.name)
-            if origin is None or (
-                history.kinds[read.name.producer] is Kind.PLAIN and origin.offset != offset
-            ):
+            if origin is None or history.kinds[read.name.producer] is Kind.PLAIN:
                 continue
             before = last.get(read.name.producer)
             if before is not None and read.name.sequence < before.name.sequence:

@@ -51,13 +51,17 @@ class Name(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A record that a producer gave to its library. `offset` -1: not acknowledged."""
+    """A record that a producer gave to its library. `offset` -1: not acknowledged.
+
+    `above`: the highest offset of its partition that had been acknowledged to its producer by then, -1 none.
+    """
 
     name: Name
     place: Place
     digest: int
     offset: int
     transaction: int = NO_TRANSACTION
+    above: int = -1
 
 
 class Read(NamedTuple):

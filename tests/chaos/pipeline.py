@@ -56,6 +56,7 @@ class Pipeline(threading.Thread):
         self._finishing.set()
 
     def run(self) -> None:
+        """Whatever goes wrong, both are made anew; `errors` counts why, and what took long."""
         while not self._finishing.is_set():
             consumer = Consumer(self._reading)
             try:
@@ -83,9 +84,14 @@ class Pipeline(threading.Thread):
                 message.partition() or 0,  # copies keep their place
             )
         after = positions(found)
+        began = time.monotonic()
         offsets = [TopicPartition(*place, offset) for place, offset in after.items()]
         self._send_offsets(consumer, producer, offsets)
+        sent_s = time.monotonic() - began
         outcome, fresh = writers.commit(producer)
+        for what, took_s in (("offsets", sent_s), ("commit", time.monotonic() - began - sent_s)):
+            if took_s > writers.COMMIT_S:
+                self.errors[f"slow {what} {took_s:.0f} s"] = 1
         if outcome is Outcome.COMMITTED:
             self.copied |= after
         return fresh and outcome is Outcome.COMMITTED

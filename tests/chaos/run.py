@@ -170,12 +170,13 @@ class Run:
                 self.history.stuck.append(f"{thread.name} has not come to its end")
 
     def _await(self, what: str, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        began = time.monotonic()
         while not holds():
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + PATIENCE_S:
                 self.history.stuck.append(f"{what}: not at the end after {PATIENCE_S:.0f} s")
                 return
             time.sleep(POLL_S)
+        self._say(f"{what}: at the end after {time.monotonic() - began:.1f} s")
 
     def _await_copies(self) -> None:
         """Until Java's reader and the pipeline have what is the last record of each partition of their topic."""

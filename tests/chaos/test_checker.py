@@ -123,6 +123,11 @@ def reorder(history: History) -> None:
     history.groups[:] = [build_group(history, one.name, one.committed) for one in history.groups]
 
 
+def put_below(history: History) -> None:
+    """A plain producer's record lies before one that had been acknowledged when it was sent."""
+    history.sent = [one._replace(above=6) if one.name == Name("p", 2) else one for one in history.sent]
+
+
 def show_aborted(history: History) -> None:
     of(history, TXN).insert(0, read_of(next(one for one in history.sent if one.name == Name("t", 1))))
 
@@ -150,6 +155,7 @@ BROKEN: list[tuple[Callable[[History], None], set[str]]] = [
     (duplicate, {"twice", "unequal"}),
     (duplicate_copy, {"twice", "unequal"}),
     (reorder, {"reordered"}),
+    (put_below, {"reordered"}),
     (show_aborted, {"aborted", "unequal"}),
     (go_backwards, {"backwards"}),
     (fall_behind, {"behind"}),
@@ -182,6 +188,14 @@ def test_a_plain_producers_late_request_is_no_disorder() -> None:
             if place == PLAIN:
                 reads[:] = [read for read in reads if read.offset != 0]
         group.runs[1][1].append(Read(8, Name("p", 0), 100))
+    assert check(history) == []
+
+
+def test_a_plain_producer_may_reorder_what_is_on_its_way_together() -> None:
+    history = build_history()
+    swapped = {Name("p", 1): 4, Name("p", 2): 2}
+    history.sent = [one._replace(offset=swapped.get(one.name, one.offset)) for one in history.sent]
+    history.groups = [build_group(history, one.name, one.committed) for one in history.groups]
     assert check(history) == []
 
 

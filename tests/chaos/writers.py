@@ -65,6 +65,7 @@ class Writer(threading.Thread):
             "compression.type": self.rng.choice(CODECS),
             **self.extra,
         }
+        self._acknowledged: dict[Place, int] = {}
         self._finishing = threading.Event()
         self._due = 0.0
         self.producer = Producer(self._settings)
@@ -97,13 +98,15 @@ class Writer(threading.Thread):
         place = Place(self.topic, self.rng.randrange(self._partitions))
         value = build_value(name, transaction, self.rng.randint(*self.sizes_bytes), self.rng)
         key = f"{self.name}-{self.rng.randrange(50)}".encode()
-        self.sent.append(Sent(name, place, digest_of(key, value), -1, transaction))
+        above = self._acknowledged.get(place, -1)
+        self.sent.append(Sent(name, place, digest_of(key, value), -1, transaction, above))
 
         def told(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 self.count(error)
             elif (offset := message.offset()) is not None:
                 self.sent[name.sequence] = self.sent[name.sequence]._replace(offset=offset)
+                self._acknowledged[place] = max(self._acknowledged.get(place, -1), offset)
 
         try:
             self.producer.produce(place.topic, value, key, place.partition, on_delivery=told)
