@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bench.ladder.steps import Bench
 
 IDLE_CONNECTIONS, USED_CONNECTIONS = 5000, 1000
+SETTLE_S, IDLE_S = 1.5, 3.0
 PARTITIONS = 2000
 WATCH_S = 6.0
 SATURATING_LINES, SATURATING_CALLS, SATURATING_DEPTH = 8, 2000, 5
@@ -35,35 +36,37 @@ Said = list[tuple[str, str]]
 
 
 def measure_idle(bench: Bench) -> Said:
-    """Connections that say nothing, and ones that have asked something once: resident bytes each."""
+    """Connections that say nothing, and what some of them cost in addition once they have asked something."""
     said: Said = []
-    for name in (arms.CACHE, arms.HAPROXY, arms.AGAINST):
+    for name in (arms.HAPROXY, arms.CACHE, arms.AGAINST):
         arm = bench.ladder.arms.get(name)
         if arm is None:
             continue
-        for count, words in (
-            (IDLE_CONNECTIONS, "silent"),
-            (USED_CONNECTIONS, "with one request behind them"),
-        ):
-            before = read_rss_bytes(arm.pid)
-            with ExitStack() as stack:
-                for _ in range(count):
-                    client = stack.enter_context(RawClient(arm.address))
-                    if count == USED_CONNECTIONS:
-                        client.call(control.build_metadata_request(12, 1, "idle", topics=["ring"]))
-                time.sleep(1.0)
-                each = (read_rss_bytes(arm.pid) - before) / count
-                meter = Meter(arm.pid, bench.ladder.broker_pid)
-                time.sleep(2.0)
-                elapsed_s, cpu_s, _ = meter.stop()
-            said.append(
-                (
-                    f"{name}: {count} connections, {words}",
-                    f"{each:,.0f} bytes each, {cpu_s / elapsed_s:.2%} of a core",
-                )
-            )
-            time.sleep(2.0)
+        before, alone = read_rss_bytes(arm.pid), _share(arm, bench)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(RawClient(arm.address)) for _ in range(IDLE_CONNECTIONS)]
+            time.sleep(SETTLE_S)
+            silent = read_rss_bytes(arm.pid)
+            many = _share(arm, bench)
+            for client in clients[:USED_CONNECTIONS]:
+                client.call(control.build_metadata_request(12, 1, "idle", topics=["ring"]))
+            time.sleep(SETTLE_S)
+            used = read_rss_bytes(arm.pid)
+        cpu = f"{many:.2%} of a core, {alone:.2%} without them"
+        each = f"{(silent - before) / IDLE_CONNECTIONS:,.0f} bytes each"
+        more = f"{(used - silent) / USED_CONNECTIONS:,.0f} bytes more each"
+        said.append((f"{name}: {IDLE_CONNECTIONS} silent connections", f"{each}; {cpu}"))
+        said.append((f"{name}: {USED_CONNECTIONS} of them, after one request", more))
+        time.sleep(SETTLE_S)
     return said
+
+
+def _share(arm: arms.Arm, bench: Bench) -> float:
+    """Of one core, over a while in which nothing is asked."""
+    meter = Meter(arm.pid, bench.ladder.broker_pid)
+    time.sleep(IDLE_S)
+    elapsed_s, cpu_s, _ = meter.stop()
+    return cpu_s / elapsed_s
 
 
 def measure_partitions(bench: Bench) -> Said:

@@ -1,0 +1,50 @@
+"""What the raw client sends is what a broker takes: whole batches with a right CRC, a time where it is looked for."""
+
+import struct
+
+import crc32c
+
+from bench.ladder.frames import (
+    CRC_AT,
+    CRC_FROM,
+    PRODUCE_VERSION,
+    RECORD_BYTES,
+    STAMP,
+    VALUE_AT,
+    build_batch,
+    build_produce,
+    build_stamped,
+)
+from protocol import batch, header, produce
+
+
+def scan(frame):
+    head = header.peek_request(frame)
+    assert head.api_version == PRODUCE_VERSION
+    (asked,) = produce.scan_request(frame, PRODUCE_VERSION, head.body_start).partitions
+    (found,) = batch.scan_batches(frame, asked.start, asked.end)
+    return found
+
+
+def crc_of(frame, found):
+    return crc32c.crc32c(bytes(frame[found.start + CRC_FROM : found.end]))
+
+
+def test_a_batch_is_one_batch_of_records_of_1_kb():
+    frame = build_produce("orders", build_batch(65_000))
+    found = scan(frame)
+
+    assert found.record_count == 65
+    assert struct.unpack_from(">I", frame, found.start + CRC_AT)[0] == crc_of(frame, found)
+    assert 65_000 < found.end - found.start < 66_000
+
+
+def test_a_stamp_lies_at_the_beginning_of_the_value_and_keeps_the_crc_right():
+    stamped = build_stamped("orders")
+    stamped.stamp(123_456_789)
+    found = scan(bytes(stamped.frame))
+
+    assert found.start == stamped.batch_at
+    assert STAMP.unpack_from(stamped.frame, found.start + VALUE_AT) == (123_456_789,)
+    assert struct.unpack_from(">I", stamped.frame, found.start + CRC_AT)[0] == crc_of(stamped.frame, found)
+    assert found.end - (found.start + VALUE_AT) == RECORD_BYTES + 1
