@@ -1,4 +1,4 @@
-"""A short run: everything that can go wrong goes wrong at least once, and every promise is kept.
+"""A short run: much goes wrong, and every promise is kept.
 
 CHAOS_SEED says how. What fails is repeated with `make chaos SEED=...`.
 """
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MINUTES = 1.25
+LEAST_KINDS = 5
+"""Of the nine kinds of faults: a slow machine does not come to all of them."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
@@ -27,6 +29,6 @@ def test_no_client_can_tell(tmp_path: Path) -> None:
     problems = run.run()
     again = f"make chaos SEED={SEED} MINUTES={MINUTES}; logs: {tmp_path}"
     assert problems == [], "\n".join((*said, *problems, again))
-    assert sum(run.faults.values()) >= len(run.faults) > 0
+    assert len(run.faults) >= LEAST_KINDS, run.faults
     assert run.hit_bytes > 0, said
-    assert sum(len(group.runs) for group in run.history.groups) > 0
+    assert all(any(reads for _, reads in group.runs) for group in run.history.groups)
