@@ -22,6 +22,8 @@ TICK_S = 0.1
 FORGET_AFTER_S = 900.0
 """A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
 FORGET_EVERY_TICKS = 600
+LINKS_EVERY_TICKS = 10
+"""What walks all connections does so once a second: an idle one costs next to nothing."""
 
 
 class Janitor:
@@ -50,9 +52,9 @@ class Janitor:
             self._broker.watch.tick,
             self._broker.gate.tick,
             self._broker.verifier.tick,
-            self._close_stuck,
-            self._tend_links,
         ]
+        if self._ticks % LINKS_EVERY_TICKS == 0:
+            parts += [self._close_stuck, self._tend_links]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
