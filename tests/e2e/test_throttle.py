@@ -262,3 +262,25 @@ def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) ->
     said = pair.sidecar.log_path.read_text()
     pair.sidecar.start()
     assert not any(word in said for word in ("Traceback", "never retrieved", "was destroyed"))
+
+
+def test_each_delay_is_in_the_access_log_of_the_fetch_that_collects_it(pair: Pair, disk: FakeDisk) -> None:
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    with RawClient(pair.through, "logged") as client:
+        history = RawReader(client, topic)
+        history.read_past_errors()
+        rewind(history)
+        make_busy(pair, disk)
+        before_s = pair.sidecar.metrics()["forebay_throttle_delay_seconds_total", "sdx"]
+        history.read_to(OLD_RECORDS // 2, max_wait_ms=100)
+        delayed_s = pair.sidecar.metrics()["forebay_throttle_delay_seconds_total", "sdx"] - before_s
+    assert pair.sidecar.stop() == 0
+    lines = [line for line in pair.sidecar.access_lines() if line.get("clientId") == "logged"]
+    pair.sidecar.start()
+    late = [line for line in lines if line["delayMs"] is not None]
+    assert late and all(line["delayMs"] > 0 and line["bytes"] and line["result"] == "miss" for line in late)
+    assert sum(line["delayMs"] for line in late) / 1000 == pytest.approx(delayed_s, rel=0.01)
+    assert any(line["delayMs"] is None for line in lines), (
+        "what was named empty meanwhile has waited for nothing yet"
+    )
