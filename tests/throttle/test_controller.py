@@ -89,7 +89,7 @@ def test_noise_leaves_the_mean_at_the_target() -> None:
 
 @pytest.mark.parametrize("period_s", [1.0, 2.0])
 def test_flushes_every_look_do_not_lame_it(period_s: float) -> None:
-    """A producer's pages are written in bursts as long as a look: the load jumps to and fro, and yet the rate climbs."""
+    """A producer's pages go out in bursts as long as a look: the load jumps to and fro, and yet the rate climbs."""
     flushes: dict[float, Event] = {}
     for number in range(int(90 / period_s)):
         flushes[number * period_s] = change(write_bytes_s=24 * MB)
