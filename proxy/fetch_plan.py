@@ -81,8 +81,9 @@ class Looked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited for
-    its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve it).
+    """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited
+    for its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve
+    it).
     """
 
     looked: Looked

@@ -1,9 +1,10 @@
 """What memory would have answered: `cache.mode: observe`, where the broker answers everything.
 
-Owns the estimate of how many bytes of each partition would have come from memory, made when the Fetch arrives, as
-a serving cache decides, and before the broker's answer has brought the same bytes into the index. It must not know
-links. Invariants: nothing is served and nobody waits here; the estimate is of bytes, bounded by what the broker
-then answers; what no cache may serve (a pass) and what the index does not hold (a miss) would have hit nothing.
+Owns the estimate of how many bytes of each partition would have come from memory, made when the Fetch
+arrives, as a serving cache decides, and before the broker's answer has brought the same bytes into the index.
+It must not know links. Invariants: nothing is served and nobody waits here; the estimate is of bytes, bounded
+by what the broker then answers; what no cache may serve (a pass) and what the index does not hold (a miss)
+would have hit nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ UNBOUNDED = 1 << 62
 def peek_would_hit(cache: BlockCache, looked: Looked) -> int:
     """Record bytes that memory could have given: UNBOUNDED at the tail, where they are served as they come.
 
-    A lease that nobody keeps while observing is not asked for: where a serving cache would ask the broker (ASK), what
-    is stored counts, and at the tail what comes.
+    A lease that nobody keeps while observing is not asked for: where a serving cache would ask the broker
+    (ASK), what is stored counts, and at the tail what comes.
     """
     partition, asked = looked.partition, looked.asked
     if partition is None or looked.look in HARD:

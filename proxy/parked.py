@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from proxy.reads import Read
 
 
+GRACE_S = 1.0
+"""For how long beyond max_wait a Fetch with nothing to say waits for what the broker is reading for it."""
+TIMER_SLACK_S = 0.005
+
+
 class Seen(NamedTuple):
     """One partition at one look, and its read beside if it has one."""
 
@@ -124,7 +129,7 @@ class ParkedFetch:
             return
         asking = [one for one in looks if one.look is Look.ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not any(one.must_arrive for one in seen)
-        if settled and (now >= self._deadline or self._is_enough(seen)):
+        if settled and (now >= self._deadline or self._is_enough(seen)) and self._may_leave(seen, now):
             self._answer(seen)
         elif now >= self._deadline and asking:
             self._forward(looks)
@@ -174,6 +179,15 @@ class ParkedFetch:
         if partition is None or not partition.is_at_end(looked.asked.fetch_offset, committed):
             return False
         return now >= self._deadline or (partition.covered > 0 and not partition.truth.unchecked)
+
+    def _may_leave(self, seen: Sequence[Seen], now: float) -> bool:
+        """Not with nothing, while the broker is reading: it would itself answer with what it reads, max_wait
+        or not. What waits for the disk's turn holds nobody.
+        """
+        if self._leaving or any(one.looked.look is Look.READY or one.has_arrived for one in seen):
+            return True
+        reading = any(one.read is not None and one.read.stage is Stage.READING for one in seen)
+        return not reading or now >= self._deadline + GRACE_S
 
     def _waits_for_gap(self, seen: Sequence[Seen]) -> bool:
         """Whether bytes on their way are all there is to wait for."""
@@ -248,6 +262,8 @@ class ParkedFetch:
         """max_wait is over, also where the timer came a moment early."""
         self._deadline = min(self._deadline, self._now())
         self.look_again()
+        if not self.done:
+            self._timer = asyncio.get_running_loop().call_later(GRACE_S + TIMER_SLACK_S, self._expire)
 
     def _give_up(self) -> None:
         """What has not come by now is a miss."""

@@ -102,8 +102,8 @@ class Partition:
         return self.last_stable_offset() if read_committed else self.truth.high_watermark
 
     def is_at_end(self, offset: int, read_committed: bool) -> bool:
-        """Whether a consumer of this isolation that stands there waits for news: at the HW, or anywhere from the LSO
-        to it (UnifiedLog.read: beyond the LSO, too, there is nothing yet).
+        """Whether a consumer of this isolation that stands there waits for news: at the HW, or anywhere from
+        the LSO to it (UnifiedLog.read: beyond the LSO, too, there is nothing yet).
         """
         return 0 <= self.readable_end(read_committed) <= offset <= self.truth.high_watermark
 

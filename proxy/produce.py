@@ -176,8 +176,8 @@ class ProduceInHand:
         )
 
     def _go(self, entry: Entry) -> None:
-        """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where it
-        goes as it arrives, that is what was planned.
+        """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where
+        it goes as it arrives, that is what was planned.
         """
         plan = self._arriving
         if plan is None or plan.refuses:

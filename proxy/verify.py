@@ -1,10 +1,10 @@
 """A sample of what memory has served, asked of the broker again and compared byte for byte.
 
-Owns the sample, its bounds and what follows a difference: the topic is no longer stored from Produce until a batch of
-it is seen equal again, all its blocks go, and the log says where the bytes differ. It must not know how a hit came
-about. Invariants: the broker's side is its answer to a Fetch of Forebay's own (max_wait 0, read_uncommitted, session-
-less), never the cache; one Fetch in flight, at most QUEUE_SAMPLES wait, what finds no room is dropped and counted;
-cleaned, removed and truncated batches are no difference.
+Owns the sample, its bounds and what follows a difference: the topic is no longer stored from Produce until a
+batch of it is seen equal again, all its blocks go, and the log says where the bytes differ. It must not know
+how a hit came about. Invariants: the broker's side is its answer to a Fetch of Forebay's own (max_wait 0,
+read_uncommitted, session- less), never the cache; one Fetch in flight, at most QUEUE_SAMPLES wait, what finds
+no room is dropped and counted; cleaned, removed and truncated batches are no difference.
 """
 
 from __future__ import annotations

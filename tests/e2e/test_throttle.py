@@ -125,6 +125,17 @@ def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: Fak
     assert sorted(delays)[len(delays) // 2] < 0.2, delays
 
 
+def test_on_an_idle_disk_every_fetch_brings_its_bytes_also_one_that_does_not_wait(pair: Pair) -> None:
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    with RawClient(pair.through, "eager") as client:
+        history = RawReader(client, topic)
+        rewind(history)
+        while history.offset < OLD_RECORDS:
+            assert history.poll(max_wait_ms=0) > 0
+        assert bytes(history.raw) == read_all(pair.direct, topic)
+
+
 def test_a_delayed_miss_keeps_its_place_from_fetch_to_fetch(pair: Pair, disk: FakeDisk) -> None:
     """Fetches come and go every 50 ms; the miss is submitted once, and collected when it has arrived."""
     topic = create_topic(pair.direct)
