@@ -25,6 +25,7 @@ from protocol.api import (
     SASL_HANDSHAKE,
     is_flexible,
 )
+from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame
 from protocol.header import build_request_header, response_body_start
 from protocol.wire import CLASSIC, INT32, Frame, Topic, refuses_garbage
@@ -128,9 +129,12 @@ def _build(
 
 def _scan(frame: Frame, api_key: int, version: int) -> Any:
     """kio's object of a response frame; raises `BadFrame`."""
-    reader: Any = entity_reader(load_response_schema(api_key, version))
+    schema: Any = load_response_schema(api_key, version)
+    reader: Any = entity_reader(schema)
     try:
-        return reader(bytes(frame), response_body_start(frame, api_key, version))[0]
+        at = response_body_start(frame, api_key, version)
+        check_lengths(frame, at, schema)
+        return reader(bytes(frame), at)[0]
     except Exception as error:  # kio's own, or ValueError, OverflowError and the like from its conversions
         raise BadFrame(f"an answer to API {api_key}, version {version}: {error!r}") from error
 
