@@ -1,6 +1,6 @@
 """Topics on a test broker, created and removed by one call each.
 
-Owns waiting until what was asked for is true everywhere: a topic's leaders are known, a deleted name is gone.
+Owns waiting until what was asked for is true everywhere: leaders are known and answer, a deleted name is gone.
 Must not know what is written to them.
 """
 
@@ -8,7 +8,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 if TYPE_CHECKING:
@@ -39,7 +40,21 @@ def create_topic(
         if time.monotonic() > deadline:
             raise TimeoutError(f"topic {name} has no leaders")
         time.sleep(POLL_S)
+    while not is_readable(admin, name, partitions):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topic {name} cannot be read")
+        time.sleep(POLL_S)
     return name
+
+
+def is_readable(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Whether every leader answers for its partition: metadata runs ahead of the log."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(name, partition): latest for partition in range(partitions)}
+    try:
+        return all(one.result(TIMEOUT_S).offset >= 0 for one in admin.list_offsets(wanted).values())
+    except KafkaException:
+        return False
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
