@@ -68,7 +68,7 @@ APIS: Final[dict[int, Api]] = {
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", 4, (1, 4)),
         Api(33, "AlterConfigs", 2),
         Api(34, "AlterReplicaLogDirs", 2),
-        Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 2, (1, 4)),
+        Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 2, (1, 5)),
         Api(SASL_AUTHENTICATE, "SaslAuthenticate", 2, (0, 2)),
         Api(37, "CreatePartitions", 2),
         Api(38, "CreateDelegationToken", 2),

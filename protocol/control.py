@@ -293,7 +293,7 @@ def scan_describe_configs_response(frame: Frame, version: int) -> list[TopicConf
 
 
 def build_describe_log_dirs_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A DescribeLogDirs request, version 1 to 4, for all topics (null)."""
+    """A DescribeLogDirs request, version 1 to 5, for all topics (null)."""
     return _build(DESCRIBE_LOG_DIRS, version, correlation_id, client_id, {"topics": None})
 
 
