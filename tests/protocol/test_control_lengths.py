@@ -24,7 +24,7 @@ HUGE = b"\xff\xff\xff\xff\x0f"
 
 
 @pytest.mark.parametrize(("api_key", "version"), CASES)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_what_kio_writes_passes_and_every_truncation_is_refused(api_key, version, data):
     schema = load_response_schema(api_key, version)
