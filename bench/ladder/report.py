@@ -18,6 +18,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import NullFormatter
 
 from bench.ladder import arms, bars
 
@@ -106,6 +107,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         )
         axis.set_yticks(range(len(names)), names, fontsize=7)
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel(label, fontsize=8)
         axis.set_title(load.strip(), fontsize=9)
         axis.invert_yaxis()
