@@ -137,6 +137,10 @@ class Sidecar:
                 counts[result, reason] = value
         return counts
 
+    def fetch_requests(self) -> float:
+        """Fetches received so far; the answer to one within a session may name no partition at all."""
+        return self.metrics().get(("forebay_client_to_proxy_request_total", "Fetch"), 0)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it; the exit code. A second call does nothing."""
         if self._process is None:

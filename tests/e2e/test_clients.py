@@ -93,10 +93,10 @@ def test_tailing_consumer_is_served_from_memory(pair: Pair, name: str) -> None:
     topic = create_topic(pair.direct)
     first, rest = text_records(2), text_records(TAIL)
     confluent_produce(pair.through, topic, first, "all")
-    fetched = fetches(pair)
+    fetched = pair.sidecar.fetch_requests()
     with ThreadPoolExecutor(1) as thread:
         reading = thread.submit(FAMILIES[name].consume, pair.through, topic, 2 + TAIL)
-        wait_until(lambda: fetches(pair) >= fetched + 4, "it fetches more than twice")
+        wait_until(lambda: pair.sidecar.fetch_requests() >= fetched + 4, "it fetches more than twice")
         before = pair.sidecar.fetch_counts()
         for record in rest:
             confluent_produce(pair.through, topic, [record], "all")
@@ -105,11 +105,6 @@ def test_tailing_consumer_is_served_from_memory(pair: Pair, name: str) -> None:
     grown = {key: after[key] - before.get(key, 0) for key in after}
     assert received == confluent_consume(pair.direct, topic, 2 + TAIL) == numbered(first + rest)
     assert grown[HIT] >= TAIL * 60 / 2, grown  # gzipped, each record is over 60 bytes
-
-
-def fetches(pair: Pair) -> float:
-    """Fetch requests received so far; an answer within a session may name no partition at all."""
-    return pair.sidecar.metrics().get(("forebay_client_to_proxy_request_total", "Fetch"), 0)
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
