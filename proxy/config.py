@@ -187,7 +187,8 @@ class Limits(Section):
         default=256 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Answers in flight; at the bound brokers are not read. A larger answer passes alone.",
+        description="Answers in flight; at the bound brokers are not read, but for one answer of each connection that "
+        "holds none. A larger answer passes alone.",
     )
     connection_request_memory_bytes: Size = Field(
         default=16 * MIB,
