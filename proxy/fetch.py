@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from proxy.gate import Entry
     from proxy.sessions import FetchContext
 
-FULL_SESSION = (0, 0)
 SESSIONLESS = (0, -1)
 CONSUMER = -1
 
@@ -54,9 +53,7 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     passed = _pass_untouched(link, request)
     if passed:
         record = FetchRecord(link, head, request, len(frame))
-        forward_fetch(
-            record, frame, [Looked(asked, None, Look.PASS, passed, -1) for asked in request.partitions]
-        )
+        forward_fetch(record, frame, _look_past(request, Look.PASS, passed))
         return
     context = open_fetch(
         link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
@@ -67,13 +64,9 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     if context.kind is Kind.ERROR:
         answer_error(record)
     elif (delay_s := _over_quota_s(link, request)) > 0:
-        refused = [Looked(asked, None, Look.MISS, "refused", -1) for asked in request.partitions]
-        refuse_fetch(record, refused, delay_s)
+        refuse_fetch(record, _look_past(request, Look.MISS, "refused"), delay_s)
     elif link.preferred_replicas and request.rack_id:
-        reason = "preferred-replica"
-        forward_fetch(
-            record, frame, [Looked(asked, None, Look.PASS, reason, -1) for asked in request.partitions]
-        )
+        forward_fetch(record, frame, _look_past(request, Look.PASS, "preferred-replica"))
     elif link.broker.cache.observes:
         _observe(record, frame)
     else:
@@ -126,6 +119,11 @@ def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
     if request.replica_id != CONSUMER:
         return "follower"
     return "" if link.broker.stores_on(link.listener) else "disabled"
+
+
+def _look_past(request: FetchRequest, look: Look, reason: str) -> list[Looked]:
+    """The same for every partition, where nothing of them is asked of memory."""
+    return [Looked(asked, None, look, reason, -1) for asked in request.partitions]
 
 
 def look_at(record: FetchRecord, now: float) -> list[Looked]:

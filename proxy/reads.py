@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol import batch, fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
+from proxy.fetch_plan import READ_COMMITTED
 from proxy.learn import learn_answer
 from throttle.tickets import Refused
 
@@ -41,7 +42,6 @@ KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
 PATIENCE_S = 20.0
 """After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
-READ_COMMITTED = 1
 
 Key = tuple[str | bytes, int]
 
