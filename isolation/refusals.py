@@ -8,8 +8,10 @@ Produce passes or fails whole (KIP-890: from version 12 it also adds its partiti
 Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence).
 After a refused batch, later ones of that producer id and partition are refused until the refused sequence or a
 higher producer epoch returns, and so on with each refused for that reason: they pass in the order of their
-sequences. Earlier sequences (retries of what was forwarded before) pass. Without a
-producer id, all of the partition's Produces are refused that were received before the refusal's reply left.
+sequences. Earlier sequences (retries of what was forwarded before) pass. A client has at most MOST_IN_FLIGHT
+Produces of a partition in flight (the broker remembers no more batches: ProducerStateEntry.NUM_BATCHES_TO_RETAIN), so
+one that leaves the awaited out once more than that has had it acknowledged elsewhere, by another leader in between,
+and passes: the new leader's state, which this broker has by replication, judges it. Without a producer id, all of the partition's Produces are refused that were received before the refusal's reply left.
 The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
 """
 
@@ -19,6 +21,7 @@ from typing import Final, NamedTuple
 
 NOT_ENOUGH_REPLICAS: Final = 19
 NO_PRODUCER_ID: Final = -1
+MOST_IN_FLIGHT: Final = 5
 SEQUENCES: Final = 1 << 31  # 0 follows on 2**31 - 1 (DefaultRecordBatch.incrementSequence)
 
 
@@ -92,21 +95,23 @@ def refusal_of(kind: Kind, *, is_read: bool, acks: int = -1) -> Refusal:
 
 
 class _Refused:
-    """`awaited`: the sequence that must return next; `end`: the one after the last refused. Without a producer
-    id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
+    """`awaited`: the sequence that must return next; `end`: the one after the last refused; `passed_over`: batches
+    beyond `awaited` that were refused since it last came. Without a producer id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
     """
 
-    __slots__ = ("awaited", "end", "producer_epoch", "since_s", "until")
+    __slots__ = ("awaited", "end", "passed_over", "producer_epoch", "since_s", "until")
 
     def __init__(self, batch: Batch, now_s: float) -> None:
         self.producer_epoch = batch.producer_epoch
         self.awaited = batch.base_sequence
         self.end = _end_of(batch)
+        self.passed_over = 0
         self.since_s = now_s
         self.until: int | None = None
 
     def extend(self, batch: Batch) -> None:
         """One more of the run is refused."""
+        self.passed_over += 1
         if _is_earlier(self.end, _end_of(batch)):
             self.end = _end_of(batch)
 
@@ -124,7 +129,7 @@ def _must_refuse(batch: Batch, refused: _Refused, ordinal: int) -> bool:
         return refused.until is None or ordinal <= refused.until
     if batch.producer_epoch != refused.producer_epoch:
         return batch.producer_epoch < refused.producer_epoch
-    return _is_earlier(refused.awaited, batch.base_sequence)
+    return refused.passed_over < MOST_IN_FLIGHT - 1 and _is_earlier(refused.awaited, batch.base_sequence)
 
 
 class RefusedSequences:
@@ -207,8 +212,11 @@ class RefusedSequences:
             return
         if batch.producer_id == NO_PRODUCER_ID or batch.producer_epoch != known.producer_epoch:
             del self._entries[key]
+        elif _is_earlier(known.awaited, batch.base_sequence):
+            del self._entries[key]  # what was awaited was settled elsewhere
         elif _is_earlier(known.awaited, _end_of(batch)):
             known.awaited = _end_of(batch)
+            known.passed_over = 0
             if not _is_earlier(known.awaited, known.end):
                 del self._entries[key]
 

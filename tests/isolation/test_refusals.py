@@ -3,6 +3,7 @@
 import pytest
 
 from isolation.refusals import (
+    MOST_IN_FLIGHT,
     SEQUENCES,
     Batch,
     Kind,
@@ -154,6 +155,35 @@ def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
     # A batch of 7 before them failed for good: TxnPartitionMap.adjustSequencesDueToFailedBatch.
     verdicts = [link.produce(batch(sequence, 10)).verdicts for sequence in (3, 13, 23, 33)]
     assert verdicts == [(PASS,)] * 4
+    assert len(link.sequences) == 0
+
+
+def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stuck():
+    link = Connection()
+    assert link.one(5, refused={"t"}) is REFUSE
+    # The leader moved away, 5 to 29 were acknowledged there, and it came back to the same connection.
+    assert [link.one(30) for _ in range(MOST_IN_FLIGHT)] == [REFUSE] * (MOST_IN_FLIGHT - 1) + [PASS]
+    assert [link.one(31), link.one(32)] == [PASS, PASS]
+    assert len(link.sequences) == 0
+
+
+def test_what_one_client_can_have_in_flight_never_passes_before_the_refused():
+    link = Connection()
+    for _ in range(3):
+        assert link.one(5, refused={"t"}) is REFUSE
+        assert [link.one(sequence) for sequence in (6, 7, 8, 9)] == [REFUSE] * (MOST_IN_FLIGHT - 1)
+    for sequence in (5, 6, 7):
+        assert link.one(sequence) is PASS
+        assert [link.one(later) for later in range(sequence + 2, sequence + 6)] == [REFUSE] * 4
+
+
+def test_one_who_is_no_longer_owed_may_be_refused_anew():
+    link = Connection()
+    link.one(5, refused={"t"})
+    for _ in range(MOST_IN_FLIGHT - 1):
+        link.one(30)
+    assert link.one(30, refused={"t"}) is REFUSE
+    assert [link.one(31), link.one(30), link.one(31)] == [REFUSE, PASS, PASS]
     assert len(link.sequences) == 0
 
 
