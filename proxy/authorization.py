@@ -5,6 +5,7 @@ Owns one connection's verdicts and their renewal. It must not know the cache. In
   error; UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers
   them before it authorizes).
 * renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
+* what a new connection asks of history is not read for that alone: its right is asked for at the tail first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
@@ -77,11 +80,26 @@ class Authorization:
             return
         self._renewing = True
         used, self._used = self._used, {}
-        asked = [
-            fetch.FetchPartition(topic, p.index, -1, max(p.truth.high_watermark, 0), -1, -1, 1)
-            for topic, p in used.items()
-        ]
-        version = self.version
+        self._link.broker.counters.authorization_renewals += 1
+        self._ask(used, self.version, self._renewed)
+
+    def _renewed(self, _answered: bool) -> None:
+        self._renewing = False
+
+    def prove(
+        self, topics: Mapping[str | bytes, Partition], version: int, then: Callable[[bool], None]
+    ) -> None:
+        """Ask for topics as the client names them, in a Fetch of its `version`; `then`: whether the broker has
+        answered, whatever it said.
+        """
+        self._link.broker.counters.authorization_proofs += 1
+        self._ask(topics, version, then)
+
+    def _ask(
+        self, topics: Mapping[str | bytes, Partition], version: int, then: Callable[[bool], None]
+    ) -> None:
+        """One Fetch on the client's own link, each topic at one partition's tail."""
+        asked_at = self._link.broker.now()
         frame = build_request(
             version,
             0,
@@ -92,15 +110,20 @@ class Authorization:
             isolation_level=0,
             session_id=0,
             session_epoch=-1,
-            partitions=asked,
+            partitions=[
+                fetch.FetchPartition(topic, p.index, -1, max(p.truth.high_watermark, 0), -1, -1, 1)
+                for topic, p in topics.items()
+            ],
         )
-        self._link.broker.counters.authorization_renewals += 1
-        self._link.upstream.send(frame, 0, lambda answer: self._renewed(answer, version, now))
 
-    def _renewed(self, answer: Frame | None, version: int, asked_at: float) -> None:
-        self._renewing = False
-        if answer is None:
-            return
+        def on_answer(answer: Frame | None) -> None:
+            if answer is not None:
+                self._learn_all(answer, version, asked_at)
+            then(answer is not None)
+
+        self._link.upstream.send(frame, 0, on_answer)
+
+    def _learn_all(self, answer: Frame, version: int, asked_at: float) -> None:
         counters = self._link.broker.counters
         try:
             response: FetchResponse = fetch.scan_response(answer, version)

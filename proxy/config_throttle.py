@@ -56,6 +56,13 @@ class Throttle(Section):
     max_delay_s: Duration = Field(
         default=30.0, ge=0.1, le=3600.0, description="A miss that has waited this long goes regardless."
     )
+    in_flight_s: Duration = Field(
+        default=0.05,
+        ge=0.001,
+        le=10.0,
+        description="Misses that are read from a disk at once, as a time at its rate, and always one: what "
+        "a producer's write may find before it there.",
+    )
     floor_bytes: Size = Field(
         default=MIB, ge=64 * KIB, le=GIB, description="Misses of a disk get at least this per second."
     )

@@ -58,6 +58,7 @@ def build_rules(config: ThrottleConfig) -> ThrottleRules:
             max_delay_s=config.max_delay_s,
             waiting_requests=config.waiting_requests,
             waiting_bytes=config.waiting_size_bytes,
+            in_flight_s=config.in_flight_s,
             fair=fair,
         ),
         stale_s=max(10 * config.sample_every_s, 5.0),
@@ -134,11 +135,13 @@ class Pacer:
     def done(self, ticket: Ticket, size_bytes: int) -> None:
         """A granted miss has been answered with so many record bytes."""
         self._throttle.done(ticket, size_bytes)
+        self._schedule(self._broker.now())
 
     def cancel(self, ticket: Ticket) -> None:
         """Nobody wants it any more."""
         self._going.pop(ticket, None)
         self._throttle.cancel(ticket)
+        self._schedule(self._broker.now())
 
     # -- time ----------------------------------------------------------------------------------------------
 

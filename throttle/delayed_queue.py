@@ -6,11 +6,13 @@ Must not know: how busy a disk is or why (`set_disk` says), what is done with a 
   (overdue); both are charged in full, and corrected by `done`.
 * a disk that is not busy grants at once, up to `surge_s` of its rate between two looks at it: more than that
   and it counts as busy until it is looked at again. A disk that is not known never delays (fail open).
+* what is on its way from a disk at once is bounded, whether it is busy or not; overdue tickets go regardless.
 * waiting requests and bytes are bounded per disk: one disk's laggards leave the others their room.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,19 +27,46 @@ if TYPE_CHECKING:
 class _Lane:
     """One disk's waiting tickets, its budget, and what was said last about it."""
 
-    __slots__ = ("allowance_bytes", "bucket", "counts", "known", "share", "waited")
+    __slots__ = (
+        "allowance_bytes",
+        "bucket",
+        "counts",
+        "known",
+        "reading",
+        "reading_bytes",
+        "share",
+        "waited",
+    )
 
     def __init__(self, rule: QueueRule, rate_bytes_s: float, now_s: float) -> None:
         self.bucket = TokenBucket(rate_bytes_s, rule.burst_s, rule.burst_floor_bytes, now_s)
         self.share: FairShare[Ticket] = FairShare(rule.fair)
         self.counts = LaneStatistics()
+        self.reading: OrderedDict[Ticket, None] = OrderedDict()  # on their way, the oldest first
+        self.reading_bytes = 0
         self.allowance_bytes = 0.0
         self.known = True
         self.waited = False  # somebody did, since the last look at the disk
 
+    def arrived(self, ticket: Ticket) -> None:
+        """It is no longer on its way."""
+        del self.reading[ticket]
+        self.reading_bytes -= ticket.size_bytes
+
+    def free_at_s(self, ticket: Ticket, rule: QueueRule, now_s: float) -> float:
+        """When there is room for one more on its way, if none of them arrives before."""
+        while self.reading:
+            oldest = next(iter(self.reading))
+            if oldest.granted_s + rule.late_s > now_s:
+                room_bytes = self.bucket.rate_bytes_s * rule.in_flight_s
+                full = self.reading_bytes + ticket.size_bytes > room_bytes
+                return oldest.granted_s + rule.late_s if full else now_s
+            self.arrived(oldest)
+        return now_s
+
 
 class DelayedQueue:
-    """The tickets of all disks. Call `advance` at `next_due_s`, and after `set_disk` and `drop_disk`."""
+    """The tickets of all disks. Call `advance` at `next_due_s`, and after `set_disk`, `drop_disk` and `done`."""
 
     def __init__(self, rule: QueueRule, now_s: float) -> None:
         self._rule = rule
@@ -134,6 +163,8 @@ class DelayedQueue:
         ticket.finished = True
         lane = self._lanes.get(ticket.disk or "")
         if lane is not None:
+            if ticket in lane.reading:
+                lane.arrived(ticket)
             lane.bucket.charge(actual_bytes - ticket.size_bytes)
             lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
             lane.counts.in_flight_requests -= 1
@@ -186,7 +217,8 @@ class DelayedQueue:
     def _ready_at_s(self, lane: _Lane, ticket: Ticket, now_s: float) -> float:
         if not lane.known:
             return now_s
-        return lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
+        free_at_s = lane.free_at_s(ticket, self._rule, now_s)
+        return max(free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s))
 
     def _grant_turns(self, lane: _Lane, now_s: float, only: Ticket | None = None) -> list[Ticket]:
         """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""
@@ -202,6 +234,8 @@ class DelayedQueue:
         lane.bucket.charge(ticket.size_bytes)
         self._leave(lane, ticket)
         ticket.granted_s = now_s
+        lane.reading[ticket] = None
+        lane.reading_bytes += ticket.size_bytes
         counts, delay_s = lane.counts, ticket.delay_s
         counts.in_flight_requests += 1
         counts.in_flight_bytes += ticket.size_bytes

@@ -28,7 +28,9 @@ class QueueRule:
     """The bounds, per disk, and how long a miss may wait at most (`throttle.maxDelay`).
 
     A request larger than `waiting_bytes` may wait alone. `burst_s` of the rate may go at once, and never less
-    than `burst_floor_bytes`. `tick_s`: how exact `max_delay_s` is.
+    than `burst_floor_bytes`. `in_flight_s` of the rate may be on its way from the disk at once, and always one
+    request: what a producer's write finds before it there. One that takes longer than `late_s` (its client is slow,
+    not the disk) does not count. `tick_s`: how exact `max_delay_s` is.
     """
 
     max_delay_s: float = 30.0
@@ -37,6 +39,8 @@ class QueueRule:
     burst_s: float = 0.1
     burst_floor_bytes: int = 64 << 10
     surge_s: float = 0.5
+    in_flight_s: float = 0.05
+    late_s: float = 1.0
     tick_s: float = 0.01
     fair: FairRule = field(default_factory=FairRule)
 

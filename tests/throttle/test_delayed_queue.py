@@ -55,7 +55,7 @@ def test_waits_for_its_turn_exactly() -> None:
 
 
 def test_disk_that_is_not_busy_grants_at_once_up_to_the_surge() -> None:
-    queue = DelayedQueue(replace(RULE, surge_s=4.0), 0.0)
+    queue = DelayedQueue(replace(RULE, surge_s=4.0, in_flight_s=10.0), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     assert [submit(queue, offset).granted for offset in range(6)] == [True] * 5 + [
         False
@@ -64,8 +64,42 @@ def test_disk_that_is_not_busy_grants_at_once_up_to_the_surge() -> None:
     assert [ticket.key.offset for ticket in queue.advance(0.001)] == [5]
 
 
+def test_what_is_on_its_way_at_once_is_bounded_on_an_idle_disk_too() -> None:
+    queue = DelayedQueue(replace(RULE, in_flight_s=2.5, surge_s=100.0), 0.0)
+    queue.set_disk("sda", False, MIB, 0.0)
+    tickets = [submit(queue, offset) for offset in range(4)]
+    assert [ticket.granted for ticket in tickets] == [True, True, False, False]
+    assert queue.next_due_s(0.5) == pytest.approx(RULE.late_s)
+    assert queue.advance(0.5) == []
+    queue.done(tickets[0], MIB)
+    assert queue.next_due_s(0.5) == 0.5
+    assert queue.advance(0.5) == [tickets[2]]
+
+
+def test_one_is_always_on_its_way_however_large() -> None:
+    queue = DelayedQueue(replace(RULE, in_flight_s=0.001, surge_s=1e6), 0.0)
+    queue.set_disk("sda", False, 1.0, 0.0)
+    first, second = submit(queue, 0, size=64 * MIB), submit(queue, 1, size=1)
+    assert (first.granted, second.granted) == (True, False)
+    queue.done(first, 0)
+    assert queue.advance(0.0) == [second]
+
+
+def test_a_slow_client_does_not_keep_others_from_the_disk() -> None:
+    queue = DelayedQueue(replace(RULE, in_flight_s=0.001, surge_s=1e6), 0.0)
+    queue.set_disk("sda", False, MIB, 0.0)
+    slow, other = submit(queue, 0), submit(queue, 1)
+    assert queue.advance(RULE.late_s - 0.01) == []
+    assert queue.advance(RULE.late_s) == [other]
+    queue.done(slow, MIB)  # counted once
+    third = submit(queue, 2, now_s=RULE.late_s)
+    assert not third.granted
+    queue.cancel(other)  # its connection is closed
+    assert queue.advance(RULE.late_s) == [third]
+
+
 def test_turns_busy_and_owes_only_what_is_still_to_be_read() -> None:
-    queue = DelayedQueue(replace(RULE, surge_s=4.0), 0.0)
+    queue = DelayedQueue(replace(RULE, surge_s=4.0, in_flight_s=10.0), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     tickets = [submit(queue, offset) for offset in range(5)]  # a debt of four
     for ticket in tickets[:3]:
