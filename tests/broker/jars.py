@@ -90,10 +90,14 @@ def wrong_jars(directory: Path, jars: "Sequence[Jar]") -> list[str]:
 @functools.cache
 def kafka_jars(version: str = KAFKA_4) -> Path:
     """The directory with a version's verified jars, fetched if need be. Raises FetchFailed, JavaMissing."""
-    lock = lock_path(version).read_text()
+    return locked_jars(version, lock_path(version).read_text())
+
+
+def locked_jars(name: str, lock: str) -> Path:
+    """The directory with the verified jars of a lock's text, fetched if need be. Raises FetchFailed, JavaMissing."""
     jars = scan_lock(lock)
     home = cache_home()
-    target = home / f"{version}-{hashlib.sha256(lock.encode()).hexdigest()[:12]}"
+    target = home / f"{name}-{hashlib.sha256(lock.encode()).hexdigest()[:12]}"
     with (home / ".lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if target.is_dir() and not wrong_jars(target, jars):
@@ -101,19 +105,15 @@ def kafka_jars(version: str = KAFKA_4) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         staging = Path(tempfile.mkdtemp(prefix=".fetch-", dir=home))
         try:
-            fetch(version, jars, staging).rename(target)
+            fetch(name, jars, staging).rename(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     return target
 
 
-def fetch(version: str, jars: "Sequence[Jar]", staging: Path) -> Path:
+def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
     """Fetches and verifies the pinned jars; returns the directory below `staging` that holds them."""
-    print(
-        f"fetching Kafka {version}: {len(jars)} jars, about 50 MB, once for this user",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"fetching Kafka {name}: {len(jars)} jars, once for this user", file=sys.stderr, flush=True)
     wanted = "".join(
         f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" {PINNED}/>' for jar in jars
     )
@@ -123,7 +123,7 @@ def fetch(version: str, jars: "Sequence[Jar]", staging: Path) -> Path:
         wrong = wrong_jars(staging / "jars", jars)
         if not wrong:
             return staging / "jars"
-    raise FetchFailed(f"Kafka {version}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}")
+    raise FetchFailed(f"Kafka {name}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}")
 
 
 def run_ivy(dependencies: str, staging: Path) -> str:

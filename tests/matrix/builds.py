@@ -1,0 +1,165 @@
+"""How each language's programme is made ready to run: jars and classes, Go binaries, npm's packages, an old wheel.
+
+Owns the toolchains and what is cached. All versions are pinned with their hashes (*.lock, go.sum, package-lock.json,
+librdkafka.txt); what is downloaded or built lies in the user's cache or in a temporary folder, never in the tree.
+Invariant: a missing toolchain raises Unavailable with what to install; a build that fails is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.broker.jars import cache_home, kafka_jars, locked_jars
+from tests.broker.java import JavaMissing, find_java
+from tests.broker.process import JVM_FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+BUILD_TIMEOUT_S = 600.0
+
+
+class Unavailable(RuntimeError):
+    """A client's toolchain is not on this machine; the message says what is missing."""
+
+
+class BuildFailed(RuntimeError):
+    """A toolchain is there and failed; the message is what it printed."""
+
+
+class Program(NamedTuple):
+    """`command` takes BOOTSTRAP RUN STEP... behind it; `environment` is added to the caller's."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+
+
+def run_tool(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What a build tool printed. Raises BuildFailed, subprocess.TimeoutExpired."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildFailed(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def find_tool(name: str, package: str) -> str:
+    """Path of a command. Raises Unavailable."""
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"no `{name}` command here (Debian: {package})")
+    return found
+
+
+def build_java(version: str, folder: Path, main: str = "Matrix", lock: str = "") -> Program:
+    """The programme in Java, compiled against one version's jars: a lock beside it, or a broker's own."""
+    try:
+        java = Path(find_java())
+        jars = (
+            locked_jars(lock, (HERE / "java" / f"{lock}.lock").read_text()) if lock else kafka_jars(version)
+        )
+    except JavaMissing as missing:
+        raise Unavailable(str(missing)) from missing
+    beside = java.resolve().with_name("javac")
+    javac = str(beside) if beside.exists() else find_tool("javac", "openjdk-17-jdk-headless")
+    sources = sorted((HERE / "java").glob("*.java"))
+    if main == "Matrix":
+        sources = [path for path in sources if not path.name.startswith("Streams")]
+    classes = folder / f"classes-{lock or version}"
+    run_tool([javac, "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources], folder)
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    return Program([str(java), "-Xmx192m", *JVM_FLAGS, quiet, "-cp", f"{classes}:{jars}/*", main], {})
+
+
+def build_go(name: str, folder: Path) -> Program:
+    """A programme in Go: the folder `name` of the module in go/."""
+    go = find_tool("go", "golang-go")
+    binary = folder / name
+    run_tool([go, "build", "-mod=readonly", "-o", binary, f"./{name}"], HERE / "go")
+    return Program([str(binary)], {})
+
+
+def build_python(module: str) -> Program:
+    """A programme in Python, with the libraries of this interpreter."""
+    return Program([sys.executable, "-m", f"tests.matrix.programs.{module}"], {})
+
+
+def cached(name: str, pins: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """A folder of the user's cache, made once for these pins; it appears by one rename."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in pins)).hexdigest()[:12]
+    target = cache_home() / f"{name}-{digest}"
+    if not target.is_dir():
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache_home()) as staging:
+            made = Path(staging) / "made"
+            made.mkdir()
+            make(made)
+            made.rename(target)
+    return target
+
+
+def build_node(program: str) -> Program:
+    """The programme in JavaScript, with npm's packages as locked, beside them so that imports find them."""
+    node, npm = find_tool("node", "nodejs"), find_tool("npm", "npm")
+    source = HERE / "js"
+    sources = sorted(path for path in source.iterdir() if path.is_file())
+
+    def make(folder: Path) -> None:
+        for path in sources:
+            shutil.copy(path, folder / path.name)
+        run_tool([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+
+    return Program(
+        [node, str(cached("kafkajs", sources, make) / program)], {"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+    )
+
+
+def build_librdkafka() -> Program:
+    """confluent-kafka 1.9.2 over librdkafka 1.9.2, for this Python.
+
+    Its wheels end before Python 3.11, so its extension is compiled, against the static library and header that
+    confluent-kafka-go 1.9.2 carries: the same build of librdkafka as the wheels'.
+    """
+    go, source = find_tool("go", "golang-go"), HERE / "librdkafka"
+
+    def make(folder: Path) -> None:
+        said = run_tool([go, "mod", "download", "-json"], source)
+        vendor = Path(json.loads(said)["Dir"]) / "kafka" / "librdkafka_vendor"
+        with tempfile.TemporaryDirectory() as scratch:
+            include = Path(scratch) / "include" / "librdkafka"
+            include.mkdir(parents=True)
+            for header in vendor.glob("*.h"):
+                shutil.copy(header, include)
+            shutil.copy(vendor / "librdkafka_glibc_linux.a", Path(scratch) / "librdkafka.a")
+            environment = subprocess_environment(
+                C_INCLUDE_PATH=str(include.parent), LIBRARY_PATH=scratch, LDFLAGS="-lm -ldl -lpthread -lrt"
+            )
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-binary", ":all:"]
+            pins = ["--require-hashes", "-r", source / "requirements.txt"]
+            run_tool([*pip, "--target", folder, *pins], ROOT, environment)
+
+    find_tool("cc", "gcc libc6-dev")
+    folder = cached("confluent-kafka-1.9.2", sorted(source.iterdir()), make)
+    return build_python("confluent")._replace(environment={"PYTHONPATH": str(folder)})
+
+
+def subprocess_environment(**added: str) -> dict[str, str]:
+    """This process's environment, and more."""
+    import os
+
+    return {**os.environ, **added}

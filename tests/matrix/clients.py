@@ -1,0 +1,76 @@
+"""The clients of the matrix: versions, how each is built, and what each cannot do.
+
+Owns that table. Must not know how they are run or compared. Invariant: a limit is stated with the error that the
+client gives; if it does not give it, on both ways, the run fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from importlib.metadata import version as installed
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.broker.jars import KAFKA_3, KAFKA_4
+from tests.matrix.builds import (
+    HERE,
+    Program,
+    build_go,
+    build_java,
+    build_librdkafka,
+    build_node,
+    build_python,
+)
+from tests.matrix.compare import Limit
+from tests.matrix.programme import EXACTLY_ONCE, NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Client(NamedTuple):
+    """`limits`: (broker's version or "" for any, step) -> what it cannot do there. `sessions`: whether it fetches in
+    sessions (KIP-227), by its own documents; a run says what was seen.
+    """
+
+    name: str
+    version: str
+    build: Callable[[Path], Program]
+    steps: tuple[str, ...] = NAMES
+    limits: dict[tuple[str, str], Limit] = {}  # noqa: RUF012
+
+    def limits_on(self, broker: str) -> dict[str, Limit]:
+        """Step -> limit, with that broker."""
+        return {step: limit for (where, step), limit in self.limits.items() if where in ("", broker)}
+
+
+def go_version(module: str) -> str:
+    """As pinned in go.mod."""
+    found = re.search(rf"{re.escape(module)} v(\S+)", (HERE / "go" / "go.mod").read_text())
+    return found[1] if found else ""
+
+
+def npm_version(package: str) -> str:
+    """As pinned in package-lock.json."""
+    lock = json.loads((HERE / "js" / "package-lock.json").read_text())
+    return str(lock["packages"][f"node_modules/{package}"]["version"])
+
+
+def java(version: str, lock: str = "") -> Client:
+    """Kafka's own client."""
+    return Client(f"Java {version.rpartition('.')[0]}", version, partial(build_java, version, lock=lock))
+
+
+def python(name: str, module: str, package: str) -> Client:
+    """A library of this interpreter."""
+    return Client(name, installed(package), lambda _folder: build_python(module))
+
+
+CLIENTS = (
+    java("2.1.1", "clients-2.1.1"),
+    java("2.8.2", "clients-2.8.2"),
+    java(KAFKA_3),
+    java(KAFKA_4),
+)
