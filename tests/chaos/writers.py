@@ -136,7 +136,13 @@ class BulkWriter(IdempotentWriter):
 
 
 class TransactionalWriter(Writer):
-    """Transactions of some records; many aborted, some abandoned by a producer that is gone."""
+    """Transactions of some records; many aborted, some abandoned by a producer that is gone.
+
+    One that aborted while records were unanswered is made anew, so that it has a new epoch: librdkafka goes on with
+    the sequence of a record that it has purged, also where the broker has that record (its answer was lost), and
+    the next one is then taken for a repetition of it: acknowledged at its offset, and lost. Seen with librdkafka and
+    a broker alone, where a connection is cut between an append and its answer and the transaction aborted.
+    """
 
     kind = Kind.TRANSACTIONAL
     extra: ClassVar[dict[str, object]] = {
@@ -175,9 +181,9 @@ class TransactionalWriter(Writer):
             self.producer.poll(PAUSE_S)
             return False
         if fate < ABANDONED_SHARE + ABORTED_SHARE:
-            self.producer.flush(self.rng.choice((0, 1)))
+            unanswered = self.producer.flush(self.rng.choice((0, 1)))
             abort(self.producer)
-            return True
+            return not unanswered
         self.outcomes[transaction] = Outcome.UNKNOWN
         self.outcomes[transaction], fresh = commit(self.producer)
         return fresh
@@ -216,7 +222,7 @@ def commit(producer: Producer) -> tuple[Outcome, bool]:
             error = failed.args[0]
             if error.txn_requires_abort():
                 abort(producer)
-                return Outcome.ABORTED, True
+                return Outcome.ABORTED, False
             if not error.retriable():
                 return Outcome.UNKNOWN, False
         else:
