@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from isolation.classify import queue_of_topic
+from isolation.refusals import MOST_IN_FLIGHT
 from tests.broker.topics import create_topic
-from tests.e2e.asking import Asking
-from tests.e2e.raw_frames import build_plain, build_produce, read_batch
+from tests.e2e.asking import Asking, error_of
+from tests.e2e.raw_frames import Raw, build_plain, build_produce, read_batch
 from tests.e2e.slow_broker import SlowPair
+from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ NOTICED_S = 0.4
 PATIENCE_S = 15.0
 HANG_AFTER_S = 1.0
 NOT_ENOUGH_REPLICAS = 19
+PRODUCER_ID = 4711
 API_VERSIONS, HEARTBEAT = 18, 12
 
 
@@ -140,6 +143,36 @@ def test_a_topic_that_hangs_is_refused_at_once_and_comes_back(pair: SlowPair, ba
         for one in (fine, *stuck, *late):
             one.end()
     wait_for(lambda: held(pair) == 0)
+
+
+def test_a_producer_whose_refused_batch_was_acknowledged_elsewhere_goes_on(
+    pair: SlowPair, batch: bytes
+) -> None:
+    """Its connection here stayed, another leader took the batch, and it came back: for the broker behind Forebay that
+    is a batch that came past it.
+    """
+    topic = create_topic(pair.direct)
+
+    def send(connection: Raw, sequence: int) -> int:
+        frame = build_produce(topic, batch_v2(1, producer=(PRODUCER_ID, 0, sequence)), -1)
+        return error_of(frame, connection.call(frame))
+
+    with Raw(pair.through) as here, Raw(pair.direct) as elsewhere:
+        assert send(here, 0) == 0
+        pair.slow.hang(topic)
+        stuck = Asking(pair.through, lambda: build_produce(topic, batch, -1), 0.1)
+        try:
+            wait_for(lambda: metric(pair, "topics_hanging") == 1)
+            assert send(here, 1) == NOT_ENOUGH_REPLICAS
+            pair.slow.heal()
+            wait_for(lambda: metric(pair, "topics_hanging") == 0)
+        finally:
+            pair.slow.heal()
+            stuck.end()
+        assert [send(elsewhere, sequence) for sequence in (1, 2, 3)] == [0, 0, 0]
+        codes = [send(here, 4) for _ in range(MOST_IN_FLIGHT)]
+        assert codes == [NOT_ENOUGH_REPLICAS] * (MOST_IN_FLIGHT - 1) + [0]
+        assert [send(here, sequence) for sequence in (5, 6)] == [0, 0]
 
 
 def held(pair: SlowPair) -> float:
