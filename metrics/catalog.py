@@ -65,6 +65,16 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("purpose",),
         ),
         Metric(
+            "forebay_fetch_shared_reads_total",
+            "counter",
+            "Misses that were answered by a read which another consumer had under way",
+        ),
+        Metric(
+            "forebay_fetch_shared_bytes_total",
+            "counter",
+            "Record bytes that several consumers were given of one read, all but the first",
+        ),
+        Metric(
             "forebay_fetch_undelivered_partitions_total",
             "counter",
             "Partitions of fetches whose client had gone before the answer left",
@@ -86,6 +96,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_authorization_renewals_total",
             "counter",
             "Fetches sent on a client's own connection only to renew its right to a topic",
+        ),
+        Metric(
+            "forebay_authorization_proofs_total",
+            "counter",
+            "Fetches sent on a client's own connection to learn its right to a topic before history is read",
         ),
     ),
     "Produce": (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, Told
-from proxy.reads import Stage
+from proxy.read import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blockcache.arena import Hit
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
-    from proxy.reads import Read
+    from proxy.read import Read
     from proxy.sessions import PlannedResponse
 
 PENDING = ("miss", "pending")
@@ -62,6 +62,8 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             verdicts.append(("hit", ""))
         elif read is not None and read.stage is Stage.ARRIVED and (budget.room > 0 or not budget.began):
             answers.append(_from_read(read, looked, budget))
+            if read.is_shared:
+                link.broker.counters.shared_read_bytes += answers[-1].records_bytes
             verdicts.append((looked.look.value, looked.reason))
             taken.append(read)
             delays_s[-1] = read.delay_s
@@ -70,12 +72,13 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             verdicts.append(PENDING)
     planned = record.context.plan_response(answers, link.broker.now())
     buffers = _build(record, planned, _throttle_time_ms(record, verdicts, taken))
+    now = link.broker.now()
+    for looked, read in zip(looks, reads, strict=True):
+        is_owed = looked.look not in HARD or (read is not None and read.is_shared)
+        if is_owed and looked.partition is not None:  # the broker has not seen that this client reads it
+            link.authorization.used(looked.asked.topic, looked.partition, now)
     for read in taken:
         link.reads.drop(read)
-    now = link.broker.now()
-    for looked in looks:
-        if looked.look not in HARD and looked.partition is not None:
-            link.authorization.used(looked.asked.topic, looked.partition, now)
     for hit in budget.hits:
         hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
     named = {(answer.topic, answer.partition) for answer in planned.answers}

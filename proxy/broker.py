@@ -23,6 +23,7 @@ from proxy.gate import Gate
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.session_table import SessionTable
+from proxy.shared_reads import SharedReads
 from proxy.topics import Topics
 from proxy.verify import Verifier
 from proxy.watch import Watch
@@ -80,6 +81,7 @@ class Broker:
         self.gate = Gate(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
+        self.shared_reads = SharedReads(self, limits.read_joiners)
         self.sessions = SessionTable(
             limits.fetch_sessions, limits.fetch_session_partitions, SESSION_LEAST_S, Random()
         )

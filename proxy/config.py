@@ -220,6 +220,13 @@ class Limits(Section):
         le=1_000_000,
         description="Fetches that wait in Forebay for data; beyond it they are misses.",
     )
+    read_joiners: Count = Field(
+        default=100,
+        ge=0,
+        le=100_000,
+        description="Consumers that share one read of the broker's when they miss the same range at the same "
+        "time; beyond it they read for themselves. 0: nothing is shared.",
+    )
     watched_partitions: Count = Field(
         default=10_000, ge=0, le=1_000_000, description="Partitions under watch; beyond it they are misses."
     )

@@ -55,6 +55,8 @@ class Counters:
     fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     undelivered_partitions: int = 0
     would_hit_bytes: int = 0
+    shared_reads: int = 0
+    shared_read_bytes: int = 0
     upstream_fetch_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     produce_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -64,6 +66,7 @@ class Counters:
     lease_lapses: int = 0
     parked_fetches: int = 0
     authorization_renewals: int = 0
+    authorization_proofs: int = 0
     fetch_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
     fetch_hit_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
     fetch_upstream_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))

@@ -30,6 +30,7 @@ from proxy.observing import peek_would_hit
 from proxy.parked import ParkedFetch
 from proxy.relay import relay
 from proxy.sessions import Kind, open_fetch
+from proxy.shared_reads import begin_forwarded, end_forwarded
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.gate import Entry
+    from proxy.partitions import Partition
     from proxy.sessions import FetchContext
+    from proxy.shared_reads import Flight
 
 SESSIONLESS = (0, -1)
 CONSUMER = -1
@@ -133,6 +136,29 @@ def look_at(record: FetchRecord, now: float) -> list[Looked]:
     return [_look(link, asked, isolation, version, now) for asked in request.partitions]
 
 
+def find_unproven_history(record: FetchRecord, now: float) -> dict[str | bytes, Partition]:
+    """Topics that this connection has not been shown yet, each with a partition of which it asks for history:
+    the broker says whether it may before its disk is asked for anything. Empty where history is not read apart.
+    """
+    link, request = record.link, record.request
+    found: dict[str | bytes, Partition] = {}
+    if request.rack_id or not link.reads.go_apart:
+        return found
+    broker = link.broker
+    for asked in request.partitions:
+        if asked.topic in found or link.authorization.allows(asked.topic, now):
+            continue
+        topic = broker.topics.find(asked.topic)
+        partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
+        if partition is None:
+            continue
+        isolation, version = request.isolation_level, record.head.api_version
+        looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+        if looked.lagging and looked.nameable:
+            found[asked.topic] = partition
+    return found
+
+
 def _look(link: ClientLink, asked: FetchPartition, isolation_level: int, version: int, now: float) -> Looked:
     broker = link.broker
     if not link.authorization.allows(asked.topic, now):
@@ -164,20 +190,25 @@ def forward_fetch(
         link.authorization.has_rack = bool(request.rack_id)
         frame = _without_session(record, record.context, frame, max_wait_ms)
     gate = link.broker.gate
+    flights: list[Flight] = []
 
     def go(entry: Entry) -> None:
         gate.sent(entry)
+        if is_ours:
+            flights.extend(begin_forwarded(record, looks))
         link.forward(head, frame, partial(on_answer, entry, link.broker.now()))
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
+            end_forwarded(link.broker, flights, None, None)
             return
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None and is_ours:
             learn = partial(learn_answer, link, request.partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
+        end_forwarded(link.broker, flights, response, answer)
         record.forwarded(looks, response, _in_session(record, response, answer))
 
     gate.enter(

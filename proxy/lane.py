@@ -78,6 +78,11 @@ class Lane:
         return self._link is not None and self._link.is_connected
 
     @property
+    def unanswered(self) -> int:
+        """Requests that the broker has not answered."""
+        return 0 if self._link is None else self._link.unanswered
+
+    @property
     def wire(self) -> Wire:
         """The socket that an answer has just come from."""
         assert self._link is not None

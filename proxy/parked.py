@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy import fetch
 from proxy.answer import build_answer
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
-from proxy.reads import Stage
+from proxy.read import Stage
+from proxy.shared_reads import build_question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
     from proxy.partitions import Partition
-    from proxy.reads import Read
+    from proxy.read import Read
 
 
 GRACE_S = 1.0
@@ -84,8 +85,19 @@ class ParkedFetch:
         self.done = False
 
     def start(self) -> None:
-        """Look for the first time."""
-        self._look()
+        """Look for the first time; where history is asked for, after the broker has said that it may be."""
+        unproven = fetch.find_unproven_history(self.record, self._now())
+        if unproven:
+            link, version = self.record.link, self.record.head.api_version
+            link.authorization.prove(unproven, version, self._proven)
+        else:
+            self._look()
+
+    def _proven(self, answered: bool) -> None:
+        if answered:
+            self._look()
+        else:
+            self.drop()
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""
@@ -149,7 +161,7 @@ class ParkedFetch:
         if self.record.request.rack_id or any(looked.look is Look.PASS for looked in missed):
             return None
         isolation_level = self.record.request.isolation_level
-        found = {id(one): reads.find(one.asked, isolation_level) for one in missed}
+        found = {id(one): reads.find(one, isolation_level) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         absent = [one for one in missed if found[id(one)] is None]
@@ -158,7 +170,7 @@ class ParkedFetch:
         if absent and not reads.begin(self.record, absent, self):
             return None
         for one in absent:
-            found[id(one)] = reads.find(one.asked, isolation_level)
+            found[id(one)] = reads.find(one, isolation_level)
         for read in found.values():
             if read is not None:
                 read.waiter = self
@@ -166,11 +178,19 @@ class ParkedFetch:
 
     def _goes_apart(self, missed: Sequence[Looked]) -> bool:
         """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
-        wait for its disk or has a link of its own.
+        wait for its disk or has a link of its own, or another consumer is reading the same.
         """
-        link = self.record.link
-        paced = link.broker.pacer.active or link.lane.usable
-        return paced and all(one.lagging and one.nameable for one in missed)
+        link, request = self.record.link, self.record.request
+        if not all(one.nameable for one in missed):
+            return False
+        if link.reads.go_apart and all(one.lagging for one in missed):
+            return True
+        shared, version = link.broker.shared_reads, self.record.head.api_version
+        questions = (build_question(one, version, request.isolation_level) for one in missed)
+        return any(
+            shared.find(question, one.asked.max_bytes) is not None
+            for question, one in zip(questions, missed, strict=True)
+        )
 
     def _waits_at_tail(self, looked: Looked, now: float) -> bool:
         """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""

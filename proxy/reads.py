@@ -1,10 +1,12 @@
 """What one connection reads from the broker beside its answers: the misses of requests that memory answers in
 part.
 
-Owns the reads of one connection: begun, delayed, arrived, collected, and their bounds. It must not know the
-waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
+Owns the reads of one connection: begun, delayed, joined, arrived, collected, and their bounds. It must not
+know the waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
 * one read a partition and connection; another offset, isolation level or epoch drops it, and so does a lapse
   of KEPT_S without a Fetch that asks for it.
+* a read that another consumer has under way is joined (shared_reads.py), and so is one that goes first while
+  this one waits at the throttle; its bytes are this client's only while its own right to the topic holds.
 * what has arrived is handed out once, to this connection's next Fetch of that offset.
 * an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all), or
   that has not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the
@@ -13,15 +15,16 @@ waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from protocol import batch, fetch
+from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 from proxy.fetch_plan import READ_COMMITTED
 from proxy.learn import learn_answer
+from proxy.read import Asker, Read, Stage
+from proxy.shared_reads import JOINING_S, is_plain
 from throttle.tickets import Refused
 
 if TYPE_CHECKING:
@@ -35,102 +38,14 @@ if TYPE_CHECKING:
     from proxy.gate import Entry
     from proxy.lane import Lane
     from proxy.parked import ParkedFetch
+    from proxy.read import Key
+    from proxy.shared_reads import Flight
     from proxy.upstream_link import UpstreamLink
-    from throttle.tickets import Ticket
 
 KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
 PATIENCE_S = 20.0
 """After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
-
-Key = tuple[str | bytes, int]
-
-
-class Stage(Enum):
-    """How far a read is."""
-
-    DELAYED = "delayed"
-    """It waits in the delayed queue."""
-    READING = "reading"
-    ARRIVED = "arrived"
-    FAILED = "failed"
-    """The broker had more to say than records, or the link was lost."""
-
-
-class Asker(NamedTuple):
-    """What of the request goes into the read: everything that shapes the broker's answer."""
-
-    version: int
-    client_id: str | None
-    max_bytes: int
-    isolation_level: int
-
-
-class Read:
-    """One partition's read. `charged_bytes` are held against the process's bound until it is collected."""
-
-    __slots__ = (
-        "answered",
-        "asked",
-        "asked_at",
-        "asker",
-        "charged_bytes",
-        "frame",
-        "lagging",
-        "queue_key",
-        "sent_at",
-        "stage",
-        "throttle_time_ms",
-        "ticket",
-        "waiter",
-    )
-
-    def __init__(self, looked: Looked, asker: Asker, now: float) -> None:
-        self.asked = looked.asked
-        self.queue_key = looked.queue_key
-        self.asker = asker
-        self.lagging = looked.lagging
-        self.stage = Stage.READING
-        self.sent_at = now
-        self.asked_at = now
-        self.answered: FetchedPartition | None = None
-        self.frame: Frame = b""
-        self.charged_bytes = 0
-        self.throttle_time_ms = 0
-        self.ticket: Ticket | None = None
-        self.waiter: ParkedFetch | None = None
-
-    @property
-    def key(self) -> Key:
-        """Topic as the client names it, and partition."""
-        return self.asked.topic, self.asked.partition
-
-    @property
-    def held_bytes(self) -> int:
-        """Record bytes that have arrived."""
-        return 0 if self.answered is None else self.answered.end - self.answered.start
-
-    @property
-    def delay_s(self) -> float:
-        """How long it waited until the disk could bear it."""
-        return 0.0 if self.ticket is None else self.ticket.delay_s
-
-    def answers(self, asked: FetchPartition, isolation_level: int) -> bool:
-        """Whether this is the read that `asked` wants: sizes may differ."""
-        return self.asker.isolation_level == isolation_level and self.asked[:5] == asked[:5]
-
-    def records(self, room: int, at_least_one: bool) -> memoryview:
-        """The whole batches that fit into `room`, the first one regardless if `at_least_one`."""
-        assert self.answered is not None
-        start, end = self.answered.start, self.answered.end
-        if end - start > room:
-            fits = start
-            for one in batch.scan_batches(self.frame, start, end):
-                if one.end - start > room and not (at_least_one and fits == start):
-                    break
-                fits = one.end
-            end = fits
-        return memoryview(self.frame)[start:end]
 
 
 class Reads:
@@ -145,12 +60,23 @@ class Reads:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def find(self, asked: FetchPartition, isolation_level: int) -> Read | None:
-        """The read of exactly this; one of the same partition that is of something else is dropped."""
+    @property
+    def go_apart(self) -> bool:
+        """Whether history is read beside even where nothing else is asked for: it may have to wait for its disk,
+        or has a link of its own.
+        """
+        return self._link.broker.pacer.active or self._link.lane.usable
+
+    def find(self, looked: Looked, isolation_level: int) -> Read | None:
+        """The read of exactly this; one of the same partition that is of something else is dropped, and so is
+        one that another consumer has made where this one's right to it has lapsed since (no partition).
+        """
+        asked = looked.asked
         read = self._by_key.get((asked.topic, asked.partition))
         if read is None:
             return None
-        if not read.answers(asked, isolation_level):
+        is_others = read.is_shared or read.flight is not None
+        if not read.answers(asked, isolation_level) or (is_others and looked.partition is None):
             self.drop(read)
             return None
         read.asked_at = now = self._link.broker.now()
@@ -170,28 +96,78 @@ class Reads:
             record.head.api_version, record.head.client_id, request.max_bytes, request.isolation_level
         )
         at_once: list[Read] = []
-        share = max(request.max_bytes // len(missed), 1)
+        share_bytes = max(request.max_bytes // len(missed), 1)
         for looked in missed:
-            read = Read(looked, asker, now)
+            read = Read(looked, asker, share_bytes, now)
             read.waiter = waiter
-            if self._may_go(read, looked, min(looked.asked.max_bytes, share)):
+            if self._may_go(read):
                 at_once.append(read)
         self._send(at_once)
         return True
 
-    def _may_go(self, read: Read, looked: Looked, size_bytes: int) -> bool:
-        """Whether the disk can bear it now; else it waits its turn, or, at a bound, is not begun."""
+    def _may_go(self, read: Read) -> bool:
+        """Whether it is to be sent now. Else it has joined another, or it waits until its disk can bear it,
+        or, at a bound, it is not begun.
+        """
+        if self._join(read):
+            return False
+        pacer = self._link.broker.pacer
+        read.ticket = None
         go = partial(self._granted, read)
-        ticket = self._link.broker.pacer.submit(self._link, read.asker.client_id, looked, size_bytes, go)
+        ticket = pacer.submit(self._link, read.asker.client_id, read.looked, read.size_bytes, go)
         if isinstance(ticket, Refused):
             return False
         self._by_key[read.key] = read
         read.ticket = ticket
         if not ticket.granted:
             read.stage = Stage.DELAYED
+            self._link.broker.shared_reads.wait(read.question, read, self)
         return ticket.granted
 
+    def _join(self, read: Read) -> bool:
+        """Have what another consumer reads, if one reads it."""
+        shared, now = self._link.broker.shared_reads, self._link.broker.now()
+        flight = shared.find(read.question, read.asked.max_bytes) if now < read.join_until else None
+        if flight is None:
+            return False
+        self._by_key[read.key] = read
+        read.stage = Stage.READING
+        read.sent_at = now
+        read.join_until = min(read.join_until, now + JOINING_S)
+        read.flight = flight
+        shared.join(flight, read, self)
+        return True
+
+    def may_join(self, read: Read, flight: Flight) -> None:
+        """What `read` waits for at the throttle is being read by another: it is charged once, there."""
+        if read.stage is Stage.DELAYED and self._join(read):
+            assert read.ticket is not None and read.flight is flight
+            self._link.broker.shared_reads.stop_waiting(read.question, read)
+            self._link.broker.pacer.cancel(read.ticket)
+
+    def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
+        """Another's read has brought what `read` asks for."""
+        if read.flight is None:
+            return  # dropped since
+        read.flight = None
+        read.is_shared = True
+        upstream = self._link.upstream
+        self._arrive(upstream if upstream.is_connected else None, read, answered, frame)
+        self._wake((read,))
+
+    def left_alone(self, read: Read) -> None:
+        """Nothing came of the other's read: it is made here, or joins one that is under way by now."""
+        if read.flight is None:
+            return
+        read.flight = None
+        if self._may_go(read):
+            self._send((read,))
+        elif read.ticket is None and read.flight is None:  # at the throttle's bound
+            self.drop(read)
+            self._wake((read,))
+
     def _granted(self, read: Read) -> None:
+        self._link.broker.shared_reads.stop_waiting(read.question, read)
         read.stage = Stage.READING
         self._send([read])
 
@@ -199,13 +175,13 @@ class Reads:
         """One Fetch of all that go the same way."""
         ways: dict[tuple[Asker, bool], list[Read]] = {}
         for read in reads:
-            ways.setdefault((read.asker, read.lagging), []).append(read)
+            ways.setdefault((read.asker, read.looked.lagging), []).append(read)
         for (asker, lagging), together in ways.items():
             self._ask(together, asker, lagging)
 
     def _ask(self, reads: Sequence[Read], asker: Asker, lagging: bool) -> None:
         """When it is their queue's turn. Refused, they fail, so that their Fetch is refused as a whole."""
-        topics = list(dict.fromkeys(read.queue_key for read in reads))
+        topics = list(dict.fromkeys(read.looked.queue_key for read in reads))
         self._link.broker.gate.enter(
             self._link,
             partial(self._go, reads, asker, lagging),
@@ -222,6 +198,10 @@ class Reads:
 
     def _go(self, reads: Sequence[Read], asker: Asker, lagging: bool, entry: Entry) -> None:
         link = self._link
+        reads = [read for read in reads if not self._joins_late(read)]
+        if not reads:
+            link.broker.gate.leave(entry)
+            return
         frame = build_request(
             asker.version,
             0,
@@ -236,8 +216,10 @@ class Reads:
         )
         way = link.lane if lagging and link.lane.usable else link.upstream
         sent_at = link.broker.now()
+        shared, flights = link.broker.shared_reads, {}
         for read in reads:
             read.sent_at = sent_at
+            flights[read] = shared.begin(read.question, read.asked.max_bytes, way)
         if way is link.upstream:
             link.broker.gate.sent(entry)
 
@@ -246,19 +228,26 @@ class Reads:
                 link.broker.gate.leave(entry)
             else:
                 link.broker.gate.answered(entry)
-            self._answered(way, reads, asker, sent_at, answer)
+            self._answered(way, flights, asker, sent_at, answer)
 
         way.send(frame, 0, on_answer)
+
+    def _joins_late(self, read: Read) -> bool:
+        """Whether another has sent the same while this one waited for its turn toward the broker."""
+        if self._by_key.get(read.key) is not read or not self._join(read):
+            return False
+        self._account(read, None)
+        return True
 
     def _answered(
         self,
         way: Lane | UpstreamLink,
-        reads: Sequence[Read],
+        flights: dict[Read, Flight | None],
         asker: Asker,
         sent_at: float,
         frame: Frame | None,
     ) -> None:
-        link = self._link
+        link, reads = self._link, list(flights)
         response = None
         if frame is not None:
             try:
@@ -276,6 +265,9 @@ class Reads:
         if response is not None and frame is not None:
             learn = partial(learn_answer, link, [read.asked for read in reads], response, frame, sent_at)
             link.broker.attempt(learn, "learning from a read beside")
+        for read, flight in flights.items():
+            if flight is not None:
+                link.broker.shared_reads.end(flight, by_key.get(read.key), frame)
         self._wake(reads)
 
     def _wake(self, reads: Sequence[Read]) -> None:
@@ -291,12 +283,13 @@ class Reads:
 
     def _arrive(
         self,
-        way: Lane | UpstreamLink,
+        way: Lane | UpstreamLink | None,
         read: Read,
         answered: FetchedPartition | None,
         frame: Frame | None,
     ) -> None:
-        if answered is None or frame is None or not _is_plain(answered):
+        """`way` has brought it; None where this client has no link."""
+        if answered is None or frame is None or not is_plain(answered):
             read.stage = Stage.FAILED
             return
         if answered.end == answered.start:
@@ -311,13 +304,20 @@ class Reads:
         read.answered = answered
         read.frame = frame
         read.charged_bytes = read.held_bytes
-        self._link.broker.responses.add(read.charged_bytes, way.wire)
+        if way is None:
+            self._link.broker.responses.in_flight_bytes += read.charged_bytes
+        else:
+            self._link.broker.responses.add(read.charged_bytes, way.wire)
 
     def drop(self, read: Read) -> None:
         """Nobody wants it any more."""
         if self._by_key.get(read.key) is read:
             del self._by_key[read.key]
+        if read.flight is not None:
+            self._link.broker.shared_reads.leave(read.flight, read)
+            read.flight = None
         if read.stage is Stage.DELAYED and read.ticket is not None:
+            self._link.broker.shared_reads.stop_waiting(read.question, read)
             self._link.broker.pacer.cancel(read.ticket)
         if read.charged_bytes:
             self._link.broker.responses.sub(read.charged_bytes)
@@ -345,12 +345,3 @@ class Reads:
         """The connection is gone."""
         for read in list(self._by_key.values()):
             self.drop(read)
-
-
-def _is_plain(answered: FetchedPartition) -> bool:
-    """Records and offsets only: nothing that a split answer could not retell."""
-    return (
-        answered.error_code == ErrorCode.NONE
-        and answered.diverging is None
-        and answered.preferred_read_replica < 0
-    )

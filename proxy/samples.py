@@ -48,12 +48,15 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     for purpose in LABEL_VALUES["purpose"]:
         size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
+    yield Sample("forebay_fetch_shared_reads_total", (), counters.shared_reads)
+    yield Sample("forebay_fetch_shared_bytes_total", (), counters.shared_read_bytes)
     yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)
     yield Sample("forebay_fetch_wait_seconds", (), counters.fetch_wait_s)
     yield Sample("forebay_fetch_hit_seconds", (), counters.fetch_hit_s)
     yield Sample("forebay_fetch_upstream_seconds", (), counters.fetch_upstream_s)
     yield Sample("forebay_parked_fetches", (), counters.parked_fetches)
     yield Sample("forebay_authorization_renewals_total", (), counters.authorization_renewals)
+    yield Sample("forebay_authorization_proofs_total", (), counters.authorization_proofs)
     for outcome, batches in list(counters.produce_batches.items()):
         yield Sample("forebay_produce_batches_total", (outcome,), batches)
     yield Sample("forebay_produce_seconds", (), counters.produce_s)

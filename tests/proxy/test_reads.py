@@ -10,7 +10,9 @@ from protocol.fetch_build import FetchAnswer, build_response
 from proxy.bounds import Bound
 from proxy.counters import Counters
 from proxy.fetch_plan import Look, Looked
-from proxy.reads import KEPT_S, Reads, Stage
+from proxy.read import Stage
+from proxy.reads import KEPT_S, Reads
+from proxy.shared_reads import SharedReads
 from tests.protocol.batches import batch_v2
 from throttle.tickets import Refused, Ticket
 
@@ -24,7 +26,12 @@ class Upstream:
 
     def __init__(self):
         self.wire = None
+        self.is_connected = True
         self.sent = []
+
+    @property
+    def unanswered(self):
+        return len(self.sent)
 
     def send(self, frame, correlation_id, on_answer):
         head = header.peek_request(frame)
@@ -119,6 +126,7 @@ class Link:
         self.listener = None
         self.preferred_replicas = False
         self.authorization = SimpleNamespace(learn=lambda *args: self.learned.append(args))
+        self.broker.shared_reads = SharedReads(self.broker, 100)
         self.reads = Reads(self)
 
 
@@ -143,6 +151,10 @@ def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None):
     return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
 
 
+def find(link, wanted, isolation_level=0):
+    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", 500), isolation_level)
+
+
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
     views = (records,) if records else ()
     return FetchAnswer(
@@ -156,13 +168,13 @@ def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
     (request, _), *_ = link.upstream.sent
     assert (request.max_wait_ms, request.session_id, request.session_epoch) == (0, 0, -1)
     link.upstream.answer(answer(), throttle_time_ms=7)
-    read = link.reads.find(asked(), 0)
+    read = find(link, asked())
     assert (read.stage, read.throttle_time_ms, waiter.woken) == (Stage.ARRIVED, 7, 1)
     assert bytes(read.records(1 << 20, False)) == RECORDS
     assert link.broker.responses.in_flight_bytes == len(RECORDS)
     assert link.learned == [("t", 0, 0.0)]
     link.reads.drop(read)
-    assert link.reads.find(asked(), 0) is None
+    assert find(link, asked()) is None
     assert link.broker.responses.in_flight_bytes == 0
 
 
@@ -171,7 +183,7 @@ def test_partitions_missed_together_are_asked_together():
     assert begin(link, asked(0), asked(1), asked(2))
     assert len(link.upstream.sent) == 1
     link.upstream.answer(answer(0), answer(1), answer(2))
-    assert [link.reads.find(asked(p), 0).stage for p in range(3)] == [Stage.ARRIVED] * 3
+    assert [find(link, asked(p)).stage for p in range(3)] == [Stage.ARRIVED] * 3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +194,7 @@ def test_partitions_missed_together_are_asked_together():
 def test_another_question_drops_the_read_and_its_late_answer(other):
     link = Link()
     begin(link, asked())
-    assert link.reads.find(*other) is None
+    assert find(link, *other) is None
     link.upstream.answer(answer())
     assert len(link.reads) == 0
     assert link.broker.responses.in_flight_bytes == 0
@@ -191,14 +203,14 @@ def test_another_question_drops_the_read_and_its_late_answer(other):
 def test_another_size_is_the_same_question():
     link = Link()
     begin(link, asked(max_bytes=10))
-    assert link.reads.find(asked(max_bytes=20), 0) is not None
+    assert find(link, asked(max_bytes=20)) is not None
 
 
 def test_whole_batches_within_the_room_the_first_regardless_once():
     link = Link()
     begin(link, asked())
     link.upstream.answer(answer())
-    read = link.reads.find(asked(), 0)
+    read = find(link, asked())
     one = len(RECORDS) // 4
     assert [len(read.records(room, False)) // one for room in (0, one - 1, one, 3 * one - 1, 4 * one)] == [
         0,
@@ -222,7 +234,7 @@ def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(ki
         link.upstream.sent.pop()[1](None)
     else:
         link.upstream.answer(answer(records=b""))
-    assert link.reads.find(asked(offset=500), 0).stage is Stage.FAILED
+    assert find(link, asked(offset=500)).stage is Stage.FAILED
     assert waiter.woken == 1
 
 
@@ -230,8 +242,8 @@ def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
     link = Link()
     begin(link, asked(0), asked(1))
     link.upstream.answer(answer(0), answer(1, records=b"", high_watermark=500))
-    assert link.reads.find(asked(0), 0).stage is Stage.ARRIVED
-    assert link.reads.find(asked(1), 0) is None
+    assert find(link, asked(0)).stage is Stage.ARRIVED
+    assert find(link, asked(1)) is None
 
 
 def test_reads_of_a_connection_are_bounded_by_what_they_may_bring():
@@ -248,11 +260,11 @@ def test_a_read_that_nobody_asks_for_is_dropped_after_a_while():
     begin(link, asked(0), asked(1))
     link.upstream.answer(answer(0), answer(1))
     link.clock.now = KEPT_S
-    assert link.reads.find(asked(1), 0) is not None
+    assert find(link, asked(1)) is not None
     link.clock.now = KEPT_S + 0.1
     link.reads.drop_old(link.clock.now)
-    assert link.reads.find(asked(0), 0) is None
-    assert link.reads.find(asked(1), 0) is not None
+    assert find(link, asked(0)) is None
+    assert find(link, asked(1)) is not None
 
 
 def test_a_closed_connection_gives_everything_back():
@@ -268,10 +280,10 @@ def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
     link.broker.pacer.holds = True
     assert begin(link, asked(), waiter=waiter)
     assert link.upstream.sent == []
-    assert link.reads.find(asked(), 0).stage is Stage.DELAYED
+    assert find(link, asked()).stage is Stage.DELAYED
     link.broker.pacer.release()
     link.upstream.answer(answer())
-    assert link.reads.find(asked(), 0).stage is Stage.ARRIVED
+    assert find(link, asked()).stage is Stage.ARRIVED
     assert link.broker.pacer.finished == [len(RECORDS)]
     assert waiter.woken == 1
 
@@ -280,7 +292,7 @@ def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
     link = Link()
     link.broker.pacer.holds = True
     begin(link, asked())
-    assert link.reads.find(asked(offset=200), 0) is None
+    assert find(link, asked(offset=200)) is None
     assert len(link.broker.pacer.cancelled) == 1
 
 
@@ -297,10 +309,10 @@ def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again()
     link = Link()
     link.broker.pacer.refuses = True
     assert begin(link, asked())
-    assert link.reads.find(asked(), 0) is None
+    assert find(link, asked()) is None
     link.broker.pacer.refuses = False
     assert begin(link, asked())
-    assert link.reads.find(asked(), 0).stage is Stage.READING
+    assert find(link, asked()).stage is Stage.READING
 
 
 def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_whole():
@@ -308,7 +320,7 @@ def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_who
     link.broker.gate.refuses = True
     assert begin(link, asked(), waiter=waiter)
     assert link.upstream.sent == []
-    assert link.reads.find(asked(), 0).stage is Stage.FAILED
+    assert find(link, asked()).stage is Stage.FAILED
     assert waiter.woken == 1
     assert link.broker.pacer.finished == [0]
 

@@ -8,9 +8,10 @@ from kio.static.constants import EntityType
 
 from protocol.fetch import FetchPartition
 from proxy.fetch_plan import Look, Looked
-from proxy.reads import PATIENCE_S, Stage
+from proxy.read import Stage
+from proxy.reads import PATIENCE_S
 from tests.protocol import oracle
-from tests.proxy.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin
+from tests.proxy.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin, find
 
 TOPIC_ID = bytes(range(16))
 
@@ -82,7 +83,7 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)
-    read = link.reads.find(wanted, 0)
+    read = find(link, wanted)
     assert (read.stage, read.frame, read.answered, waiter.woken) == (Stage.FAILED, b"", None, 1)
 
 
@@ -93,9 +94,9 @@ def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
     link.clock.now = 100.0
     link.broker.pacer.release()
     link.clock.now += PATIENCE_S
-    assert link.reads.find(asked(), 0).stage is Stage.READING, "counted from the asking, not from the delay"
+    assert find(link, asked()).stage is Stage.READING, "counted from the asking, not from the delay"
     link.clock.now += 0.1
-    assert link.reads.find(asked(), 0).stage is Stage.FAILED
+    assert find(link, asked()).stage is Stage.FAILED
     link.reads.drop_asked([asked()])
     link.upstream.answer(answer())
     assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)

@@ -1,0 +1,119 @@
+"""One partition's read beside the answers of its connection: what it asks, how far it is, what it has brought.
+
+Owns the states of a read and which of its bytes fit into an answer. It must not know links, the throttle or
+who else reads. Invariant: what it asks never changes; a Fetch of another offset, epoch or isolation level has
+another read.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol import batch
+from proxy.shared_reads import build_question
+
+if TYPE_CHECKING:
+    from protocol.fetch import FetchedPartition, FetchPartition
+    from protocol.wire import Frame
+    from proxy.fetch_plan import Looked
+    from proxy.parked import ParkedFetch
+    from proxy.shared_reads import Flight
+    from throttle.tickets import Ticket
+
+Key = tuple[str | bytes, int]
+
+
+class Stage(Enum):
+    """How far a read is."""
+
+    DELAYED = "delayed"
+    """It waits in the delayed queue."""
+    READING = "reading"
+    ARRIVED = "arrived"
+    FAILED = "failed"
+    """The broker had more to say than records, or the link was lost."""
+
+
+class Asker(NamedTuple):
+    """What of the request goes into the read: everything that shapes the broker's answer."""
+
+    version: int
+    client_id: str | None
+    max_bytes: int
+    isolation_level: int
+
+
+class Read:
+    """One partition's read. `charged_bytes` are held against the process's bound until it is collected."""
+
+    __slots__ = (
+        "answered",
+        "asked",
+        "asked_at",
+        "asker",
+        "charged_bytes",
+        "flight",
+        "frame",
+        "is_shared",
+        "join_until",
+        "looked",
+        "question",
+        "sent_at",
+        "size_bytes",
+        "stage",
+        "throttle_time_ms",
+        "ticket",
+        "waiter",
+    )
+
+    def __init__(self, looked: Looked, asker: Asker, share_bytes: int, now: float) -> None:
+        self.looked = looked
+        self.asked = looked.asked
+        self.asker = asker
+        self.size_bytes = min(looked.asked.max_bytes, share_bytes)
+        self.question = build_question(looked, asker.version, asker.isolation_level)
+        self.flight: Flight | None = None
+        self.is_shared = False
+        self.join_until = float("inf")
+        self.stage = Stage.READING
+        self.sent_at = now
+        self.asked_at = now
+        self.answered: FetchedPartition | None = None
+        self.frame: Frame = b""
+        self.charged_bytes = 0
+        self.throttle_time_ms = 0
+        self.ticket: Ticket | None = None
+        self.waiter: ParkedFetch | None = None
+
+    @property
+    def key(self) -> Key:
+        """Topic as the client names it, and partition."""
+        return self.asked.topic, self.asked.partition
+
+    @property
+    def held_bytes(self) -> int:
+        """Record bytes that have arrived."""
+        return 0 if self.answered is None else self.answered.end - self.answered.start
+
+    @property
+    def delay_s(self) -> float:
+        """How long it waited until the disk could bear it."""
+        return 0.0 if self.ticket is None else self.ticket.delay_s
+
+    def answers(self, asked: FetchPartition, isolation_level: int) -> bool:
+        """Whether this is the read that `asked` wants: sizes may differ."""
+        return self.asker.isolation_level == isolation_level and self.asked[:5] == asked[:5]
+
+    def records(self, room: int, at_least_one: bool) -> memoryview:
+        """The whole batches that fit into `room`, the first one regardless if `at_least_one`."""
+        assert self.answered is not None
+        start, end = self.answered.start, self.answered.end
+        if end - start > room:
+            fits = start
+            for one in batch.scan_batches(self.frame, start, end):
+                if one.end - start > room and not (at_least_one and fits == start):
+                    break
+                fits = one.end
+            end = fits
+        return memoryview(self.frame)[start:end]
