@@ -50,7 +50,14 @@ class Faults:
 
     def start(self) -> None:
         broker_faults = (self.kill_broker, self.stall_broker, self.move_leaders, self.move_replicas)
-        link_faults = (self.kill_forebay, self.cut_front, self.cut_back, self.stall_wire, self.bounce_member)
+        link_faults = (
+            self.kill_forebay,
+            self.cut_front,
+            self.cut_back,
+            self.stall_wire,
+            self.vanish,
+            self.bounce_member,
+        )
         self._lanes = [
             self._pool.submit(self._run, self._brokers, broker_faults),
             self._pool.submit(self._run, self._links, link_faults),
@@ -139,6 +146,15 @@ class Faults:
         self._over.wait(rng.uniform(1, LONGEST_STALL_S))
         wires[node].flow()
         return f"{'front' if wires is self._sidecars.front else 'back'} of Forebay {node}"
+
+    def vanish(self, rng: random.Random) -> str:
+        """A machine is gone without FIN or RST; new connections reach the one in its place."""
+        node = rng.choice(self._sidecars.nodes)
+        wires = rng.choice((self._sidecars.front, self._sidecars.back))
+        count = wires[node].vanish()
+        self._over.wait(rng.uniform(1, LONGEST_STALL_S))
+        wires[node].find_vanished()
+        return f"{count} connections {'before' if wires is self._sidecars.front else 'behind'} Forebay {node}"
 
     def bounce_member(self, rng: random.Random) -> str:
         member = rng.choice(self._members)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MINUTES = 1.25
 LEAST_KINDS = 5
-"""Of the nine kinds of faults: a slow machine does not come to all of them."""
+"""Of the ten kinds of faults: a slow machine does not come to all of them."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 

@@ -100,6 +100,26 @@ def test_a_stalled_wire_holds_back_and_loses_nothing(wire: Wire, server: socket.
     assert take(ends.far, 1) == b"x"
 
 
+def test_who_has_vanished_says_nothing_until_it_is_found(wire: Wire, server: socket.socket) -> None:
+    ends = Ends(wire, server)
+    ends.near.sendall(b"x")
+    assert take(ends.far, 1) == b"x"
+    assert wire.vanish() == 1
+    ends.near.sendall(b"y")
+    ends.near.close()
+    ends.far.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        ends.far.recv(1)
+    again = Ends(wire, server)
+    again.near.sendall(b"z")
+    assert take(again.far, 1) == b"z", "new ones pass"
+    wire.find_vanished()
+    ends.far.settimeout(TIMEOUT_S)
+    assert take(ends.far, 1) == b"", "it has ended"
+    again.near.sendall(b"z")
+    assert take(again.far, 1) == b"z"
+
+
 def test_who_cannot_be_connected_is_closed_and_the_next_one_served(server: socket.socket) -> None:
     with socket.create_server((HOST, 0)) as gone:
         address = gone.getsockname()

@@ -2,8 +2,9 @@
 
 Owns its listening socket and two threads for each connection. Must not know Kafka. Invariants: bytes pass
 unchanged and in order until a cut; a cut comes after a number of bytes, so in the middle of a frame as often
-as not, and ends both sides; who cannot be connected to its target is closed; nothing a peer does ends the
-accepting.
+as not, and ends both sides; who has vanished says nothing more, not even that it has closed, until it is found
+(`find_vanished`: both ends are reset); who cannot be connected to its target is closed; nothing a peer does ends
+the accepting.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Line:
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.ends = (near, far)
         self.left_bytes: int | None = None
+        self.vanished = False
+        self.found = threading.Event()
 
     def end(self, *, reset: bool = False) -> None:
         """Close both ways: in order, or with a reset."""
@@ -65,6 +68,19 @@ class Wire:
             line.left_bytes = after_bytes
         return len(lines)
 
+    def vanish(self) -> int:
+        """Every connection is lost without a word: what is sent goes nowhere, and no end is seen; how many."""
+        lines = list(self._lines)
+        for line in lines:
+            line.vanished = True
+        return len(lines)
+
+    def find_vanished(self) -> None:
+        """Reset what has vanished, as a machine does that has come back and knows of no connection."""
+        for line in [line for line in self._lines if line.vanished]:
+            line.found.set()
+            line.end(reset=True)
+
     def stall(self) -> None:
         """Pass nothing on until `flow`."""
         self._flowing.clear()
@@ -94,6 +110,8 @@ class Wire:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
                 self._flowing.wait(LONGEST_STALL_S)
+                if line.vanished:
+                    continue
                 left = line.left_bytes
                 if left is not None and left <= len(chunk):
                     sink.sendall(chunk[:left])
@@ -103,6 +121,8 @@ class Wire:
                 if left is not None:
                     line.left_bytes = left - len(chunk)
                 sink.sendall(chunk)
+        if line.vanished:
+            line.found.wait(LONGEST_STALL_S)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
         self._leave(line, source)
@@ -128,4 +148,5 @@ class Wire:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for line in list(self._lines):
+            line.found.set()
             line.end()
