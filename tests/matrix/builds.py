@@ -100,6 +100,18 @@ def build_python(module: str) -> Program:
     return Program([sys.executable, "-m", f"tests.matrix.programs.{module}"], {})
 
 
+def build_codecs(module: str) -> Program:
+    """A programme in Python whose library takes its codecs from packages that it does not require itself."""
+    pins = HERE / "programs" / "codecs.txt"
+
+    def make(folder: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:"]
+        run_tool([*pip, "--target", folder, "-r", pins], ROOT)
+
+    folder = cached(f"codecs-py{sys.version_info.major}{sys.version_info.minor}", [pins], make)
+    return build_python(module)._replace(environment={"PYTHONPATH": str(folder)})
+
+
 def cached(name: str, pins: Sequence[Path], make: Callable[[Path], None]) -> Path:
     """A folder of the user's cache, made once for these pins; it appears by one rename."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in pins)).hexdigest()[:12]

@@ -16,6 +16,7 @@ from tests.broker.jars import KAFKA_3, KAFKA_4
 from tests.matrix.builds import (
     HERE,
     Program,
+    build_codecs,
     build_go,
     build_java,
     build_librdkafka,
@@ -73,4 +74,8 @@ CLIENTS = (
     java("2.8.2", "clients-2.8.2"),
     java(KAFKA_3),
     java(KAFKA_4),
+    Client("librdkafka 1.9", "1.9.2", lambda _folder: build_librdkafka()),
+    python("librdkafka", "confluent", "confluent-kafka"),
+    Client("aiokafka", installed("aiokafka"), lambda _folder: build_codecs("aio")),
+    Client("kafka-python", installed("kafka-python"), lambda _folder: build_codecs("kpython")),
 )

@@ -86,7 +86,15 @@ def judge_step(
         return Cell(BROKEN, wrong)
     if limit is not None:
         return Cell(BROKEN, f"works, though it is said that it cannot: {limit.reason}")
-    return Cell(EQUAL)
+    return Cell(EQUAL, "; ".join(scan_lacks(direct["seen"])))
+
+
+def scan_lacks(seen: Any) -> list[str]:
+    """The parts of a step that the client says it has not: texts that begin with "no: ", anywhere in what it saw."""
+    if isinstance(seen, str):
+        return [seen.removeprefix("no: ")] if seen.startswith("no: ") else []
+    parts = seen.values() if isinstance(seen, dict) else seen if isinstance(seen, list) else ()
+    return [lack for part in parts for lack in scan_lacks(part)]
 
 
 def compare(

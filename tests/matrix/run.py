@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 RUN_TIMEOUT_S = 300.0
 LEAST_SHARE = 0.5
 """Of the tail reads' bytes from memory: a producer's first batches and the first read come from the broker."""
-BOTH_PROTOCOLS = {
+OVERRIDES = {
+    "log.retention.ms": -1,  # the programme's records bear old timestamps
     "group.coordinator.rebalance.protocols": "classic,consumer",
     "group.consumer.heartbeat.interval.ms": 500,
     "group.consumer.min.heartbeat.interval.ms": 500,
@@ -129,7 +130,7 @@ def run_broker(
     version: str, clients: Sequence[Client], only: Sequence[str], say: Callable[[str], None]
 ) -> list[Outcome]:
     """All clients on one broker. `only`: steps, or none for all that a client has."""
-    cluster = {"version": version, "overrides": BOTH_PROTOCOLS}
+    cluster = {"version": version, "overrides": OVERRIDES}
     ran: list[Ran] = []
     outcomes: list[Outcome] = []
     with (

@@ -22,7 +22,7 @@ HEAD = """# Clients
 
 What `make matrix` found; it writes this page. Each client runs one programme twice, directly and through Forebay, and
 what it saw is compared record by record (offsets, keys, values, headers, timestamps), with errors and committed
-offsets. `=` means equal results; *no* that the client cannot do it, on either way, for the reason in the note.
+offsets. `=` means equal results (a note says which part of a step the client has not); *no* that the client cannot do it, on either way, for the reason in the note.
 """
 STEPS_HEAD = "## What the columns say\n\n"
 TAIL_NOTE = """
@@ -60,7 +60,7 @@ def build_row(outcome: Outcome, columns: Sequence[str], notes: Notes) -> str:
         if cell is None:
             cells.append("")
         elif cell.verdict == EQUAL:
-            cells.append("=")
+            cells.append(f"= {notes.refer(cell.note)}" if cell.note else "=")
         else:
             shown = "no" if cell.verdict == NO else f"**{cell.verdict}**"
             cells.append(f"{shown} {notes.refer(cell.note)}")

@@ -18,6 +18,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -84,6 +85,17 @@ final class Clients {
             }
         }
         return found;
+    }
+
+    /** The value read back; a broker hears of a change from its controller. */
+    String waitConfig(AdminClient admin, ConfigResource resource, String name, String wanted) throws Exception {
+        long deadline = System.currentTimeMillis() + Records.PATIENCE_MS;
+        String value = null;
+        while (!wanted.equals(value) && System.currentTimeMillis() < deadline) {
+            value = admin.describeConfigs(Collections.singletonList(resource)).all().get().get(resource)
+                .get(name).value();
+        }
+        return value;
     }
 
     boolean waitGone(AdminClient admin, String topic) throws Exception {

@@ -232,8 +232,7 @@ public final class Matrix {
             seen.put("more partitions", clients.waitPartitions(admin, name, 3));
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, name);
             Calls.alterConfig(admin, resource, "retention.ms", "7200000");
-            var described = admin.describeConfigs(Collections.singletonList(resource)).all().get().get(resource);
-            seen.put("config", described.get("retention.ms").value());
+            seen.put("config", clients.waitConfig(admin, resource, "retention.ms", "7200000"));
             Records.send(producer, place, 0, 6);
             var low = admin.deleteRecords(Collections.singletonMap(place, RecordsToDelete.beforeOffset(4)));
             seen.put("low watermark", low.lowWatermarks().get(place).get().lowWatermark());

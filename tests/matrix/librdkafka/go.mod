@@ -1,0 +1,5 @@
+module librdkafka
+
+go 1.21
+
+require github.com/confluentinc/confluent-kafka-go v1.9.2
