@@ -175,6 +175,23 @@ def test_history_is_read_over_the_second_link(laned: Laned, name: str, mechanism
     assert laned.count("lanes_lost") == lost
 
 
+def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> None:
+    """Its first Fetch is not read by the client listener's threads: only what stands at the tail goes there."""
+    topic = make_history(laned)
+    through = laned.bootstraps["OPEN"]
+    with RawClient(through, "known") as client:
+        open_reader(client, topic).read_to(100)  # from now on Forebay follows it
+    proofs, asked = laned.count("authorization_proofs"), laned.count("lane_requests")
+    with RawClient(through, "new") as client:
+        history = RawReader(client, topic)
+        history.max_bytes = BITE_BYTES
+        history.read_past_errors()
+        assert history.offset > 0
+        assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)[: len(history.raw)]) == ""
+    assert laned.count("authorization_proofs") == proofs + 1
+    assert laned.count("lane_requests") == asked + 1
+
+
 def test_scram_stays_on_the_first_link(laned: Laned) -> None:
     topic = make_history(laned)
     asked, opened = laned.count("lane_requests"), laned.wires["SASL"].accepted
