@@ -8,13 +8,15 @@ beyond the bytes. Invariants:
 * the transport holds at most one piece; everything else waits here, where memory of the arena can still be
   copied out.
 * after `close` or a lost connection every waiting `on_sent` runs once with False.
+* what is small arrives as bytes that nobody copies; the rest of a large frame straight in its own buffer
+  (docs/decisions/0008).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from protocol.errors import BadFrame
 from protocol.framing import EAGER_BYTES, Framer
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     Sendable = bytes | bytearray | memoryview
 
 PIECE_BYTES = 1 << 20
-BLIND_READ_BYTES = 1 << 16
 LINGER_S = 10.0
 """How long a peer that does not read may hold up a close."""
 
@@ -65,7 +66,40 @@ class Outgoing:
         return piece
 
 
-class Wire(asyncio.BufferedProtocol):
+class LargeFrame(asyncio.BufferedProtocol):
+    """Stands in for a wire on its transport while a large frame arrives."""
+
+    __slots__ = ("_wire",)
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._wire.framer.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` more have arrived."""
+        self._wire.large_received(nbytes)
+
+    def eof_received(self) -> bool:
+        """The wire's."""
+        return self._wire.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The wire's."""
+        self._wire.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The wire's."""
+        self._wire.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The wire's."""
+        self._wire.resume_writing()
+
+
+class Wire(asyncio.Protocol):
     """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None),
     on_bad(BadFrame), on_eof().
     """
@@ -79,7 +113,7 @@ class Wire(asyncio.BufferedProtocol):
         on_eof: Callable[[], bool] | None = None,
         eager_bytes: int = EAGER_BYTES,
     ) -> None:
-        self._framer = Framer(max_frame_bytes, eager_bytes=eager_bytes)
+        self.framer = Framer(max_frame_bytes, eager_bytes=eager_bytes)
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._on_bad = on_bad
@@ -93,7 +127,6 @@ class Wire(asyncio.BufferedProtocol):
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
         self._blind: Callable[[bytes], None] | None = None
-        self._blind_buffer = bytearray(0)
         self.on_drained: Callable[[], None] | None = None
         self.on_made: Callable[[], None] | None = None
         self.peer = ""
@@ -117,23 +150,32 @@ class Wire(asyncio.BufferedProtocol):
             self.on_made()
         self._feed()
 
-    def get_buffer(self, sizehint: int) -> Any:
-        """Where the next bytes go."""
-        return self._blind_buffer if self._blind else self._framer.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` more have arrived: hand on the frames they complete."""
+    def data_received(self, data: bytes) -> None:
+        """More has arrived: hand on the frames it completes."""
         if self._blind:
-            self._blind(bytes(self._blind_buffer[:nbytes]))
+            self._blind(data)
             return
         try:
-            frames = self._framer.received(nbytes)
+            frames = self.framer.received(data)
         except BadFrame as error:
             self._on_bad(error)
             return
+        if self.framer.in_large and self._transport is not None:
+            self._transport.set_protocol(LargeFrame(self))
         for frame in frames:
             if self._closed or self._closing:
                 return
+            self.frames += 1
+            self._on_frame(frame)
+
+    def large_received(self, nbytes: int) -> None:
+        """`nbytes` more of a large frame have arrived: hand it on if they complete it."""
+        frame = self.framer.received_large(nbytes)
+        if frame is None:
+            return
+        if self._transport is not None:
+            self._transport.set_protocol(self)
+        if not (self._closed or self._closing):
             self.frames += 1
             self._on_frame(frame)
 
@@ -174,7 +216,7 @@ class Wire(asyncio.BufferedProtocol):
     @property
     def pending_frame_bytes(self) -> int:
         """Bytes of a frame that has begun and not ended."""
-        return 0 if self._blind else self._framer.pending_bytes
+        return 0 if self._blind else self.framer.pending_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -184,18 +226,35 @@ class Wire(asyncio.BufferedProtocol):
     def send(
         self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None = None
     ) -> Outgoing | None:
-        """Send `buffers` after all that was given before. None when the socket is closed (on_sent(False) has
-        run).
-        """
+        """Send `buffers` after all that was given before. None when nothing of it waits here: `on_sent` has run."""
         if self._closed or self._closing:
             if on_sent:
                 on_sent(False)
             return None
-        outgoing = Outgoing(buffers, on_sent)
-        self._outbox.append(outgoing)
-        self._outbox_bytes += outgoing.size_bytes
-        self._feed()
-        return outgoing
+        if self._outbox or self._transport is None or len(buffers) != 1 or len(buffers[0]) > PIECE_BYTES:
+            outgoing = Outgoing(buffers, on_sent)
+            self._outbox.append(outgoing)
+            self._outbox_bytes += outgoing.size_bytes
+            self._feed()
+            return outgoing
+        return self._send_at_once(buffers[0], on_sent)
+
+    def _send_at_once(self, piece: Sendable, on_sent: Callable[[bool], None] | None) -> Outgoing | None:
+        """One piece that nothing is before: it needs no place in the line unless the kernel does not take it all."""
+        assert self._transport is not None
+        self._transport.write(piece)
+        if self._write_paused:
+            outgoing = Outgoing((), on_sent)
+            outgoing.size_bytes = len(piece)
+            outgoing.in_transport = True
+            self._outbox.append(outgoing)
+            self._outbox_bytes += outgoing.size_bytes
+            return outgoing
+        if on_sent:
+            on_sent(True)
+        if self.on_drained and not (self._outbox or self._closing):
+            self.on_drained()
+        return None
 
     def _feed(self) -> None:
         while self._outbox and not self._write_paused and self._transport is not None:
@@ -236,11 +295,9 @@ class Wire(asyncio.BufferedProtocol):
 
     def release_reading(self, why: object) -> None:
         """`why` no longer stands against reading."""
-        if (
-            self._read_holds.pop(id(why), None) is not None
-            and not self._read_holds
-            and self._transport is not None
-        ):
+        if not self._read_holds or self._read_holds.pop(id(why), None) is None:
+            return
+        if not self._read_holds and self._transport is not None:
             self._transport.resume_reading()
 
     @property
@@ -250,7 +307,6 @@ class Wire(asyncio.BufferedProtocol):
 
     def go_blind(self, sink: Callable[[bytes], None]) -> None:
         """From here on hand raw bytes to `sink`: the peer speaks something unframed (SaslHandshake v0)."""
-        self._blind_buffer = bytearray(BLIND_READ_BYTES)
         self._blind = sink
 
     def close_when_sent(self) -> None:

@@ -82,8 +82,7 @@ class PlayedDial:
 
 def feed(wire: Wire, frame: bytes) -> None:
     """As the event loop does when a frame has arrived."""
-    wire.get_buffer(-1)[: len(frame)] = frame
-    wire.buffer_updated(len(frame))
+    wire.data_received(frame)
 
 
 def build_acknowledgement(offset: int) -> bytes:

@@ -137,16 +137,21 @@ def read_or_explain(read: Callable[[bytes, int], None], golden: GoldenFrame, fra
 
 def fed(stream: bytes, sizes: Callable[[], int]) -> tuple[list[bytes], bool]:
     """The frames that come of it, and whether it ended badly."""
-    framer = Framer(MOST_BYTES, scratch_bytes=256, eager_bytes=300)
+    framer = Framer(MOST_BYTES, small_bytes=256, eager_bytes=300)
     frames: list[bytes] = []
     at = 0
     while at < len(stream):
-        buffer = framer.get_buffer()
-        size = min(len(buffer), len(stream) - at, sizes())
-        buffer[:size] = stream[at : at + size]
+        buffer = framer.get_buffer() if framer.in_large else None
+        size = min(len(stream) - at, sizes() if buffer is None else min(len(buffer), sizes()))
+        chunk = stream[at : at + size]
         at += size
+        if buffer is not None:
+            buffer[:size] = chunk
+            large = framer.received_large(size)
+            frames += [] if large is None else [bytes(large)]
+            continue
         try:
-            frames += map(bytes, framer.received(size))
+            frames += framer.received(chunk)
         except BadFrame:
             return frames, True
     return frames, False

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BadFrame
-from protocol.framing import EAGER_BYTES, SCRATCH_BYTES, Framer
+from protocol.framing import EAGER_BYTES, SMALL_BYTES, Framer
 
 MAX_BYTES = 400
-SCRATCH = 32
+SMALL = 32
 
 
 def frame_of(content):
@@ -24,19 +24,22 @@ def fed(framer, stream, cuts):
         if len(cuts) > 1:
             cuts.pop(0)
         while piece:
-            buffer = framer.get_buffer(-1)
+            if not framer.in_large:
+                frames += framer.received(bytes(piece))
+                break
+            buffer = framer.get_buffer()
             assert len(buffer) > 0
             size = min(len(buffer), len(piece))
             buffer[:size] = piece[:size]
             piece = piece[size:]
-            frames += framer.received(size)
+            frames += filter(None, [framer.received_large(size)])
     return frames
 
 
 frames_lists = st.lists(
     st.one_of(
         st.binary(max_size=10),
-        st.integers(SCRATCH - 6, SCRATCH + 2).map(bytes),
+        st.integers(SMALL - 6, SMALL + 2).map(bytes),
         st.integers(100, MAX_BYTES).map(lambda n: bytes(range(200))[: n // 2] * 2),
     ),
     max_size=6,
@@ -50,7 +53,7 @@ def test_whole_byte_by_byte_and_randomly_cut_streams_give_the_same_frames(conten
     stream = b"".join(expected)
 
     for sizes in ([len(stream) or 1], [1], cuts):
-        framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH, eager_bytes=eager)
+        framer = Framer(MAX_BYTES, small_bytes=SMALL, eager_bytes=eager)
         assert fed(framer, stream, sizes) == expected
         assert framer.pending_bytes == 0
 
@@ -62,7 +65,7 @@ def test_whole_byte_by_byte_and_randomly_cut_streams_give_the_same_frames(conten
 def test_pending_bytes_are_those_of_the_unfinished_frame(content, taken, cuts):
     start = frame_of(content)[:taken]
     whole = frame_of(b"before")
-    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
 
     frames = fed(framer, whole + start, cuts)
 
@@ -76,7 +79,7 @@ def test_pending_bytes_are_those_of_the_unfinished_frame(content, taken, cuts):
 
 @pytest.mark.parametrize("length", [0, 1, MAX_BYTES])
 def test_lengths_up_to_the_limit_are_received(length):
-    assert fed(Framer(MAX_BYTES, scratch_bytes=SCRATCH), frame_of(bytes(length)), [7]) == [
+    assert fed(Framer(MAX_BYTES, small_bytes=SMALL), frame_of(bytes(length)), [7]) == [
         frame_of(bytes(length))
     ]
 
@@ -84,7 +87,7 @@ def test_lengths_up_to_the_limit_are_received(length):
 @pytest.mark.parametrize("length", [-1, MAX_BYTES + 1, 2**31 - 1, -(2**31)])
 def test_lengths_beyond_the_limit_are_refused_at_the_fourth_byte(length):
     prefix = length.to_bytes(4, "big", signed=True)
-    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
 
     assert fed(framer, prefix[:3], [1]) == []
     with pytest.raises(BadFrame, match="a frame of"):
@@ -97,19 +100,32 @@ def test_a_frame_that_is_announced_and_not_sent_takes_little_memory():
     fed(framer, (100 * 1024 * 1024).to_bytes(4, "big") + b"x", [5])
 
     assert framer.held_bytes == EAGER_BYTES
-    fed(framer, bytes(EAGER_BYTES), [SCRATCH_BYTES])
+    fed(framer, bytes(EAGER_BYTES), [SMALL_BYTES])
     assert framer.held_bytes == 2 * EAGER_BYTES
 
 
-def test_a_frame_that_fills_the_scratch_buffer_is_cut_from_it_and_one_byte_more_is_not():
-    for size, kind in ((SCRATCH, bytes), (SCRATCH + 1, bytearray)):
-        for cut in (size, 5):
-            (frame,) = fed(Framer(MAX_BYTES, scratch_bytes=SCRATCH), frame_of(bytes(size - 4)), [cut])
-            assert type(frame) is kind
+@pytest.mark.parametrize(("size", "is_large"), [(SMALL, False), (SMALL + 1, True)])
+def test_an_incomplete_frame_larger_than_a_small_one_gets_a_buffer_of_its_own(size, is_large):
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
+    frame = frame_of(bytes(size - 4))
+
+    assert framer.received(frame[:5]) == []
+    assert framer.in_large is is_large
+    assert framer.held_bytes == (size if is_large else 5)
+    assert fed(framer, frame[5:], [7]) == [frame]
+    assert not framer.in_large
+
+
+def test_a_chunk_that_is_one_frame_is_not_copied():
+    chunk = frame_of(b"whole")
+
+    (frame,) = Framer(MAX_BYTES).received(chunk)
+
+    assert frame is chunk
 
 
 def test_frames_are_not_changed_by_what_is_received_later():
-    framer = Framer(MAX_BYTES, scratch_bytes=SCRATCH)
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
     kept = fed(framer, frame_of(b"a" * 10) + frame_of(b"b" * 100), [1])
 
     fed(framer, frame_of(b"c" * 10) + frame_of(b"d" * 100), [1])
@@ -118,15 +134,10 @@ def test_frames_are_not_changed_by_what_is_received_later():
 
 
 def test_a_connection_between_frames_holds_no_memory():
-    framer, other = Framer(1000), Framer(1000)
-    assert framer.held_bytes == 0
-    view = framer.get_buffer()
-    view[:6] = b"\0\0\0\4ab"
-    assert framer.received(6) == []
-    assert framer.held_bytes == SCRATCH_BYTES
-    theirs = other.get_buffer()  # another buffer: the first is in use
-    theirs[:5] = b"\0\0\0\1z"
-    assert other.received(5) == [b"\0\0\0\1z"]
-    framer.get_buffer()[:2] = b"cd"
-    assert framer.received(2) == [b"\0\0\0\4abcd"]
-    assert framer.held_bytes == other.held_bytes == 0
+    framer = Framer(1000, small_bytes=SMALL)
+    for content in (b"abcd", bytes(100)):
+        frame = frame_of(content)
+        assert framer.received(frame[:6]) == []
+        assert framer.held_bytes > 0
+        assert fed(framer, frame[6:], [50]) == [frame]
+        assert framer.held_bytes == framer.pending_bytes == 0

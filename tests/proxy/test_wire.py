@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol.framing import Framer
 from proxy import wire as wire_module
 from proxy.wire import PIECE_BYTES, Outgoing, Wire
 from tests.proxy.turning import until
@@ -35,6 +36,9 @@ class PlayedTransport:
         """The kernel takes all; the next piece may fill it again."""
         self.protocol.resume_writing()
 
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
     def pause_reading(self):
         self.calls.append("pause")
 
@@ -63,8 +67,17 @@ class Listening:
         return self.wire.send(buffers, lambda whole: self.sent.append((name, whole)))
 
     def receive(self, data):
-        self.wire.get_buffer(-1)[: len(data)] = data
-        self.wire.buffer_updated(len(data))
+        """As an event loop does: while a buffered protocol stands in, into its buffer."""
+        while data:
+            protocol = self.transport.protocol
+            if protocol is self.wire:
+                self.wire.data_received(data)
+                return
+            buffer = protocol.get_buffer(-1)
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            protocol.buffer_updated(size)
+            data = data[size:]
 
 
 def frame(body):
@@ -297,3 +310,30 @@ def test_the_owner_decides_whether_a_half_stays_open(answer, stays):
     played.wire.abort()
     assert played.wire.eof_received() is False
     assert Listening().wire.eof_received() is False
+
+
+def test_the_rest_of_a_large_frame_is_received_into_its_own_buffer():
+    played = Listening()
+    played.wire.framer = Framer(1000, small_bytes=20)
+    large = frame(bytes(range(200)))
+    played.receive(frame(b"one") + large[:30])
+    stand_in = played.transport.protocol
+    assert stand_in is not played.wire
+    assert played.wire.pending_frame_bytes == 30
+    played.receive(large[30:] + frame(b"two"))
+    assert played.frames == [frame(b"one"), large, frame(b"two")]
+    assert played.transport.protocol is played.wire
+
+
+def test_while_a_large_frame_arrives_the_socket_is_still_the_wires():
+    played = Listening(on_eof=lambda: True)
+    played.wire.framer = Framer(1000, small_bytes=20)
+    played.receive(frame(bytes(200))[:30])
+    played.transport.full = True
+    played.send("a", b"123")
+    assert played.sent == []
+    played.transport.drain()
+    assert played.sent == [("a", True)]
+    assert played.transport.protocol.eof_received()
+    played.transport.protocol.connection_lost(None)
+    assert played.closed == [None]
