@@ -114,21 +114,31 @@ class Pacer:
         size_bytes: int,
         go: Callable[[], None],
     ) -> Ticket | Refused:
-        """A miss of about `size_bytes`. Granted already, or `go` is called when it is; Refused at a bound."""
+        """A miss of about `size_bytes`. Granted already, or `go` is called when it is; Refused at a bound.
+
+        What is not history never comes before the throttle, which counts what it cannot hold back.
+        """
         now = self._broker.now()
         asked = looked.asked
         key = TicketKey(connection, (asked.topic, asked.partition), asked.fetch_offset)
+        if not self._may_wait(looked):
+            return Ticket.build_free(key, client_id or "", size_bytes, now)
         ticket = self._throttle.submit(key, client_id or "", self._disk_of(looked), size_bytes, now)
         if isinstance(ticket, Ticket) and not ticket.granted:
             self._going[ticket] = go
             self._schedule(now)
         return ticket
 
+    def _may_wait(self, looked: Looked) -> bool:
+        """Whether it is history that can be answered empty meanwhile."""
+        partition = looked.partition
+        if not looked.lagging or not looked.nameable or partition is None:
+            return False
+        return partition.truth.high_watermark - looked.asked.fetch_offset >= self._config.lag_threshold
+
     def _disk_of(self, looked: Looked) -> str | None:
         partition = looked.partition
-        if not looked.lagging or not looked.nameable or partition is None or not partition.topic.name:
-            return None
-        if partition.truth.high_watermark - looked.asked.fetch_offset < self._config.lag_threshold:
+        if partition is None or not partition.topic.name:
             return None
         return self.disks.disk_of(partition.topic.name, partition.index)
 

@@ -120,7 +120,7 @@ class DelayedQueue:
         lane = self._lanes.get(disk) if disk is not None else None
         if lane is None or not lane.known:
             self._ungated += 1
-            return Ticket(key, client_id, None, size_bytes, now_s, granted_s=now_s)
+            return Ticket.build_free(key, client_id, size_bytes, now_s)
         bound = self._reached_bound(lane.counts, size_bytes)
         if bound is not None:
             return Refused(bound)

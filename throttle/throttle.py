@@ -47,7 +47,7 @@ class DiskStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleStatistics:
-    """`ungated`: misses that were granted at once because their disk is not known."""
+    """`ungated`: misses that were granted at once because their disk is not known, or is not sampled."""
 
     disks: dict[str, DiskStatistics]
     waiting_requests: int

@@ -49,7 +49,7 @@ class QueueRule:
 class Ticket:
     """A miss that waits, or was granted: `granted`, then `delay_s`. `overdue`: because it had waited too long.
 
-    `disk` is the one that it waits for; None if it is of no known disk, and was granted at once.
+    `disk` is the one that it waits for; None if it waits for none, and was granted at once.
     """
 
     key: TicketKey
@@ -61,6 +61,11 @@ class Ticket:
     overdue: bool = False
     cancelled: bool = False
     finished: bool = False
+
+    @classmethod
+    def build_free(cls, key: TicketKey, client_id: str, size_bytes: int, now_s: float) -> Ticket:
+        """One that waits for no disk: it was granted as it came."""
+        return cls(key, client_id, None, size_bytes, now_s, granted_s=now_s)
 
     @property
     def granted(self) -> bool:

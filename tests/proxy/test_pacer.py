@@ -192,19 +192,44 @@ def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machin
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "ungated"),
     [
-        {"reason": "hole"},
-        {"reason": "transaction"},
-        {"limit": -1},
-        {"name": ""},
+        ({"reason": "hole"}, 0),
+        ({"reason": "transaction"}, 0),
+        ({"limit": -1}, 0),
+        ({"name": ""}, 1),
     ],
     ids=["hole", "transaction", "not-nameable", "by-id-alone"],
 )
-def test_only_history_that_can_be_named_is_of_any_disk(machine, other):
+def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
     machine.saturate()
-    assert machine.submit(5, size_bytes=64 * MIB, **other).granted
+    ticket = machine.submit(5, size_bytes=64 * MIB, **other)
+    assert ticket.granted
     assert not machine.submit(6, size_bytes=64 * MIB).granted
+    assert machine.pacer.statistics().ungated == ungated, "history whose disk is not known, and no other"
+    granted = machine.disk.queue.granted
+    machine.pacer.done(ticket, MIB)
+    machine.pacer.cancel(ticket)
+    assert (machine.disk.queue.granted, machine.disk.queue.done_bytes) == (granted, 0)
+
+
+def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, monkeypatch):
+    disks = (Disk(device="sdx", broker_directory="/a"), Disk(device="sdy", broker_directory="/b"))
+    machine = Machine(tmp_path, monkeypatch, disks=disks, lag_threshold=100)
+    for reason in ("cold", "evicted"):
+        assert machine.submit(900, reason=reason).granted
+    assert machine.pacer.statistics().ungated == 2
+    assert machine.submit(901).granted
+    assert machine.pacer.statistics().ungated == 2, "behind by less than the threshold"
+
+
+def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
+    machine.run(1)
+    assert machine.submit(1).granted
+    assert machine.pacer.statistics().ungated == 0
+    machine.loop.run(1, lambda: machine.path.write_text(""))
+    assert machine.submit(2).granted
+    assert machine.pacer.statistics().ungated == 1
 
 
 def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
@@ -230,13 +255,20 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights)
     machine.pacer.start()
     machine.saturate(plug_bytes=MIB)
-    for offset in range(1, 100):
-        for client in ("heavy", "light"):
-            looked = missed(offset)
-            machine.pacer.submit(
-                client, client, looked, MIB // 2, lambda one=client: machine.went.append((one, 0))
-            )
-    machine.run(15)
+    tickets = [
+        machine.pacer.submit(
+            client, client, missed(offset), MIB // 2, lambda one=client: machine.went.append((one, 0))
+        )
+        for offset in range(1, 100)
+        for client in ("heavy", "light")
+    ]
+
+    def answer():
+        machine.move()
+        for ticket in tickets:
+            machine.pacer.done(ticket, MIB // 2)
+
+    machine.loop.run(15, answer)
     heavy, light = (sum(one == client for one, _ in machine.went) for client in ("heavy", "light"))
     assert light > 5
     assert 2.2 < heavy / light < 4

@@ -141,6 +141,16 @@ def test_unknown_disks_never_delay() -> None:
     assert queue.statistics().ungated == 2
 
 
+def test_a_free_ticket_is_of_no_disk_and_not_counted() -> None:
+    queue = busy_queue(rate=1.0)
+    ticket = Ticket.build_free(key(1), "a", 99 * MIB, 5.0)
+    assert (ticket.granted, ticket.disk, ticket.delay_s) == (True, None, 0.0)
+    assert not queue.cancel(ticket)
+    queue.done(ticket, 7)
+    found = queue.statistics()
+    assert (found.ungated, found.by_disk["sda"].done_bytes, ticket.finished) == (0, 0, True)
+
+
 def test_dropped_disk_lets_go() -> None:
     queue = busy_queue(rate=1.0)
     ticket = submit(queue, 1)
