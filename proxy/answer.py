@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blockcache.arena import Hit
+    from protocol.fetch import FetchedPartition
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
     from proxy.read import Read
@@ -60,13 +61,19 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
         if looked.look not in HARD:
             answers.append(_from_memory(record, looked, budget))
             verdicts.append(("hit", ""))
-        elif read is not None and read.stage is Stage.ARRIVED and (budget.room > 0 or not budget.began):
+        elif read is not None and _is_due(read, budget):
             answers.append(_from_read(read, looked, budget))
             if read.is_shared:
                 link.broker.counters.shared_read_bytes += answers[-1].records_bytes
             verdicts.append((looked.look.value, looked.reason))
             taken.append(read)
             delays_s[-1] = read.delay_s
+        elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
+            answers.append(_retell(read.said, looked))
+            verdicts.append((looked.look.value, looked.reason))
+        elif read is not None and read.answered is not None:
+            answers.append(_retell(read.answered, looked))
+            verdicts.append(PENDING)
         else:
             answers.append(_empty(record, looked))
             verdicts.append(PENDING)
@@ -175,20 +182,34 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
 def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
     answered, asked = read.answered, looked.asked
     assert answered is not None
+    told = _retell(answered, looked)
+    if read.has_error:
+        return told
     records = read.records(min(asked.max_bytes, budget.room), not budget.began)
-    if len(records):
-        budget.take(len(records))
+    if not len(records):
+        return told
+    budget.take(len(records))
+    return told._replace(records=(records,), records_bytes=len(records))
+
+
+def _retell(answered: FetchedPartition, looked: Looked) -> FetchAnswer:
+    """What the broker has said of the partition, but for its records."""
     return FetchAnswer(
-        asked.topic,
-        asked.partition,
-        ErrorCode.NONE,
+        looked.asked.topic,
+        looked.asked.partition,
+        answered.error_code,
         answered.high_watermark,
         answered.last_stable_offset,
         answered.log_start_offset,
         answered.aborted,
-        (records,) if len(records) else (),
-        len(records),
+        (),
+        0,
     )
+
+
+def _is_due(read: Read, budget: _Budget) -> bool:
+    """Whether what the broker has answered is told now: an error always, records where there is room."""
+    return read.stage is Stage.ARRIVED and (read.has_error or budget.room > 0 or not budget.began)
 
 
 def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:

@@ -53,7 +53,8 @@ class Seen(NamedTuple):
     @property
     def must_arrive(self) -> bool:
         """Whether nothing can be said of it before the broker has."""
-        return self.looked.look in HARD and not self.looked.nameable and not self.has_arrived
+        has_said = self.read is not None and self.read.said is not None
+        return self.looked.look in HARD and not (self.looked.nameable or self.has_arrived or has_said)
 
 
 class ParkedFetch:
@@ -158,15 +159,18 @@ class ParkedFetch:
             if len(reads):
                 reads.drop_asked([looked.asked for looked in looks])
             return [Seen(looked, None) for looked in looks] if looks else None
-        if self.record.request.rack_id or any(looked.look is Look.PASS for looked in missed):
+        if self.record.request.rack_id:
             return None
         isolation_level = self.record.request.isolation_level
         found = {id(one): reads.find(one, isolation_level) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
+        said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
         absent = [one for one in missed if found[id(one)] is None]
-        if len(absent) == len(looks) and not self._goes_apart(absent):
+        if len(absent) + len(said) == len(looks) and not self._goes_apart(missed):
             return None
+        for one_said in said:
+            reads.ask_again(one_said)
         if absent and not reads.begin(self.record, absent, self):
             return None
         for one in absent:
@@ -181,15 +185,16 @@ class ParkedFetch:
         wait for its disk or has a link of its own, or another consumer is reading the same.
         """
         link, request = self.record.link, self.record.request
-        if not all(one.nameable for one in missed):
+        named = [one for one in missed if one.nameable]
+        if not named or any(one.look is Look.MISS for one in missed if not one.nameable):
             return False
-        if link.reads.go_apart and all(one.lagging for one in missed):
+        if link.reads.go_apart and all(one.lagging for one in named):
             return True
         shared, version = link.broker.shared_reads, self.record.head.api_version
-        questions = (build_question(one, version, request.isolation_level) for one in missed)
+        questions = (build_question(one, version, request.isolation_level) for one in named)
         return any(
             shared.find(question, one.asked.max_bytes) is not None
-            for question, one in zip(questions, missed, strict=True)
+            for question, one in zip(questions, named, strict=True)
         )
 
     def _waits_at_tail(self, looked: Looked, now: float) -> bool:
@@ -206,7 +211,7 @@ class ParkedFetch:
         """
         if self._leaving or any(one.looked.look is Look.READY or one.has_arrived for one in seen):
             return True
-        reading = any(one.read is not None and one.read.stage is Stage.READING for one in seen)
+        reading = any(one.read is not None and one.read.holds_up for one in seen)
         return not reading or now >= self._deadline + GRACE_S
 
     def _waits_for_gap(self, seen: Sequence[Seen]) -> bool:
@@ -219,7 +224,7 @@ class ParkedFetch:
         if request.max_wait_ms <= 0 or request.min_bytes <= 0:
             return True
         here = [one for one in seen if one.looked.look is Look.READY or one.has_arrived]
-        if request.min_bytes == 1:
+        if request.min_bytes == 1 or any(one.read is not None and one.read.has_error for one in here):
             return bool(here)
         return sum(map(self._readable_bytes, here)) >= request.min_bytes
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
+from protocol.errors import ErrorCode
 from proxy.shared_reads import build_question
 
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ class Stage(Enum):
     """It waits in the delayed queue."""
     READING = "reading"
     ARRIVED = "arrived"
+    """With records, or with an error that can be retold."""
+    SAID = "said"
+    """The broker has named the partition empty: there is nothing to read yet."""
     FAILED = "failed"
-    """The broker had more to say than records, or the link was lost."""
+    """The broker had more to say than can be retold, or the link was lost."""
 
 
 class Asker(NamedTuple):
@@ -59,6 +63,7 @@ class Read:
         "join_until",
         "looked",
         "question",
+        "said",
         "sent_at",
         "size_bytes",
         "stage",
@@ -80,6 +85,7 @@ class Read:
         self.sent_at = now
         self.asked_at = now
         self.answered: FetchedPartition | None = None
+        self.said: FetchedPartition | None = None
         self.frame: Frame = b""
         self.charged_bytes = 0
         self.throttle_time_ms = 0
@@ -90,6 +96,21 @@ class Read:
     def key(self) -> Key:
         """Topic as the client names it, and partition."""
         return self.asked.topic, self.asked.partition
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether nothing can be said of the partition but by the broker, not even that it is empty."""
+        return not self.looked.nameable
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether the broker is reading it, and has not said before that there is nothing yet."""
+        return self.stage is Stage.READING and self.said is None
+
+    @property
+    def has_error(self) -> bool:
+        """Whether the broker's answer is an error."""
+        return self.answered is not None and self.answered.error_code != ErrorCode.NONE
 
     @property
     def held_bytes(self) -> int:

@@ -8,9 +8,11 @@ know the waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
 * a read that another consumer has under way is joined (shared_reads.py), and so is one that goes first while
   this one waits at the throttle; its bytes are this client's only while its own right to the topic holds.
 * what has arrived is handed out once, to this connection's next Fetch of that offset.
-* an answer that is more than records (an error, a diverging epoch, a preferred replica, nothing at all), or
-  that has not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the
-  broker speaks for itself.
+* an answer that is more than records (a diverging epoch, a preferred replica, another leader, nothing at all),
+  or that has not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the
+  broker speaks for itself. A mere error is retold, to the Fetch that waits for it and to no later one.
+* what memory can say nothing of (`is_odd`) and has no records is asked again in polls of POLL_MS, while a Fetch
+  waits: the broker wakes it as it would.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from protocol.fetch_build import build_request
 from proxy.fetch_plan import READ_COMMITTED
 from proxy.learn import learn_answer
 from proxy.read import Asker, Read, Stage
-from proxy.shared_reads import JOINING_S, is_plain
+from proxy.shared_reads import JOINING_S, is_mere_error, is_plain
 from throttle.tickets import Refused
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
 PATIENCE_S = 20.0
 """After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
+
+
+POLL_MS = 100
+"""How long the broker may wait for records of an odd partition; so long a request behind it may have to wait."""
 
 
 class Reads:
@@ -76,6 +82,9 @@ class Reads:
         if read is None:
             return None
         is_others = read.is_shared or read.flight is not None
+        if read.stage is Stage.SAID and looked.nameable:
+            self.drop(read)
+            return None
         if not read.answers(asked, isolation_level) or (is_others and looked.partition is None):
             self.drop(read)
             return None
@@ -104,6 +113,12 @@ class Reads:
                 at_once.append(read)
         self._send(at_once)
         return True
+
+    def ask_again(self, read: Read) -> None:
+        """There was nothing to read, and a Fetch waits for it."""
+        read.stage = Stage.READING
+        read.ticket = None
+        self._ask((read,), read.asker, False)
 
     def _may_go(self, read: Read) -> bool:
         """Whether it is to be sent now. Else it has joined another, or it waits until its disk can bear it,
@@ -206,8 +221,8 @@ class Reads:
             asker.version,
             0,
             asker.client_id,
-            max_wait_ms=0,
-            min_bytes=0,
+            max_wait_ms=POLL_MS if reads[0].said is not None else 0,
+            min_bytes=int(reads[0].said is not None),
             max_bytes=asker.max_bytes,
             isolation_level=asker.isolation_level,
             session_id=0,
@@ -290,13 +305,15 @@ class Reads:
     ) -> None:
         """`way` has brought it; None where this client has no link."""
         if answered is None or frame is None or not is_plain(answered):
-            read.stage = Stage.FAILED
+            self._fail(way, read, answered)
             return
         if answered.end == answered.start:
             committed = read.asker.isolation_level == READ_COMMITTED
             limit = answered.last_stable_offset if committed else answered.high_watermark
             if read.asked.fetch_offset < limit:  # the others' bytes left it no room: it is asked again
                 self.drop(read)
+            elif read.is_odd:
+                read.stage, read.said = Stage.SAID, answered
             else:
                 read.stage = Stage.FAILED
             return
@@ -308,6 +325,16 @@ class Reads:
             self._link.broker.responses.in_flight_bytes += read.charged_bytes
         else:
             self._link.broker.responses.add(read.charged_bytes, way.wire)
+
+    def _fail(self, way: Lane | UpstreamLink | None, read: Read, answered: FetchedPartition | None) -> None:
+        """It has not brought records. A mere error is told: as one partition's it costs the others nothing."""
+        read.stage = Stage.FAILED
+        if answered is None or way is not self._link.upstream or not is_mere_error(answered):
+            return
+        if read.waiter is None:
+            self.drop(read)
+        else:
+            read.stage, read.answered = Stage.ARRIVED, answered
 
     def drop(self, read: Read) -> None:
         """Nobody wants it any more."""
@@ -335,6 +362,8 @@ class Reads:
         for read in self._by_key.values():
             if read.waiter is waiter:
                 read.waiter = None
+        for read in [r for r in self._by_key.values() if r.has_error and r.waiter is None]:
+            self.drop(read)
 
     def drop_old(self, now: float) -> None:
         """Timed: what no Fetch has asked for since KEPT_S."""

@@ -226,3 +226,13 @@ def is_plain(answered: FetchedPartition) -> bool:
         and answered.diverging is None
         and answered.preferred_read_replica < 0
     )
+
+
+def is_mere_error(answered: FetchedPartition) -> bool:
+    """An error of one partition that says nothing else: neither another leader nor a divergence."""
+    return (
+        answered.error_code != ErrorCode.NONE
+        and answered.diverging is None
+        and answered.current_leader is None
+        and answered.preferred_read_replica < 0
+    )

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from protocol.fetch import TOPIC_IDS_FROM
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
 from tests.e2e.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from protocol.fetch import FetchedPartition
 
 pytestmark = pytest.mark.e2e
 
@@ -32,8 +35,9 @@ def pair() -> Iterator[Pair]:
         yield running
 
 
-def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "batch.size": 16_000})
+def produce(bootstrap: str, topic: str, partition: int, count: int, codec: str = "none") -> None:
+    options = {"linger.ms": 1, "batch.size": 16_000, "compression.type": codec}
+    producer = Producer({"bootstrap.servers": bootstrap} | options)
     for number in range(count):
         producer.produce(topic, b"%d-" % number + b"v" * 1000, partition=partition)
         producer.poll(0)
@@ -140,3 +144,71 @@ def test_what_is_read_beside_is_accounted_once(pair: Pair) -> None:
         grown = {key: value - before.get(key, 0) for key, value in after.items()}
         assert sum(grown.values()) == history.received_bytes
         assert grown.get(("miss", "pending"), 0) == 0
+
+
+def tell(said: list[tuple[FetchedPartition, bytes]]) -> list[tuple[object, ...]]:
+    """All that an answer says of its partitions, but for where in the frame the records lie."""
+    return sorted((*one[:-2], records) for one, records in said)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_an_unknown_topic_costs_the_others_no_hits(pair: Pair, version: int) -> None:
+    """Each answer is the broker's own to the same question, and what memory holds comes from memory."""
+    topic = create_topic(pair.direct)
+    produce(pair.direct, topic, 0, 1)
+    with RawClient(pair.through, "odd") as client, RawClient(pair.direct, "odd") as direct:
+        tail = RawReader(client, topic, version=version).settle()
+        nobody = bytes(15) + b"\x07" if version >= TOPIC_IDS_FROM else "not-there"
+        odd = tail.asked()._replace(topic=nobody, fetch_offset=0)
+        before = pair.sidecar.fetch_counts()
+        for _ in range(5):
+            produce(pair.through, topic, 0, 3)
+            time.sleep(0.1)  # an error is answered at once, with what is confirmed by then
+            asked = [odd, tail.asked()]
+            said = client.fetch(version, asked, max_wait_ms=500)
+            assert tell(said) == tell(direct.fetch(version, asked, max_wait_ms=500))
+            tail.take(*next(one for one in said if one[0].topic == tail.asked().topic))
+        grown = {k: v - before.get(k, 0) for k, v in pair.sidecar.fetch_counts().items()}
+        assert {k for k, v in grown.items() if v} == {("hit", "")}
+
+
+def test_what_is_too_new_for_the_client_costs_the_others_no_hits(pair: Pair) -> None:
+    """zstd for a Fetch below version 10: whatever the broker says to it, beside a partition from memory."""
+    packed, plain = create_topic(pair.direct, config={"compression.type": "zstd"}), create_topic(pair.direct)
+    with RawClient(pair.through, "old") as client, RawClient(pair.direct, "old") as direct:
+        RawReader(client, packed, version=9).settle()
+        produce(pair.through, packed, 0, 3, "zstd")  # from here on Forebay knows of the codec
+        tail = RawReader(client, plain, version=9).settle()
+        produce(pair.through, plain, 0, 3)
+        time.sleep(0.1)
+        asked = [RawReader(client, packed, version=9).asked(), tail.asked()]
+        before = pair.sidecar.fetch_counts(), pair.sidecar.fetch_counts("partitions")
+        said = client.fetch(9, asked, max_wait_ms=500)
+        assert tell(said) == tell(direct.fetch(9, asked, max_wait_ms=500))
+        after = pair.sidecar.fetch_counts(), pair.sidecar.fetch_counts("partitions")
+    grown = [{k: v - b.get(k, 0) for k, v in a.items()} for b, a in zip(before, after, strict=True)]
+    by_topic = {one.topic: len(records) for one, records in said}
+    assert grown[0]["hit", ""] == by_topic[plain] > 0
+    assert {k for k, v in grown[1].items() if v} == {("hit", ""), ("pass", "version")}
+
+
+def test_what_memory_cannot_speak_for_ends_the_wait_as_at_the_broker(pair: Pair) -> None:
+    """A Fetch stands at two tails. One is only the broker's to read: its next record arrives at once."""
+    packed, plain = create_topic(pair.direct, config={"compression.type": "zstd"}), create_topic(pair.direct)
+    with RawClient(pair.through, "both") as client, ThreadPoolExecutor(1) as pool:
+        odd, tail = (RawReader(client, topic, version=9).settle() for topic in (packed, plain))
+        produce(pair.through, packed, 0, 3, "zstd")
+        odd.read_to(3)
+        for _ in range(3):
+            asking = pool.submit(client.fetch, 9, [odd.asked(), tail.asked()], max_wait_ms=10_000)
+            time.sleep(0.3)
+            produce(pair.direct, packed, 0, 1, "zstd")
+            started = time.monotonic()
+            ((said, records),) = [one for one in asking.result() if one[0].topic == packed]
+            assert time.monotonic() - started < 0.5
+            assert odd.take(said, records) > 0
+        said = client.fetch(9, [odd.asked(), tail.asked()], max_wait_ms=300)
+        assert [(one.error_code, one.high_watermark, records) for one, records in said] == [
+            (0, odd.offset, b""),
+            (0, 0, b""),
+        ]

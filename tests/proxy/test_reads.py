@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
 
 from protocol import fetch, header
 from protocol.fetch import FetchPartition
@@ -11,8 +13,9 @@ from proxy.bounds import Bound
 from proxy.counters import Counters
 from proxy.fetch_plan import Look, Looked
 from proxy.read import Stage
-from proxy.reads import KEPT_S, Reads
+from proxy.reads import KEPT_S, POLL_MS, Reads
 from proxy.shared_reads import SharedReads
+from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from throttle.tickets import Refused, Ticket
 
@@ -144,15 +147,15 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
     return FetchPartition("t", partition, epoch, offset, -1, -1, max_bytes)
 
 
-def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None):
+def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
     head = SimpleNamespace(api_version=VERSION, client_id="c")
-    missed = [Looked(one, None, Look.MISS, reason, 500) for one in wanted]
+    missed = [Looked(one, None, Look.MISS, reason, limit) for one in wanted]
     return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
 
 
-def find(link, wanted, isolation_level=0):
-    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", 500), isolation_level)
+def find(link, wanted, isolation_level=0, limit=500):
+    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", limit), isolation_level)
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
@@ -206,28 +209,12 @@ def test_another_size_is_the_same_question():
     assert find(link, asked(max_bytes=20)) is not None
 
 
-def test_whole_batches_within_the_room_the_first_regardless_once():
-    link = Link()
-    begin(link, asked())
-    link.upstream.answer(answer())
-    read = find(link, asked())
-    one = len(RECORDS) // 4
-    assert [len(read.records(room, False)) // one for room in (0, one - 1, one, 3 * one - 1, 4 * one)] == [
-        0,
-        0,
-        1,
-        2,
-        4,
-    ]
-    assert len(read.records(1, True)) == one
-
-
-@pytest.mark.parametrize("kind", ["error", "nothing", "empty", "lost", "at-the-end"])
+@pytest.mark.parametrize("kind", ["nothing", "lost", "at-the-end", "diverging", "another-leader"])
 def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(kind):
     link, waiter = Link(), Waiter()
     begin(link, asked(offset=500), waiter=waiter)
-    if kind == "error":
-        link.upstream.answer(answer(error_code=1, records=b""))
+    if kind in ("diverging", "another-leader"):
+        link.upstream.sent.pop()[1](more_than_an_error(kind))
     elif kind == "nothing":
         link.upstream.answer()
     elif kind == "lost":
@@ -236,6 +223,73 @@ def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(ki
         link.upstream.answer(answer(records=b""))
     assert find(link, asked(offset=500)).stage is Stage.FAILED
     assert waiter.woken == 1
+
+
+def more_than_an_error(kind):
+    """A Fetch answer, version 12, that says where the logs part, or that another node leads."""
+    module = load_payload_module(1, VERSION, EntityType.response)
+    said = {
+        "diverging": {"diverging_epoch": module.EpochEndOffset(epoch=3, end_offset=90)},
+        "another-leader": {"current_leader": module.LeaderIdAndEpoch(leader_id=2, leader_epoch=9)},
+    }[kind]
+    data = module.PartitionData(
+        partition_index=0,
+        error_code=oracle.ErrorCode(6 if kind == "another-leader" else 0),
+        high_watermark=500,
+        last_stable_offset=500,
+        aborted_transactions=None,
+        records=None,
+        **said,
+    )
+    topic = module.FetchableTopicResponse(topic="t", partitions=(data,))
+    body = module.FetchResponse(
+        throttle_time=oracle.timedelta(),
+        error_code=oracle.ErrorCode.none,
+        session_id=0,
+        responses=(topic,),
+    )
+    return oracle.response_frame(body, 0)
+
+
+def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
+    link, waiter = Link(), Waiter()
+    begin(link, asked(), waiter=waiter)
+    link.upstream.answer(answer(error_code=29, records=b""))
+    read = find(link, asked())
+    assert (read.stage, read.has_error, read.held_bytes, waiter.woken) == (Stage.ARRIVED, True, 0, 1)
+    link.reads.leave(waiter)
+    assert find(link, asked()) is None
+    begin(link, asked(), waiter=waiter)
+    link.reads.leave(waiter)
+    link.upstream.answer(answer(error_code=29, records=b""))
+    assert find(link, asked()) is None, "its Fetch had left"
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_what_nothing_is_known_of_and_is_empty_is_said_and_asked_again_in_short_polls():
+    link, waiter = Link(), Waiter()
+    begin(link, asked(offset=500), waiter=waiter, limit=-1)
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.min_bytes) == (0, 0)
+    link.upstream.answer(answer(records=b""))
+    read = find(link, asked(offset=500), limit=-1)
+    assert (read.stage, read.said.high_watermark, read.holds_up) == (Stage.SAID, 500, False)
+    link.reads.ask_again(read)
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.min_bytes) == (POLL_MS, 1)
+    assert (read.stage, read.holds_up) == (Stage.READING, False), "it is named meanwhile"
+    link.upstream.answer(answer(records=b""))
+    assert (read.stage, read.said.high_watermark, waiter.woken) == (Stage.SAID, 500, 2)
+    link.reads.ask_again(read)
+    link.upstream.answer(answer())
+    assert (read.stage, bytes(read.records(1 << 20, True))) == (Stage.ARRIVED, RECORDS)
+
+
+def test_what_can_be_spoken_for_by_now_is_read_as_any_other():
+    link = Link()
+    begin(link, asked(offset=500), limit=-1)
+    link.upstream.answer(answer(records=b""))
+    assert find(link, asked(offset=500)) is None
 
 
 def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
