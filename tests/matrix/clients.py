@@ -76,6 +76,18 @@ CLIENTS = (
     java(KAFKA_4),
     Client("librdkafka 1.9", "1.9.2", lambda _folder: build_librdkafka()),
     python("librdkafka", "confluent", "confluent-kafka"),
+    Client(
+        "franz-go",
+        go_version("github.com/twmb/franz-go"),
+        partial(build_go, "franz"),
+        limits={
+            (KAFKA_3, "group-consumer"): Limit(
+                "not of the consumer protocol",
+                "franz-go wants version 1 of ConsumerGroupHeartbeat (Kafka 4.0); before, it takes the classic protocol",
+            )
+        },
+    ),
+    Client("sarama", go_version("github.com/IBM/sarama"), partial(build_go, "sarama")),
     Client("aiokafka", installed("aiokafka"), lambda _folder: build_codecs("aio")),
     Client("kafka-python", installed("kafka-python"), lambda _folder: build_codecs("kpython")),
 )

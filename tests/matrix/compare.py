@@ -41,6 +41,7 @@ def scan_lines(printed: str, run: str) -> dict[str, dict[str, Any]]:
     for text in printed.splitlines():
         if text.startswith("{"):
             line = json.loads(text.replace(run, "RUN"))
+            line.pop("ms", None)
             lines[line["step"]] = line
     return lines
 

@@ -82,23 +82,27 @@ def run_program(
     program: Program, bootstrap: str, run: str, steps: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Step -> line of one run. What it says on stderr is shown where it fails."""
-    done = subprocess.run(
+    child = subprocess.Popen(
         [*program.command, bootstrap, run, *steps],
         cwd=ROOT,
         env={**os.environ, **program.environment},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=RUN_TIMEOUT_S,
-        check=False,
         preexec_fn=die_with_parent,
     )
-    lines = scan_lines(done.stdout, run)
-    spent = " ".join(f"{step} {line.pop('ms', 0)}" for step, line in lines.items())
-    print(f"  {program.command[-1]} {bootstrap}, ms: {spent}")
-    if done.returncode != 0 or any("error" in line for line in lines.values()):
-        print(done.stderr[-3000:])
+    ending = ""
+    try:
+        printed, complaints = child.communicate(timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        printed, complaints = child.communicate()
+        ending = f"killed after {RUN_TIMEOUT_S:.0f} s"
+    lines = scan_lines(printed, run)
+    if ending or child.returncode != 0 or any("error" in line for line in lines.values()):
+        print(complaints[-3000:], ending)
     return lines
 
 
