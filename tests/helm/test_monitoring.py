@@ -1,7 +1,8 @@
 """Alerts and dashboard ask only for metrics, labels and values that Forebay has, in PromQL that parses.
 
-Every expression is parsed by promql-parser. Where promtool is installed (Debian: prometheus), it checks the
-rules too and plays the alerts' scenarios in rules_test.yaml.
+Every expression is parsed by promql-parser. Every alert has its paragraph in docs/operations.md, its scenario in
+rules_test.yaml and its metrics on the dashboard. Where promtool is installed (Debian: prometheus), it checks the rules,
+too, and plays the scenarios.
 """
 
 import json
@@ -18,8 +19,8 @@ import pytest
 import yaml
 
 from metrics.access_log_schema import RESULTS
-from metrics.catalog import CATALOG, LABEL_VALUES
-from tests.helm.chart import CHART, Object, render, render_scenario
+from metrics.catalog import CATALOG, GROUPS, LABEL_VALUES
+from tests.helm.chart import CHART, HELM, Object, render, render_scenario
 
 RULES_FILE = CHART / "rules" / "forebay.yaml"
 RULES: list[Object] = [
@@ -27,6 +28,18 @@ RULES: list[Object] = [
 ]
 DASHBOARD: Object = json.loads((CHART / "dashboards" / "forebay.json").read_text())
 PANELS: list[Object] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+OPERATIONS = HELM.parent / "docs" / "operations.md"
+SCENARIOS_FILE = Path(__file__).with_name("rules_test.yaml")
+WATCHED = {metric.name for group in ("Throttle", "Isolation") for metric in GROUPS[group]} | {
+    name
+    for name in CATALOG
+    if name.startswith(("forebay_verify_", "forebay_fetch_would_hit_", "forebay_authorization_"))
+}
+NOT_SHOWN = {
+    "forebay_throttle_cancelled_total": "a client that gave up: says nothing of the disk",
+    "forebay_isolation_canceled_total": "a client that gave up: says nothing of the queue",
+}
+"""Of the watched families, with the reason why no panel shows them."""
 TARGET_LABELS = {"namespace", "pod", "job", "instance"}  # what Prometheus adds to every series
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(
@@ -57,6 +70,12 @@ def walk(node: Any) -> Iterator[Any]:
             yield from walk(inner)
     for argument in getattr(node, "args", None) or ():
         yield from walk(argument)
+
+
+def list_families(expression: str) -> set[str]:
+    """The metrics of the catalog that an expression asks for."""
+    names = {str(node.name) for node in walk(parse(expression)) if isinstance(node, promql.VectorSelector)}
+    return {name if name in CATALOG else re.sub(r"_(bucket|sum|count)$", "", name) for name in names} - {"up"}
 
 
 def find_faults(expression: str) -> list[str]:
@@ -130,6 +149,40 @@ def _labels_of(node: Any) -> tuple[str, ...]:
     return metric.labels if metric else ()
 
 
+def test_every_alert_has_its_paragraph_and_no_other_alert_has_one() -> None:
+    """Anchors as GitHub makes them of headings: lower case, blanks to hyphens, no other signs."""
+    text = OPERATIONS.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for rule in RULES:
+        page, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert page == "docs/operations.md" and anchor in anchors, rule["alert"]
+        assert anchor == rule["alert"].lower()
+    assert {heading for heading in headings if heading.startswith("Forebay")} == {
+        rule["alert"] for rule in RULES
+    }
+
+
+def test_every_alert_is_played() -> None:
+    """In rules_test.yaml: somewhere it fires."""
+    played: set[str] = set()
+    for scenario in yaml.safe_load(SCENARIOS_FILE.read_text())["tests"]:
+        for check in scenario.get("alert_rule_test", ()):
+            played |= {check["alertname"]} if check["exp_alerts"] else set()
+        for check in scenario.get("promql_expr_test", ()):
+            for sample in check["exp_samples"]:
+                found = re.findall(r'alertname="(\w+)"', check["expr"] + sample.get("labels", ""))
+                played |= set(found) if sample["value"] else set()
+    assert played == {rule["alert"] for rule in RULES}
+
+
+def test_what_is_watched_is_on_a_panel_or_it_is_said_why_not() -> None:
+    shown = {name for _, expression in dashboard_expressions() for name in list_families(expression)}
+    assert WATCHED - shown == set(NOT_SHOWN)
+    alerted = {name for rule in RULES for name in list_families(rule["expr"])}
+    assert alerted - shown == {"forebay_build_info"}, "an alert leads to a panel"
+
+
 def test_the_rule_object_is_the_file_with_labels_added_and_alerts_left_out() -> None:
     (group,) = render_scenario("three-brokers").one("PrometheusRule")["spec"]["groups"]
     wanted = [
@@ -185,8 +238,7 @@ def test_the_service_monitor_finds_the_admin_service() -> None:
 
 @needs_promtool
 def test_promtool_accepts_the_rules_and_the_alerts_fire_when_they_should() -> None:
-    tests = Path(__file__).with_name("rules_test.yaml")
-    for command in (["check", "rules", str(RULES_FILE)], ["test", "rules", str(tests)]):
+    for command in (["check", "rules", str(RULES_FILE)], ["test", "rules", str(SCENARIOS_FILE)]):
         done = subprocess.run(
             [str(PROMTOOL), *command], capture_output=True, text=True, timeout=60, check=False
         )
