@@ -7,13 +7,15 @@ one queue, so it holds the slot of one only; a topic is given in one form always
 known, else its id), since the two forms hash differently.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
 CONTROL: Final = -1
 
 
+@lru_cache(maxsize=4096)
 def queue_of_topic(topic: str | bytes, data_queues: int) -> int:
     """The data queue, 0 to `data_queues` - 1, of a topic's name or 16-byte id."""
     return crc32(topic.encode() if isinstance(topic, str) else topic) % data_queues
@@ -21,7 +23,7 @@ def queue_of_topic(topic: str | bytes, data_queues: int) -> int:
 
 def classify(
     is_control: bool,
-    topics: Iterable[str | bytes],
+    topics: Collection[str | bytes],
     data_queues: int,
     load_of: Callable[[int], float] | None = None,
 ) -> int:
@@ -34,6 +36,8 @@ def classify(
     """
     if is_control:
         return CONTROL
+    if len(topics) == 1:
+        return queue_of_topic(next(iter(topics)), data_queues)
     queues = {queue_of_topic(topic, data_queues) for topic in topics}
     if not queues:
         return CONTROL

@@ -121,7 +121,7 @@ class AdaptiveLimit:
         """
         if self._dip_until_s is not None and now_s < self._dip_until_s:
             return self.rule.floor
-        if oldest_s > self._stuck_after_s():
+        if oldest_s > STALLED_LEAST_S and oldest_s > self._stuck_after_s():
             return self.rule.floor
         return int(self._limit)
 

@@ -131,8 +131,10 @@ class _Queue:
         """By the limit, which also looks at how long two of them have been unanswered: one may be of a partition
         of its own, or an accident.
         """
-        second = next(islice(self.serving, 1, None), None)
-        return self.limit.slots_at(now_s, now_s - second.since_s if second is not None else 0.0)
+        if len(self.serving) < 2:
+            return self.limit.slots_at(now_s)
+        second = next(islice(self.serving, 1, None))
+        return self.limit.slots_at(now_s, now_s - second.since_s)
 
 
 class Queues:
@@ -329,6 +331,10 @@ class Queues:
                 if line.aging[waits] and self._may_linger(line, waits, now_s):
                     due.append(next(iter(line.aging[waits])).since_s + self.rule.release_after_s)
         return min(due) if due else None
+
+    def soonest_due_s(self, now_s: float) -> float:
+        """Nothing that is offered or admitted from now on is due before this."""
+        return now_s + min(self.rule.max_wait_s, self.rule.release_after_s)
 
     def lane_waits(self, lane: Hashable) -> bool:
         """Whether something of a lane waits: what order demands of a newcomer is then not known yet, but when

@@ -46,9 +46,10 @@ def peek_request(frame: Frame) -> RequestHeader:
     return RequestHeader(api_key, api_version, correlation_id, client_id, body_start)
 
 
-@refuses_garbage
 def peek_correlation_id(frame: Frame) -> int:
     """The correlation id of a response frame; raises `BadFrame`."""
+    if len(frame) < RESPONSE_TAGS_START:
+        raise BadFrame(f"the frame ends too early: {len(frame)} bytes")
     return int(INT32.unpack_from(frame, FIXED_START)[0])
 
 

@@ -132,7 +132,9 @@ def scan_response(frame: Frame, version: int) -> ProduceResponse:
 
 
 def _skip_errors(encoding: Encoding, frame: Frame, at: int) -> int:
-    """RecordErrors and ErrorMessage (KIP-467)."""
+    """RecordErrors and ErrorMessage (KIP-467); nearly always neither."""
+    if encoding is FLEXIBLE and frame[at] == 1 and frame[at + 1] == 0:
+        return at + 2
     errors, at = read_array(encoding, frame, at)
     for _ in errors:
         _message, at = encoding.read_nullable_string(frame, at + 4)

@@ -90,7 +90,8 @@ def _classic_string(frame: Frame, at: int) -> tuple[str | None, int]:
 
 
 def _flexible_string(frame: Frame, at: int) -> tuple[str | None, int]:
-    length, at = read_uvarint(frame, at)
+    length = frame[at]
+    length, at = (length, at + 1) if length < 0x80 else read_uvarint(frame, at)
     return _text(frame, at, length - 1) if length else (None, at)
 
 
@@ -100,6 +101,9 @@ def _classic_count(frame: Frame, at: int) -> tuple[int, int]:
 
 
 def _flexible_count(frame: Frame, at: int) -> tuple[int, int]:
+    count = frame[at]
+    if 0 < count < 0x80 and count < len(frame) - at:  # nearly all: one byte, and more is left than is counted
+        return count - 1, at + 1
     count, at = read_uvarint(frame, at)
     return _checked_count(frame, count - 1, at)
 

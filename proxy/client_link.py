@@ -116,7 +116,8 @@ class ClientLink:
         except BadFrame as error:
             self._on_bad(error)
             return
-        self._yield_to_control()
+        if self.replies.control:
+            self._yield_to_control()
         over = self._request_bytes >= self._limits.connection_request_memory_bytes
         if over or len(self.replies) >= self._limits.pipelined_requests:
             self.wire.hold_reading(self.replies)
@@ -157,13 +158,7 @@ class ClientLink:
             self.upstream.send(frame, head.correlation_id, None, lambda _sent: self.request_done(len(frame)))
         else:
             arrived = self._counters.responses_in[head.api_key]
-
-            def counted(answer: Frame | None) -> None:
-                if answer is not None:
-                    arrived.count(len(answer))
-                on_answer(answer)
-
-            self.upstream.send(frame, head.correlation_id, counted)
+            self.upstream.send(frame, head.correlation_id, on_answer, arrived=arrived)
         if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
             self.wire.hold_reading(self.upstream)
 
@@ -225,7 +220,8 @@ class ClientLink:
         return self.wire.send(buffers, on_sent)
 
     def _on_progress(self) -> None:
-        self._yield_to_control()
+        if self.replies.control:
+            self._yield_to_control()
         if self._response_bytes >= self._limits.connection_response_memory_bytes:
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
@@ -236,7 +232,7 @@ class ClientLink:
     def _yield_to_control(self) -> None:
         """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
         oldest = self.replies.oldest
-        if self.replies.control and oldest is not None and not oldest.is_control:
+        if oldest is not None and not oldest.is_control:
             self.broker.leave_oldest(self, oldest)
 
     def _on_drained(self) -> None:

@@ -27,7 +27,7 @@ from isolation.queues import QueueRule, Queues, State, Ticket, Turn, Waits
 from proxy.quota_table import QuotaTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from isolation.health import Sent
     from isolation.limits import Limit
@@ -143,12 +143,15 @@ class Gate:
             return
         self._of_link[link][entry] = None
         if ticket.state is State.ADMITTED:
-            self._let_in((ticket,))
-        self._schedule(now, ticket.queue)
+            self._admitted.append(entry)
+            self._let_in()
+        if self._due_at > self._queues.soonest_due_s(now):
+            self._schedule(now, ticket.queue)
 
-    def _let_in(self, tickets: Sequence[Ticket]) -> None:
+    def _let_in(self, tickets: Sequence[Ticket] = ()) -> None:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
-        self._admitted.extend(ticket.item for ticket in tickets)
+        for ticket in tickets:
+            self._admitted.append(ticket.item)
         if self._is_going:
             return
         self._is_going = True
@@ -190,12 +193,16 @@ class Gate:
         """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
         return not self._queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
 
-    def verdict(self, topics: Sequence[str | bytes]) -> list[Verdict]:
-        """For each topic, whether a request of it may be sent now."""
-        if not self.enabled:
-            return [Verdict.PASS] * len(topics)
-        now = self._broker.now()
-        return [self._health.plan(topic, now) for topic in topics]
+    def hanging(self, topics: Iterable[str | bytes]) -> dict[str | bytes, Verdict]:
+        """Those topics of which no request, or one probe, may be sent now; none in good times."""
+        found: dict[str | bytes, Verdict] = {}
+        if self.enabled:
+            now = self._broker.now()
+            for topic in topics:
+                verdict = self._health.plan(topic, now)
+                if verdict is not Verdict.PASS:
+                    found[topic] = verdict
+        return found
 
     # -- out -----------------------------------------------------------------------------------------------
 
@@ -243,14 +250,19 @@ class Gate:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         self._forget(entry)
+        lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
         if ticket.state is State.ADMITTED:
-            self._let_in(self._queues.finished(ticket, now, latency_s))
+            admitted = self._queues.finished(ticket, now, latency_s)
         else:
-            self._let_in(self._queues.cancel(ticket, now))
-        self._schedule(now, ticket.queue)
+            admitted = self._queues.cancel(ticket, now)
+        if admitted:
+            self._let_in(admitted)
+        if lingered or self._due_at > self._queues.soonest_due_s(now):
+            self._schedule(now, ticket.queue)
 
     def _forget(self, entry: Entry) -> None:
-        entry.release()
+        if entry.reserved:
+            entry.release()
         entries = self._of_link.get(entry.link)
         if entries is not None:
             entries.pop(entry, None)

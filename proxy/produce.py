@@ -9,6 +9,7 @@ offsets back, so nothing of it is stored from here; the watch brings it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation import refusals
@@ -23,6 +24,7 @@ from proxy.relay import relay
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from isolation.quotas import Reservation
     from protocol.batch import Batch
     from protocol.header import RequestHeader
     from protocol.produce import ProducePartition, ProduceRequest
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 Key = tuple[str | bytes, int]
 ACKS_ALL = -1
+PASS = refusals.Verdict.PASS
+ONE_PASSES = refusals.Plan((PASS,))
 
 
 def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
@@ -97,6 +101,7 @@ class ProduceInHand:
         "_head",
         "_link",
         "_ordinal",
+        "_passing",
         "_reply",
         "_request",
         "_scanned",
@@ -109,6 +114,8 @@ class ProduceInHand:
         self._frame = frame
         self._request = request
         self._arriving: refusals.Plan | None = None
+        parts = len(request.partitions)
+        self._passing = ONE_PASSES if parts == 1 else refusals.Plan((PASS,) * parts)
         self._reply = link.replies.reserve()
         self._ordinal = link.next_ordinal()
         self._scanned = [_one_batch(produced, frame) for produced in request.partitions]
@@ -123,47 +130,58 @@ class ProduceInHand:
     def arrive(self) -> None:
         """Take a place in the line of its topics, or be refused."""
         link = self._link
-        hung = self._hung_topics()
         gate = link.broker.gate
-        named = [topic for topic in self._topics if isinstance(topic, str)]
-        reserved = gate.quotas.reserve(link.client_id or "", named, len(self._frame), link.broker.now())
-        plan = refusals.Plan(tuple(PASS for _ in self._batches))
-        if hung or reserved is None or gate.in_order(link):
+        hung = self._hung_topics()
+        reserved = self._reserve() if gate.quotas.active else ()
+        plan = self._passing
+        if hung or reserved is None or (len(link.refused) and gate.in_order(link)):
             plan = self._plan(lambda one: reserved is None or one.topic in hung)
-            self._arriving = plan
         if plan.must_close or not (plan.passes or plan.must_wait):
             for one in reserved or ():
                 one.release()
             self._end(plan)
             return
-        kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
-        may_refuse = not plan.must_wait and link.refused.has_room_for(self._batches)
-        gate.enter(
-            link,
+        if plan is not self._passing or gate.in_order(link):
+            self._arriving = plan
+        self._enter(plan, reserved or ())
+        self._arriving = None
+
+    def _enter(self, plan: refusals.Plan, reserved: Sequence[Reservation]) -> None:
+        kept: Sequence[str | bytes] = self._topics
+        if plan.refuses and plan.passes:
+            kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
+        may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
+        self._link.broker.gate.enter(
+            self._link,
             self._go,
             self._too_late if may_refuse else None,
-            topics=kept or self._topics,
+            topics=kept,
             size_bytes=len(self._frame),
             waits=Waits.ACKS if self._request.acks == ACKS_ALL else Waits.NOTHING,
             is_ordered=True,
-            watched=tuple(dict.fromkeys(kept or self._topics)),
-            reserved=reserved or (),
+            watched=tuple(dict.fromkeys(kept)),
+            reserved=reserved,
         )
-        self._arriving = None
+
+    def _reserve(self) -> Sequence[Reservation] | None:
+        """Under the quotas; None where one is used up."""
+        link = self._link
+        named = [topic for topic in self._topics if isinstance(topic, str)]
+        return link.broker.gate.quotas.reserve(
+            link.client_id or "", named, len(self._frame), link.broker.now()
+        )
 
     def _hung_topics(self) -> set[str | bytes]:
         """Those that hang. A probe goes by itself: what else the request has is refused with a hanging
         topic's rest; but of a transaction, which is not cut, nothing else can ever go.
         """
-        topics = list(dict.fromkeys(self._topics))
-        said = self._link.broker.gate.verdict(topics)
-        if said.count(Health.PASS) == len(said):
+        hanging = self._link.broker.gate.hanging(self._topics)
+        if not hanging:
             return set()
-        verdicts = dict(zip(topics, said, strict=True))
-        probe = next((topic for topic in topics if verdicts[topic] is Health.PROBE), None)
+        probe = next((topic for topic, verdict in hanging.items() if verdict is Health.PROBE), None)
         if probe is not None and self._request.transactional_id is None:
-            return {topic for topic in topics if topic != probe}
-        return {topic for topic in topics if verdicts[topic] is Health.REFUSE}
+            return {topic for topic in self._topics if topic != probe}
+        return {topic for topic, verdict in hanging.items() if verdict is Health.REFUSE}
 
     def _plan(self, is_refused: Callable[[refusals.Batch], bool]) -> refusals.Plan:
         return refusals.plan_refusal(
@@ -233,64 +251,60 @@ class ProduceInHand:
 
     def _answer(self, frame: Frame, plan: refusals.Plan) -> None:
         link, ordinal = self._link, self._ordinal
-
-        def sent(_delivered: bool) -> None:
-            if plan.refuses:
-                link.refused.reply_left(ordinal, link.last_ordinal)
-
-        link.answer(self._head, self._reply, (frame,), len(self._frame), sent, held_bytes=len(frame))
+        on_sent = None
+        if plan.refuses:
+            on_sent = lambda _delivered: link.refused.reply_left(ordinal, link.last_ordinal)  # noqa: E731
+        link.answer(self._head, self._reply, (frame,), len(self._frame), on_sent, held_bytes=len(frame))
 
     def _forward(self, entry: Entry, plan: refusals.Plan) -> None:
-        link = self._link
-        keep = [verdict is refusals.Verdict.PASS or plan.must_wait for verdict in plan.verdicts]
-        self._apply(plan)
-        frame = self._frame
-        if not all(keep):
+        link, frame, keep = self._link, self._frame, None
+        if plan.refuses or len(link.refused):
+            self._apply(plan)
+        if plan.refuses and not plan.must_wait:
+            keep = [verdict is PASS for verdict in plan.verdicts]
             frame = b"".join(cut_request(frame, self._head.api_version, self._head.body_start, keep))
+            entry.watched = tuple(
+                dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept)
+            )
         forwarded = self._note(keep) if link.broker.stores_on(link.listener) else {}
         started = link.broker.now()
 
         def on_answer(answer: Frame | None) -> None:
             if answer is None:
                 return
-            link.broker.gate.answered(entry)
-            link.broker.counters.produce_s.observe(link.broker.now() - started)
+            broker = link.broker
+            broker.gate.answered(entry)
+            broker.counters.produce_s.observe(broker.now() - started)
             if forwarded:
-                admitting = lambda: _admit(link, self._head, forwarded, self._frame, answer)  # noqa: E731
-                link.broker.attempt(admitting, "storing from Produce")
-            refused = self._refused(plan) if not all(keep) else []
-            if refused:
-                answer = merge_response(answer, self._head.api_version, refused)
+                admitting = partial(_admit, link, self._head, forwarded, self._frame, answer)
+                broker.attempt(admitting, "storing from Produce")
+            if keep is not None:
+                answer = merge_response(answer, self._head.api_version, self._refused(plan))
             self._answer(answer, plan)
 
-        if len(self._topics) > 1 or not all(keep):
-            entry.watched = tuple(
-                dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept)
-            )
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)
 
-    def _note(self, keep: Sequence[bool]) -> dict[Key, Forwarded]:
-        """What is known of each batch before it is forwarded."""
+    def _note(self, keep: Sequence[bool] | None) -> dict[Key, Forwarded]:
+        """What is known of each batch before it is forwarded. `keep` None: all are."""
         forwarded: dict[Key, Forwarded] = {}
-        for produced, sent, is_kept in zip(self._request.partitions, self._scanned, keep, strict=True):
-            partition = _followed(self._link, produced) if sent is not None and is_kept else None
-            if sent is not None and partition is not None:
+        for at, produced in enumerate(self._request.partitions):
+            sent = self._scanned[at]
+            if sent is None or not (keep is None or keep[at]):
+                continue
+            partition = _followed(self._link, produced)
+            if partition is not None:
                 forwarded[produced.topic, produced.partition] = admit.note_forwarded(partition, sent)
         return forwarded
 
 
-PASS = refusals.Verdict.PASS
-
-
 def _topics(link: ClientLink, request: ProduceRequest) -> list[str | bytes]:
     """Each partition's topic in the one form that queues know it by: its name, its id while that is unknown."""
-    names: dict[str | bytes, str | bytes] = {}
-    for produced in request.partitions:
-        if produced.topic not in names:
-            topic = link.broker.topics.find(produced.topic)
-            names[produced.topic] = (topic.name if topic is not None else "") or produced.topic
-    return [names[produced.topic] for produced in request.partitions]
+    find = link.broker.topics.find
+    return [
+        topic.name or one.topic if (topic := find(one.topic)) is not None else one.topic
+        for one in request.partitions
+    ]
 
 
 def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refusals.Batch:

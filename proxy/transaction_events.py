@@ -109,6 +109,10 @@ class Piece:
 
 def merge(pieces: list[Piece], added: Piece) -> list[Piece]:
     """The pieces with one more, which may overlap or touch any of them."""
+    if pieces and pieces[-1].start <= added.start <= pieces[-1].end:  # most go on where the last one ends
+        if added.end > pieces[-1].end:
+            pieces[-1].extend(added.events, added.end)
+        return pieces
     below = [piece for piece in pieces if piece.end < added.start]
     above = [piece for piece in pieces if piece.start > added.end]
     touching = sorted((*pieces[len(below) : len(pieces) - len(above)], added), key=lambda piece: piece.start)

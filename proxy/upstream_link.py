@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from protocol.wire import Frame
     from proxy.bounds import Bound
-    from proxy.counters import Counters
+    from proxy.counters import Counters, Hop
     from proxy.wire import Sendable
 
     Answer = Callable[[Frame | None], None]
@@ -66,11 +66,12 @@ class Dial:
 
 
 class Expected(NamedTuple):
-    """A request that the broker owes an answer."""
+    """A request that the broker owes an answer, to be counted as `arrived`."""
 
     correlation_id: int
     sequence: int
     on_answer: Answer
+    arrived: Hop | None
 
 
 class UpstreamLink:
@@ -134,9 +135,14 @@ class UpstreamLink:
         return self._wire
 
     def send(
-        self, frame: Sendable, correlation_id: int, on_answer: Answer | None, on_sent: Sent | None = None
+        self,
+        frame: Sendable,
+        correlation_id: int,
+        on_answer: Answer | None,
+        on_sent: Sent | None = None,
+        arrived: Hop | None = None,
     ) -> None:
-        """Forward one request frame; `on_answer` None where none will come (acks=0)."""
+        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer."""
         if self.closed:
             if on_answer:
                 on_answer(None)
@@ -147,7 +153,7 @@ class UpstreamLink:
         if on_answer is None:
             self._last_unanswerable = self._sequence
         else:
-            self._expected.append(Expected(correlation_id, self._sequence, on_answer))
+            self._expected.append(Expected(correlation_id, self._sequence, on_answer, arrived))
         self.wire.send((frame,), on_sent)
 
     @property
@@ -210,6 +216,8 @@ class UpstreamLink:
             return
         if expected.sequence > self._last_unanswerable:
             self._last_unanswerable = 0
+        if expected.arrived is not None:
+            expected.arrived.count(len(frame))
         expected.on_answer(frame)
 
     def _on_bad(self, error: BadFrame) -> None:
