@@ -31,6 +31,9 @@ FETCH_BATCHES = FETCH_BYTES // (RING_BATCH_BYTES + 1000)
 WARM_CALLS = 50
 SETTLE_S = 10.0
 STORED = ("forebay_produce_batches_total", "store")
+WATCHED = ("forebay_watch_partitions",)
+UNWATCHED_S = 30.0
+"""The watch lets go of what nobody has read for ten seconds (proxy.watch.WANTED_S)."""
 
 
 class Wrong(RuntimeError):
@@ -124,6 +127,17 @@ def prove_codec(arm: Arm, direct: str, topic: str) -> None:
             if arm.sidecar.metrics().get(STORED, 0.0) > stored:
                 return
     raise Wrong(f"{arm.name} does not store what is produced")
+
+
+def wait_unwatched(arm: Arm) -> None:
+    """Until Forebay no longer watches what was tailed before: else each Produce is answered twice, by a poll too."""
+    if arm.sidecar is None or not arm.serves:
+        return
+    deadline = time.monotonic() + UNWATCHED_S
+    while arm.sidecar.metrics()[WATCHED]:
+        if time.monotonic() > deadline:
+            raise Wrong(f"{arm.name} still watches what nobody reads")
+        time.sleep(0.2)
 
 
 def fill_ring(address: str, topic: str, trust: str | None = None) -> int:

@@ -58,6 +58,8 @@ class Bench:
             for use in ("p", "r", "t"):
                 create_topic(self.direct, f"{use}-{arm.name}")
                 loads.prove_codec(arm, self.direct, f"{use}-{arm.name}")
+        for arm in self.ladder.arms.values():
+            loads.wait_unwatched(arm)
 
 
 def _small(bench: Bench, arm: Arm) -> Figures:
