@@ -88,6 +88,7 @@ CLIENTS = (
         },
     ),
     Client("sarama", go_version("github.com/IBM/sarama"), partial(build_go, "sarama")),
+    Client("KafkaJS", npm_version("kafkajs"), lambda _folder: build_node("steps.mjs")),
     Client("aiokafka", installed("aiokafka"), lambda _folder: build_codecs("aio")),
     Client("kafka-python", installed("kafka-python"), lambda _folder: build_codecs("kpython")),
 )
