@@ -65,6 +65,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("purpose",),
         ),
         Metric(
+            "forebay_fetch_looks_total",
+            "counter",
+            "Partitions that fetches have been planned for, again after each wake-up; those of a fetch session "
+            "that have nothing new are not looked at",
+        ),
+        Metric(
             "forebay_fetch_shared_reads_total",
             "counter",
             "Misses that were answered by a read which another consumer had under way",

@@ -144,7 +144,7 @@ def _throttle_time_ms(record: FetchRecord, verdicts: Sequence[tuple[str, str]], 
     """What the broker has set; or, where all there is to say is that everything waits and the request did not
     wait for it, a pause, so that the client does not ask in a circle (KIP-219).
     """
-    if any(verdict != PENDING for verdict in verdicts):
+    if not verdicts or any(verdict != PENDING for verdict in verdicts):
         return max((read.throttle_time_ms for read in taken), default=0)
     waited_ms = (record.link.broker.now() - record.received_at) * 1000
     return max(0, round(PAUSE_MS - waited_ms))

@@ -43,11 +43,14 @@ if TYPE_CHECKING:
     from proxy.parked import ParkedFetch
     from proxy.partitions import Partition
     from proxy.replies import Reply
+    from proxy.standing import Standing
 
 log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+REST_S = 10.0
+"""How long after its last Fetch a session's partitions are stood for (standing.py)."""
 
 
 class Broker:
@@ -86,6 +89,7 @@ class Broker:
             limits.fetch_sessions, limits.fetch_session_partitions, SESSION_LEAST_S, Random()
         )
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
+        self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)
 
     def stores_on(self, listener: Listener) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""
@@ -134,7 +138,15 @@ class Broker:
         """The client of `link` is gone."""
         for fetch in list(self.parked.get(link, ())):
             fetch.drop()
+        for standing in list(self.standings.get(link, ())):
+            standing.close()
         self.watch.drop_link(link)
+
+    def rest_standings(self, now: float) -> None:
+        """Timed: sessions that nobody polls are not stood for."""
+        for standings in list(self.standings.values()):
+            for standing in [one for one in standings if one.fetch is None and now - one.used_at > REST_S]:
+                standing.close()
 
     def parked_partitions(self, link: ClientLink) -> list[Partition]:
         """What the fetches of one client wait on."""

@@ -55,6 +55,7 @@ class Counters:
     fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     undelivered_partitions: int = 0
     would_hit_bytes: int = 0
+    looked_partitions: int = 0
     shared_reads: int = 0
     shared_read_bytes: int = 0
     upstream_fetch_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

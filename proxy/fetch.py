@@ -23,9 +23,10 @@ from protocol.fetch_build import (
     stamp_session,
 )
 from proxy.answer import answer_error, build_error, refuse_fetch
-from proxy.fetch_plan import HARD, UNREAD, Look, Looked, plan_partition
+from proxy.fetch_plan import HARD, UNREAD, Look, Looked
 from proxy.fetch_record import FetchRecord
 from proxy.learn import learn_answer
+from proxy.looks import look_at
 from proxy.observing import peek_would_hit
 from proxy.parked import ParkedFetch
 from proxy.relay import relay
@@ -33,12 +34,11 @@ from proxy.sessions import Kind, open_fetch
 from proxy.shared_reads import begin_forwarded, end_forwarded
 
 if TYPE_CHECKING:
-    from protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+    from protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.gate import Entry
-    from proxy.partitions import Partition
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
 
@@ -56,20 +56,18 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     passed = _pass_untouched(link, request)
     if passed:
         record = FetchRecord(link, head, request, len(frame))
-        forward_fetch(record, frame, _look_past(request, Look.PASS, passed))
+        forward_fetch(record, frame, _look_past(record, Look.PASS, passed))
         return
     context = open_fetch(
         link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
     )
-    if context.kind is Kind.INCREMENTAL:
-        request = request._replace(partitions=context.partitions)
     record = FetchRecord(link, head, request, len(frame), context)
     if context.kind is Kind.ERROR:
         answer_error(record)
-    elif (delay_s := _over_quota_s(link, request)) > 0:
-        refuse_fetch(record, _look_past(request, Look.MISS, "refused"), delay_s)
+    elif (delay_s := _over_quota_s(record)) > 0:
+        refuse_fetch(record, _look_past(record, Look.MISS, "refused"), delay_s)
     elif link.preferred_replicas and request.rack_id:
-        forward_fetch(record, frame, _look_past(request, Look.PASS, "preferred-replica"))
+        forward_fetch(record, frame, _look_past(record, Look.PASS, "preferred-replica"))
     elif link.broker.cache.observes:
         _observe(record, frame)
     else:
@@ -107,12 +105,13 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest |
     return None
 
 
-def _over_quota_s(link: ClientLink, request: FetchRequest) -> float:
+def _over_quota_s(record: FetchRecord) -> float:
     """How long the client has to wait until what it has fetched is paid for; a follower never."""
+    link = record.link
     quotas = link.broker.gate.quotas
-    if not quotas.active or request.replica_id != CONSUMER:
+    if not quotas.active or record.request.replica_id != CONSUMER:
         return 0.0
-    found = [link.broker.topics.find(asked.topic) for asked in request.partitions]
+    found = [link.broker.topics.find(asked.topic) for asked in record.partitions]
     names = [topic.name for topic in found if topic is not None and topic.name]
     return quotas.peek_delay_s(link.client_id or "", names, link.broker.now())
 
@@ -124,56 +123,9 @@ def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
     return "" if link.broker.stores_on(link.listener) else "disabled"
 
 
-def _look_past(request: FetchRequest, look: Look, reason: str) -> list[Looked]:
+def _look_past(record: FetchRecord, look: Look, reason: str) -> list[Looked]:
     """The same for every partition, where nothing of them is asked of memory."""
-    return [Looked(asked, None, look, reason, -1) for asked in request.partitions]
-
-
-def look_at(record: FetchRecord, now: float) -> list[Looked]:
-    """One look at each partition, in the request's order."""
-    link, request = record.link, record.request
-    isolation, version = request.isolation_level, record.head.api_version
-    return [_look(link, asked, isolation, version, now) for asked in request.partitions]
-
-
-def find_unproven_history(record: FetchRecord, now: float) -> dict[str | bytes, Partition]:
-    """Topics that this connection has not been shown yet, each with a partition of which it asks for history:
-    the broker says whether it may before its disk is asked for anything. Empty where history is not read apart.
-    """
-    link, request = record.link, record.request
-    found: dict[str | bytes, Partition] = {}
-    if request.rack_id or not link.reads.go_apart:
-        return found
-    broker = link.broker
-    for asked in request.partitions:
-        if asked.topic in found or link.authorization.allows(asked.topic, now):
-            continue
-        topic = broker.topics.find(asked.topic)
-        partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
-        if partition is None:
-            continue
-        isolation, version = request.isolation_level, record.head.api_version
-        looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        if looked.lagging and looked.nameable:
-            found[asked.topic] = partition
-    return found
-
-
-def _look(link: ClientLink, asked: FetchPartition, isolation_level: int, version: int, now: float) -> Looked:
-    broker = link.broker
-    if not link.authorization.allows(asked.topic, now):
-        return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
-    topic = broker.topics.find(asked.topic)
-    if topic is None:
-        broker.watch.ask_metadata(asked.topic, link)
-        return Looked(asked, None, Look.PASS, "unknown-topic", -1)
-    partition = broker.partitions.follow(topic, asked.partition)
-    if partition is None:
-        return Looked(asked, None, Look.MISS, "unproven", -1)
-    looked = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
-    if looked.look is not Look.MISS:
-        partition.wanted_at = now
-    return looked
+    return [Looked(asked, None, look, reason, -1) for asked in record.partitions]
 
 
 def forward_fetch(
@@ -182,11 +134,11 @@ def forward_fetch(
     """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`:
     what is left of the request's own after it has waited here.
     """
-    link, head, request = record.link, record.head, record.request
+    link, head, request, partitions = record.link, record.head, record.request, record.partitions
     is_ours = record.context is not None
     is_consumer = request.replica_id == CONSUMER
     if record.context is not None:
-        link.reads.drop_asked(request.partitions)
+        link.reads.drop_asked(partitions)
         link.authorization.has_rack = bool(request.rack_id)
         frame = _without_session(record, record.context, frame, max_wait_ms)
     gate = link.broker.gate
@@ -206,7 +158,7 @@ def forward_fetch(
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None and is_ours:
-            learn = partial(learn_answer, link, request.partitions, response, answer, sent_at)
+            learn = partial(learn_answer, link, partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
         end_forwarded(link.broker, flights, response, answer)
         record.forwarded(looks, response, _in_session(record, response, answer))
@@ -245,13 +197,13 @@ def _without_session(
             isolation_level=request.isolation_level,
             session_id=SESSIONLESS[0],
             session_epoch=SESSIONLESS[1],
-            partitions=request.partitions,
+            partitions=record.partitions,
             rack_id=request.rack_id,
         )
     in_session = request.session_at >= 0 and (request.session_id, request.session_epoch) != SESSIONLESS
     if max_wait_ms is None and not in_session:
         return frame
-    frame = frame if isinstance(frame, bytearray) else bytearray(frame)
+    frame = bytearray(frame) if isinstance(frame, bytes) else frame
     if max_wait_ms is not None:
         stamp_max_wait(frame, head.api_version, head.body_start, max_wait_ms)
     if in_session:
@@ -272,7 +224,7 @@ def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Fra
     if planned.error_code != ErrorCode.NONE:
         return build_error(record, planned.error_code, planned.session_id)
     if planned.session_id:
-        answer = answer if isinstance(answer, bytearray) else bytearray(answer)
+        answer = bytearray(answer) if isinstance(answer, bytes) else answer
         stamp_response_session(answer, record.head.api_version, planned.session_id)
     return answer
 

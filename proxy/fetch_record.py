@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blockcache.arena import Hit
-    from protocol.fetch import FetchRequest, FetchResponse
+    from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
@@ -48,7 +48,7 @@ class FetchRecord:
         request_bytes: int,
         context: FetchContext | None = None,
     ) -> None:
-        """`request` is what it asks for in its session `context`; None where the session is the broker's."""
+        """`context` is its session; None where that is the broker's."""
         self.context = context
         self.link = link
         self.head = head
@@ -59,6 +59,11 @@ class FetchRecord:
         self.waited_s = 0.0
         self.would_hit_bytes: list[int] | None = None
         self.reply = link.replies.reserve()
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """All that it asks for, what its session remembers included."""
+        return self.request.partitions if self.context is None else self.context.partitions
 
     def served(
         self,
@@ -106,7 +111,7 @@ class FetchRecord:
 
     def abandoned(self) -> None:
         """The client or the broker went away before there was an answer."""
-        self.link.broker.counters.undelivered_partitions += len(self.request.partitions)
+        self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
     def _count(self, told: Sequence[Told], delivered: bool) -> None:
         broker = self.link.broker

@@ -86,7 +86,10 @@ class Janitor:
         self._begun = begun
 
     def _tend_links(self, now: float) -> None:
-        """Second links that the broker does not answer; reads beside that no Fetch has asked for lately."""
+        """Second links that the broker does not answer; reads beside, and sessions, that no Fetch has asked for
+        lately.
+        """
+        self._broker.rest_standings(now)
         for listener in self._listeners:
             for link in list(listener.links):
                 link.lane.tick(now)

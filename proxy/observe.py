@@ -96,7 +96,7 @@ def _learn(
     partition.failures = 0  # also where nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
     truth = partition.truth
-    before = truth.high_watermark, truth.last_stable_offset
+    before = truth.offsets
     is_news = not truth.has_lease(broker.now()) or answered.end > answered.start
     lapsed = not truth.has_lease(sent_at)
     partition.stand_at = answered.high_watermark
@@ -125,7 +125,7 @@ def _learn(
     admit.settle(partition, lapsed)
     if truth.high_watermark > before[0]:
         partition.news_at = broker.now()
-    return is_news or lapsed or before != (truth.high_watermark, truth.last_stable_offset)
+    return is_news or lapsed or before != truth.offsets
 
 
 def learn_error(

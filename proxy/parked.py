@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy import fetch
 from proxy.answer import build_answer
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
+from proxy.looks import find_unproven_history, look_at
 from proxy.read import Stage
 from proxy.shared_reads import build_question
+from proxy.standing import find_standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +67,7 @@ class ParkedFetch:
         "_frame",
         "_impatient",
         "_leaving",
+        "_standing",
         "_timer",
         "_urgent",
         "_urgent_timer",
@@ -82,12 +85,14 @@ class ParkedFetch:
         self._urgent = False
         self._impatient = False
         self._leaving = False
+        self._standing = find_standing(record, record.received_at)
         self.held: list[Partition] = []
         self.done = False
 
     def start(self) -> None:
         """Look for the first time; where history is asked for, after the broker has said that it may be."""
-        unproven = fetch.find_unproven_history(self.record, self._now())
+        asked = self.record.partitions if self._standing is None else self._standing.lively()
+        unproven = find_unproven_history(self.record, asked, self._now())
         if unproven:
             link, version = self.record.link, self.record.head.api_version
             link.authorization.prove(unproven, version, self._proven)
@@ -131,9 +136,7 @@ class ParkedFetch:
 
     def _look(self) -> None:
         now = self._now()
-        looks = fetch.look_at(self.record, now)
-        if self._impatient:
-            looks = [plan_given_up(looked) for looked in looks]
+        looks = self._look_at(now)
         seen = self._see(looks)
         if self.done:
             return
@@ -151,6 +154,11 @@ class ParkedFetch:
         else:
             self._forward(looks)
 
+    def _look_at(self, now: float) -> list[Looked]:
+        """What is not known to be quiet."""
+        looks = look_at(self.record, now) if self._standing is None else self._standing.look(now)
+        return [plan_given_up(looked) for looked in looks] if self._impatient else looks
+
     def _see(self, looks: Sequence[Looked]) -> list[Seen] | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
         reads = self.record.link.reads
@@ -158,7 +166,8 @@ class ParkedFetch:
         if not missed:
             if len(reads):
                 reads.drop_asked([looked.asked for looked in looks])
-            return [Seen(looked, None) for looked in looks] if looks else None
+            is_quiet = self._standing is not None and self._standing.quiet > 0
+            return [Seen(looked, None) for looked in looks] if looks or is_quiet else None
         if self.record.request.rack_id:
             return None
         isolation_level = self.record.request.isolation_level
@@ -254,6 +263,8 @@ class ParkedFetch:
             self.record.parked_at = self._now()
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - self._now(), 0), self._expire)
+            if self._standing is not None:
+                self._standing.fetch = self
         watched = [one.looked for one in seen if one.read is None and one.looked.partition is not None]
         self._register([looked.partition for looked in watched if looked.partition is not None])
         for looked in asking:
@@ -304,6 +315,8 @@ class ParkedFetch:
         for partition in self.held:
             partition.parked.pop(self, None)
         link.reads.leave(self)
+        if self._standing is not None and self._standing.fetch is self:
+            self._standing.fetch = None
         if self._timer is not None:
             self.record.waited_s = self._now() - self.record.parked_at
             link.broker.unpark(link, self)
@@ -313,6 +326,9 @@ class ParkedFetch:
 
     def _forward(self, looks: list[Looked]) -> None:
         self._end()
+        if self._standing is not None:  # all of it goes
+            now = self._now()
+            looks = [plan_given_up(one) if self._impatient else one for one in look_at(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         fetch.forward_fetch(self.record, self._frame, looks, max_wait_ms)

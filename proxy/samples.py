@@ -48,6 +48,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     for purpose in LABEL_VALUES["purpose"]:
         size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
+    yield Sample("forebay_fetch_looks_total", (), counters.looked_partitions)
     yield Sample("forebay_fetch_shared_reads_total", (), counters.shared_reads)
     yield Sample("forebay_fetch_shared_bytes_total", (), counters.shared_read_bytes)
     yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)

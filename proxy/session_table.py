@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -51,10 +51,21 @@ class Kept:
         self.turn = 0
 
 
+class Standing(Protocol):
+    """What somebody knows of a session's partitions, kept as long as the session."""
+
+    def stir(self, key: PartitionKey) -> None:
+        """What is asked of it is new."""
+
+    def drop(self, key: PartitionKey) -> None:
+        """It is not asked for any more."""
+
+    def close(self) -> None:
+        """The session is gone."""
+
+
 class Session:
-    """One session. `epoch` is the one that its next request must carry; `standing` is for what the caller
-    wants to keep as long as the session, and is dropped with it.
-    """
+    """One session. `epoch` is the one that its next request must carry."""
 
     __slots__ = (
         "_order",
@@ -90,7 +101,7 @@ class Session:
         self.created_s = self.last_used_s = now_s
         self.counted = 0
         self.ranked = -1
-        self.standing: object = None
+        self.standing: Standing | None = None
         self._order: list[FetchPartition] | None = None
 
     def in_order(self) -> list[FetchPartition]:
@@ -110,12 +121,16 @@ class Session:
             kept.turn = next(self._turns)
         else:
             kept.asked = asked
+        if self.standing is not None:
+            self.standing.stir(key)
         self._order = None
 
     def forget(self, key: PartitionKey) -> bool:
         """Drop a partition; False if there is none."""
         if self.partitions.pop(key, None) is None:
             return False
+        if self.standing is not None:
+            self.standing.drop(key)
         self._order = None
         return True
 
@@ -207,6 +222,8 @@ class SessionTable:
         if self._sessions.pop(session.id, None) is None:
             return
         self._partitions -= session.counted
+        if session.standing is not None:
+            session.standing.close()
         session.ranked = -1
         ids = self._of_owner[session.owner]
         ids.discard(session.id)

@@ -63,6 +63,11 @@ class Truth:
         """Whether an epoch has been proven, with the offsets of it."""
         return self.epoch != NO_EPOCH
 
+    @property
+    def offsets(self) -> tuple[int, int, int]:
+        """HW, LSO and log start, to see whether any has moved."""
+        return self.high_watermark, self.last_stable_offset, self.log_start_offset
+
     def has_lease(self, now: float) -> bool:
         """Whether memory may serve at `now`."""
         return now < self.lease_until

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from protocol import batch
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
@@ -124,6 +125,65 @@ def test_an_idle_session_costs_few_bytes_either_way(pair: Pair) -> None:
             assert response.partitions == []
         assert client.request_bytes - asked < 10 * 80
         assert client.response_bytes - answered < 10 * 40
+
+
+def count_looks(pair: Pair) -> float:
+    return pair.sidecar.metrics()["forebay_fetch_looks_total",]
+
+
+@pytest.mark.parametrize("partitions", [10, 300])
+def test_a_poll_looks_at_what_is_new_however_many_stand_at_the_tail(pair: Pair, partitions: int) -> None:
+    topic = create_topic(pair.direct, partitions=partitions)
+    with RawClient(pair.through, "quiet") as raw:
+        client = SessionClient(raw, 13)
+        key = want_all(client, topic, partitions)
+        into = {partition: bytearray() for partition in range(partitions)}
+        settle(client, into)
+        idle = []
+        for _ in range(4):  # all are looked at once in ten seconds
+            before = count_looks(pair)
+            for _ in range(10):
+                assert client.poll(30)[0].partitions == []
+            idle.append(count_looks(pair) - before)
+        assert min(idle) == 0, idle
+        producer = Producer({"bootstrap.servers": pair.through, "linger.ms": 0})
+        busy = []
+        for number in range(8):
+            before, partition = count_looks(pair), number * 37 % partitions
+            producer.produce(topic, b"v" * 100, partition=partition)
+            assert producer.flush(10) == 0
+            started, found = time.monotonic(), 0
+            while not found:
+                response, frame = client.poll(2000)
+                assert {one.partition for one in response.partitions} <= {partition}
+                found = take(client, response, frame, into)
+            assert time.monotonic() - started < 1.0
+            busy.append(count_looks(pair) - before)
+        assert sorted(busy)[4] < 10, busy
+        assert client.want[key, 0].fetch_offset == len(batch.scan_batches(into[0], 0, len(into[0])))
+
+
+def test_a_quiet_partition_whose_log_start_moves_is_named(pair: Pair) -> None:
+    topic = create_topic(pair.direct, partitions=3)
+    told = {}
+    produce(pair.direct, topic, 3, 30)
+    with RawClient(pair.direct, "start") as direct, RawClient(pair.through, "start") as through:
+        clients = [SessionClient(one, 13) for one in (direct, through)]
+        for client in clients:
+            want_all(client, topic, 3)
+            settle(client, {partition: bytearray() for partition in range(3)})
+        ends = {key[1]: asked.fetch_offset for key, asked in clients[0].want.items()}
+        admin = AdminClient({"bootstrap.servers": pair.direct})
+        for future in admin.delete_records([TopicPartition(topic, 1, 4)]).values():
+            future.result(10)
+        for client, name in zip(clients, ("direct", "through"), strict=True):
+            named: list[object] = []
+            deadline = time.monotonic() + 5
+            while not named and time.monotonic() < deadline:
+                named = [one[:-2] for one in client.poll(100)[0].partitions]
+            told[name] = named
+        assert told["direct"] == told["through"]
+        assert [(one[1], one[3], one[5]) for one in told["through"]] == [(1, ends[1], 4)]
 
 
 def test_wrong_epochs_foreign_ids_and_closing_are_answered_as_by_the_broker(pair: Pair) -> None:

@@ -1,0 +1,73 @@
+"""One look at what a Fetch asks for: whether its client may be told, whether it is followed, what memory can say.
+
+Owns the join of the client's rights, the topics and partitions that are known, and the plan of a partition. It
+must not know what becomes of a look. Invariant: a partition is named only where the client's right to it is
+proven.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.fetch_plan import Look, Looked, plan_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocol.fetch import FetchPartition
+    from proxy.client_link import ClientLink
+    from proxy.fetch_record import FetchRecord
+    from proxy.partitions import Partition
+
+
+def look_at(record: FetchRecord, now: float) -> list[Looked]:
+    """One look at each partition, in the request's order."""
+    link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
+    partitions = record.partitions
+    link.broker.counters.looked_partitions += len(partitions)
+    return [look_at_one(link, asked, isolation, version, now) for asked in partitions]
+
+
+def look_at_one(
+    link: ClientLink, asked: FetchPartition, isolation_level: int, version: int, now: float
+) -> Looked:
+    """Where one partition stands for the client."""
+    broker = link.broker
+    if not link.authorization.allows(asked.topic, now):
+        return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
+    topic = broker.topics.find(asked.topic)
+    if topic is None:
+        broker.watch.ask_metadata(asked.topic, link)
+        return Looked(asked, None, Look.PASS, "unknown-topic", -1)
+    partition = broker.partitions.follow(topic, asked.partition)
+    if partition is None:
+        return Looked(asked, None, Look.MISS, "unproven", -1)
+    looked = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
+    if looked.look is not Look.MISS:
+        partition.wanted_at = now
+    return looked
+
+
+def find_unproven_history(
+    record: FetchRecord, partitions: Iterable[FetchPartition], now: float
+) -> dict[str | bytes, Partition]:
+    """Topics that this connection has not been shown yet, each with a partition of which it asks for history:
+    the broker says whether it may before its disk is asked for anything. Empty where history is not read apart.
+    """
+    link, request = record.link, record.request
+    found: dict[str | bytes, Partition] = {}
+    if request.rack_id or not link.reads.go_apart:
+        return found
+    broker = link.broker
+    for asked in partitions:
+        if asked.topic in found or link.authorization.allows(asked.topic, now):
+            continue
+        topic = broker.topics.find(asked.topic)
+        partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
+        if partition is None:
+            continue
+        isolation, version = request.isolation_level, record.head.api_version
+        looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+        if looked.lagging and looked.nameable:
+            found[asked.topic] = partition
+    return found
