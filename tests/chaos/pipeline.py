@@ -6,6 +6,7 @@ faults there are. Invariants: a copy has its source's key, value and partition; 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from tests.chaos import readers, writers
 from tests.chaos.history import Outcome, Place
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from confluent_kafka import Message
 
 BATCH = 50
@@ -25,7 +28,8 @@ BATCH_S = 0.5
 class Pipeline(threading.Thread):
     """Copies `source` to `sink` until `finish`; `copied`: per partition of the source, how far it has committed."""
 
-    def __init__(self, name: str, bootstrap: str, source: str, sink: str) -> None:
+    def __init__(self, name: str, bootstrap: str, source: str, sink: str, directory: Path) -> None:
+        """What its producer says of transactions goes to a log in `directory`."""
         super().__init__(name=name, daemon=True)
         self._source, self._sink = source, sink
         self._finishing = threading.Event()
@@ -49,6 +53,9 @@ class Pipeline(threading.Thread):
             | {
                 "transactional.id": name,
                 "transaction.timeout.ms": int(writers.TRANSACTION_S * 1000),
+                "debug": "eos",
+                "log_level": 7,
+                "logger": build_logger(name, directory / f"{name}.log"),
             }
         )
 
@@ -106,6 +113,17 @@ class Pipeline(threading.Thread):
             except KafkaException as failed:
                 if not failed.args[0].retriable() or time.monotonic() > deadline:
                     raise
+
+
+def build_logger(name: str, path: Path) -> logging.Logger:
+    """One that writes to `path` and nowhere else."""
+    logger = logging.getLogger(f"chaos.{name}")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.handlers[:] = [handler]
+    return logger
 
 
 def positions(found: list[Message]) -> dict[Place, int]:

@@ -109,7 +109,7 @@ class Run:
             group.reached = dict.fromkeys(self._places(group.topics), 0)
             self.history.groups.append(group)
             self._members += [Member(group, through, protocol) for _ in range(members)]
-        self._pipeline = Pipeline(PIPELINE, through, TXN, SINK)
+        self._pipeline = Pipeline(PIPELINE, through, TXN, SINK, self._sidecars.directory)
         self._java = JavaReader("java-committed", through, TXN, self._sidecars.directory)
         self._phoenix = Phoenix(self._sidecars, random.Random(f"{self._seed}/phoenix"))
         for thread in (*self._writers, *self._members, self._pipeline, self._phoenix):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SIZES_BYTES = (40, 6000)
 COMMIT_S = 20.0
+ABORT_S = 30.0
 TRANSACTION_S = 15.0
 PAUSE_S = 0.2
 MOST_IN_TRANSACTION = 20
@@ -204,12 +205,13 @@ def open_transactional(settings: dict[str, object], finishing: threading.Event) 
 
 
 def abort(producer: Producer) -> None:
-    """KafkaException where it cannot be."""
+    """KafkaException where it cannot be, or not within ABORT_S: one made anew aborts what is open."""
+    deadline = time.monotonic() + ABORT_S
     while True:
         try:
             return producer.abort_transaction(COMMIT_S)
         except KafkaException as failed:
-            if not failed.args[0].retriable():
+            if not failed.args[0].retriable() or time.monotonic() > deadline:
                 raise
 
 
