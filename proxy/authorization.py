@@ -81,7 +81,7 @@ class Authorization:
         self._renewing = True
         used, self._used = self._used, {}
         self._link.broker.counters.authorization_renewals += 1
-        self._ask(used, self.version, self._renewed)
+        self._ask(used, self.version, now, self._renewed)
 
     def _renewed(self, _answered: bool) -> None:
         self._renewing = False
@@ -93,13 +93,16 @@ class Authorization:
         answered, whatever it said.
         """
         self._link.broker.counters.authorization_proofs += 1
-        self._ask(topics, version, then)
+        self._ask(topics, version, self._link.broker.now(), then)
 
     def _ask(
-        self, topics: Mapping[str | bytes, Partition], version: int, then: Callable[[bool], None]
+        self,
+        topics: Mapping[str | bytes, Partition],
+        version: int,
+        asked_at: float,
+        then: Callable[[bool], None],
     ) -> None:
         """One Fetch on the client's own link, each topic at one partition's tail."""
-        asked_at = self._link.broker.now()
         frame = build_request(
             version,
             0,

@@ -90,3 +90,34 @@ def test_a_client_with_a_rack_asks_itself(link, rights):
     rights.has_rack = True
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
     assert not link.upstream.sent
+
+
+@pytest.mark.parametrize(
+    ("error_code", "allowed"),
+    [
+        (ErrorCode.NONE, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
+        (ErrorCode.UNKNOWN_TOPIC_ID, False),
+    ],
+)
+def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allowed):
+    rights, partition, heard = Authorization(link), link.broker.follow(), []
+    partition.truth.high_watermark = 5
+    rights.prove({TOPIC_ID: partition}, VERSION, heard.append)
+    ((frame, on_answer),) = link.upstream.sent
+    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start).partitions[0]
+    assert (asked.topic, asked.fetch_offset, asked.max_bytes) == (TOPIC_ID, 5, 1)
+    assert heard == []
+    on_answer(build_answer(error_code))
+    assert heard == [True]
+    assert rights.allows(TOPIC_ID, link.broker.now()) is allowed
+    assert link.broker.counters.authorization_proofs == 1
+
+
+def test_who_waits_for_a_right_hears_of_a_lost_link(link):
+    rights, heard = Authorization(link), []
+    rights.prove({TOPIC_ID: link.broker.follow()}, VERSION, heard.append)
+    ((_, on_answer),) = link.upstream.sent
+    on_answer(None)
+    assert heard == [False]
+    assert not rights.allows(TOPIC_ID, 0.0)
