@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -158,20 +159,15 @@ def build_librdkafka() -> Program:
             for header in vendor.glob("*.h"):
                 shutil.copy(header, include)
             shutil.copy(vendor / "librdkafka_glibc_linux.a", Path(scratch) / "librdkafka.a")
-            environment = subprocess_environment(
-                C_INCLUDE_PATH=str(include.parent), LIBRARY_PATH=scratch, LDFLAGS="-lm -ldl -lpthread -lrt"
-            )
+            environment = os.environ | {
+                "C_INCLUDE_PATH": str(include.parent),
+                "LIBRARY_PATH": scratch,
+                "LDFLAGS": "-lm -ldl -lpthread -lrt",
+            }
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-binary", ":all:"]
-            pins = ["--require-hashes", "-r", source / "requirements.txt"]
+            pins = ["--require-hashes", "-r", str(source / "requirements.txt")]
             run_tool([*pip, "--target", folder, *pins], ROOT, environment)
 
     find_tool("cc", "gcc libc6-dev")
     folder = cached("confluent-kafka-1.9.2", sorted(source.iterdir()), make)
     return build_python("confluent")._replace(environment={"PYTHONPATH": str(folder)})
-
-
-def subprocess_environment(**added: str) -> dict[str, str]:
-    """This process's environment, and more."""
-    import os
-
-    return {**os.environ, **added}

@@ -74,6 +74,12 @@ CLIENTS = (
     java("2.8.2", "clients-2.8.2"),
     java(KAFKA_3),
     java(KAFKA_4),
+    Client(
+        "Kafka Streams",
+        KAFKA_4,
+        partial(build_java, KAFKA_4, main="StreamsMatrix", lock=f"streams-{KAFKA_4}"),
+        (EXACTLY_ONCE,),
+    ),
     Client("librdkafka 1.9", "1.9.2", lambda _folder: build_librdkafka()),
     python("librdkafka", "confluent", "confluent-kafka"),
     Client(

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.matrix.builds import ROOT, Program, Unavailable
 from tests.matrix.compare import FAILED, Cell, compare, scan_lines
 from tests.matrix.hits import Share, sum_by_topic
-from tests.matrix.programme import TAIL, TAIL_COMMITTED
+from tests.matrix.programme import EXACTLY_ONCE, TAIL, TAIL_COMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +62,11 @@ class Outcome(NamedTuple):
             for step, cell in self.cells.items()
             if cell.verdict in FAILED
         ]
-        for step, share in ((TAIL, self.tail), (TAIL_COMMITTED, self.committed)):
+        for step, share in (
+            (TAIL, self.tail),
+            (TAIL_COMMITTED, self.committed),
+            (EXACTLY_ONCE, self.committed),
+        ):
             verdict = self.cells.get(step)
             if verdict is not None and verdict.verdict == "equal" and (share.share or 0.0) < LEAST_SHARE:
                 found.append(f"{step}: {share.hit_bytes} of {share.all_bytes} bytes from memory")
@@ -113,19 +118,19 @@ def watch_sessions(pair: Pair, ended: threading.Event, depths: list[int]) -> Non
 
 
 def run_client(client: Client, program: Program, pair: Pair, steps: Sequence[str]) -> Ran:
-    """Both runs of one client, one after the other."""
+    """Both runs of one client, side by side."""
     begun = time.monotonic()
     run = uuid.uuid4().hex[:10]
-    direct = run_program(program, pair.direct, f"d{run}", steps)
     depths = [int(pair.sidecar.metrics()["forebay_queue_depth", "fetch_sessions"])]
     ended = threading.Event()
-    sampling = threading.Thread(target=watch_sessions, args=(pair, ended, depths))
-    sampling.start()
-    try:
-        through = run_program(program, pair.through, f"t{run}", steps)
-    finally:
-        ended.set()
-        sampling.join()
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(watch_sessions, pair, ended, depths)
+        ways = ((pair.direct, f"d{run}"), (pair.through, f"t{run}"))
+        both = [pool.submit(run_program, program, *way, steps) for way in ways]
+        try:
+            direct, through = (one.result() for one in both)
+        finally:
+            ended.set()
     cells = compare(steps, direct, through, client.limits_on(pair.broker.version))
     return Ran(client, f"t{run}", cells, max(depths) - depths[0], time.monotonic() - begun)
 

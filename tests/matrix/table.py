@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 HEAD = """# Clients
 
-What `make matrix` found; it writes this page. Each client runs one programme twice, directly and through Forebay, and
-what it saw is compared record by record (offsets, keys, values, headers, timestamps), with errors and committed
-offsets. `=` means equal results (a note says which part of a step the client has not); *no* that the client cannot do it, on either way, for the reason in the note.
+Written by `make matrix`. Each client runs one programme twice, directly and through Forebay, and what it saw is
+compared: every record (offset, key, value, headers, timestamp), committed offset, setting and error.
+`=`: equal results; a note behind it says which part the client has not. *no*: the client cannot do it on either way.
 """
 STEPS_HEAD = "## What the columns say\n\n"
 TAIL_NOTE = """

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
-from tests.matrix.programs.api import PATIENCE_S, TIME_TYPES, Lacks, Shown, build_record, show
+from tests.matrix.programs.api import PATIENCE_S, TIME_TYPES, Shown, build_record, show
 from tests.matrix.programs.steps import perform
 
 if TYPE_CHECKING:

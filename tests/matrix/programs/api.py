@@ -19,7 +19,7 @@ TIME_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 Shown = list[Any]
 
 
-class Lacks(Exception):  # noqa: N818
+class Lacks(Exception):
     """The library has no such call; the message is the reason."""
 
 

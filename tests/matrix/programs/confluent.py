@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from tests.matrix.programs.api import PATIENCE_S, TIME_TYPES, Lacks, Shown, build_record, show
@@ -91,7 +91,7 @@ class Confluent:
         return int(deleted.low_watermark)
 
     def groups(self) -> list[str]:
-        return [one.id for one in self.client.list_groups(timeout=PATIENCE_S)]
+        return [str(one.id) for one in self.client.list_groups(timeout=PATIENCE_S)]
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[str, int]:
         asking = Consumer(self.common | {"group.id": group})
