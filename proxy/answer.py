@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, Told
 from proxy.read import Stage
+from proxy.verify import Committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +48,12 @@ class _Budget:
         self.began = True
 
 
-def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None]) -> None:
-    """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none."""
+def build_answer(
+    record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None], has_quiet: bool = False
+) -> None:
+    """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none.
+    `has_quiet`: its session has more partitions, of which there is nothing new to say.
+    """
     assert record.context is not None
     link = record.link
     budget = _Budget(record.request.max_bytes)
@@ -78,7 +83,8 @@ def build_answer(record: FetchRecord, looks: Sequence[Looked], reads: Sequence[R
             answers.append(_empty(record, looked))
             verdicts.append(PENDING)
     planned = record.context.plan_response(answers, link.broker.now())
-    buffers = _build(record, planned, _throttle_time_ms(record, verdicts, taken))
+    waits_alone = bool(verdicts) and not has_quiet and all(verdict == PENDING for verdict in verdicts)
+    buffers = _build(record, planned, _throttle_time_ms(record, waits_alone, taken))
     now = link.broker.now()
     for looked, read in zip(looks, reads, strict=True):
         is_owed = looked.look not in HARD or (read is not None and read.is_shared)
@@ -140,11 +146,11 @@ def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_
     )
 
 
-def _throttle_time_ms(record: FetchRecord, verdicts: Sequence[tuple[str, str]], taken: Sequence[Read]) -> int:
+def _throttle_time_ms(record: FetchRecord, waits_alone: bool, taken: Sequence[Read]) -> int:
     """What the broker has set; or, where all there is to say is that everything waits and the request did not
     wait for it, a pause, so that the client does not ask in a circle (KIP-219).
     """
-    if not verdicts or any(verdict != PENDING for verdict in verdicts):
+    if not waits_alone:
         return max((read.throttle_time_ms for read in taken), default=0)
     waited_ms = (record.link.broker.now() - record.received_at) * 1000
     return max(0, round(PAUSE_MS - waited_ms))
@@ -167,15 +173,17 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
     if hit is None or not hit.size_bytes:
         return _empty(record, looked)
-    record.link.broker.verifier.offer(partition, asked.fetch_offset, hit)
     budget.hits.append(hit)
     budget.take(hit.size_bytes)
     answer = _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)
+    committed = None
     if record.request.isolation_level == READ_COMMITTED:
         end_offset = min(hit.next_offset, looked.limit_offset)  # the plan's: up to there it is known
         aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
         assert aborted is not None
-        return answer._replace(aborted=aborted)
+        answer = answer._replace(aborted=aborted)
+        committed = Committed(aborted, answer.last_stable_offset)
+    record.link.broker.verifier.offer(partition, asked.fetch_offset, hit, committed)
     return answer
 
 

@@ -154,6 +154,11 @@ class ParkedFetch:
         else:
             self._forward(looks)
 
+    @property
+    def _has_quiet(self) -> bool:
+        """Whether partitions of its session are not looked at, since nothing is new."""
+        return self._standing is not None and self._standing.quiet > 0
+
     def _look_at(self, now: float) -> list[Looked]:
         """What is not known to be quiet."""
         looks = look_at(self.record, now) if self._standing is None else self._standing.look(now)
@@ -166,8 +171,7 @@ class ParkedFetch:
         if not missed:
             if len(reads):
                 reads.drop_asked([looked.asked for looked in looks])
-            is_quiet = self._standing is not None and self._standing.quiet > 0
-            return [Seen(looked, None) for looked in looks] if looks or is_quiet else None
+            return [Seen(looked, None) for looked in looks] if looks or self._has_quiet else None
         if self.record.request.rack_id:
             return None
         isolation_level = self.record.request.isolation_level
@@ -335,4 +339,5 @@ class ParkedFetch:
 
     def _answer(self, seen: Sequence[Seen]) -> None:
         self._end()
-        build_answer(self.record, [one.looked for one in seen], [one.read for one in seen])
+        looks, reads = [one.looked for one in seen], [one.read for one in seen]
+        build_answer(self.record, looks, reads, has_quiet=self._has_quiet)

@@ -3,8 +3,10 @@
 Owns the sample, its bounds and what follows a difference: the topic is no longer stored from Produce until a
 batch of it is seen equal again, all its blocks go, and the log says where the bytes differ. It must not know
 how a hit came about. Invariants: the broker's side is its answer to a Fetch of Forebay's own (max_wait 0,
-read_uncommitted, session- less), never the cache; one Fetch in flight, at most QUEUE_SAMPLES wait, what finds
-no room is dropped and counted; cleaned, removed and truncated batches are no difference.
+session-less, in the client's isolation level), never the cache; one Fetch in flight, at most QUEUE_SAMPLES
+wait, what finds no room is dropped and counted; cleaned, removed and truncated batches are no difference. Of
+read_committed the aborted transactions of the same bytes are compared: below the LSO they are settled. The LSO
+itself moves on: told too high it is a difference, too low it is not.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from protocol import batch, fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
+from proxy.fetch_plan import READ_COMMITTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from blockcache.arena import Hit
     from protocol.batch import Batch
@@ -41,14 +44,24 @@ DELETE_HORIZON = 0x40
 """The cleaner has put its horizon into the base timestamp (KIP-534, DefaultRecordBatch)."""
 
 
+class Committed(NamedTuple):
+    """What read_committed was told beside its records: (producer id, first offset) of aborted transactions."""
+
+    aborted: Sequence[tuple[int, int]]
+    last_stable_offset: int
+
+
 class Sample(NamedTuple):
-    """What was served of a partition from `fetch_offset` on, in leader epoch `epoch`. `cut`: not all of it."""
+    """What was served of a partition from `fetch_offset` on, in leader epoch `epoch`. `cut`: not all of it.
+    `committed` None: to read_uncommitted.
+    """
 
     partition: Partition
     epoch: int
     fetch_offset: int
     records: bytes
     cut: bool
+    committed: Committed | None = None
 
 
 class Difference(NamedTuple):
@@ -79,7 +92,9 @@ class Verifier:
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
-    def offer(self, partition: Partition, fetch_offset: int, hit: Hit) -> None:
+    def offer(
+        self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None = None
+    ) -> None:
         """`hit` is about to leave: perhaps compare it. Its bytes are copied here, while they are pinned."""
         if not self._ratio or self._draw() >= self._ratio:
             return
@@ -88,7 +103,7 @@ class Verifier:
             return
         records = bytes(b"".join(hit.views)[:SAMPLE_BYTES])
         epoch, cut = partition.truth.epoch, hit.size_bytes > SAMPLE_BYTES
-        self._waiting.append(Sample(partition, epoch, fetch_offset, records, cut))
+        self._waiting.append(Sample(partition, epoch, fetch_offset, records, cut, committed))
         self.pump()
 
     def tick(self, _now: float) -> None:
@@ -122,30 +137,46 @@ class Verifier:
             counters.verified["outdated"] += 1
             return
         found = find_difference(sample, answer, answered)
-        if found is None:
+        untrue = "" if found is not None else find_untrue(sample, answer, answered)
+        if found is None and not untrue:
             counters.verified["equal"] += 1
             return
         counters.verified["mismatch"] += 1
-        self._distrust(partition, found)
+        _log_difference(partition, found, untrue)
+        self._distrust(partition)
 
-    def _distrust(self, partition: Partition, found: Difference) -> None:
+    def _distrust(self, partition: Partition) -> None:
         """Nothing of the topic is served as it is stored now, nor stored from Produce, until it is seen equal."""
-        log.error(
-            "memory served other bytes than the broker has: topic %s partition %d offsets %d to %d, first "
-            "differing byte %d of the batch, CRC %08x stored and %08x at the broker, the stored batch %s its "
-            "own CRC; dropping the topic's blocks and storing no more of it from Produce",
-            partition.topic.name or partition.topic.id.hex(),
-            partition.index,
-            found.base_offset,
-            found.last_offset,
-            found.at_byte,
-            found.stored_crc & 0xFFFFFFFF,
-            found.broker_crc & 0xFFFFFFFF,
-            "agrees with" if found.is_whole else "contradicts",
-        )
         partition.topic.fidelity.suspend_all()
         for one in [p for p in self._broker.partitions if p.topic is partition.topic]:
             self._broker.invalidate(one, 0, "verify")
+
+
+def _log_difference(partition: Partition, found: Difference | None, untrue: str) -> None:
+    """One line with what is needed to find the cause. `untrue` where the bytes are equal."""
+    name = partition.topic.name or partition.topic.id.hex()
+    if found is None:
+        log.error(
+            "memory told a read_committed client of topic %s partition %d what the broker does not: %s; "
+            "dropping the topic's blocks and storing no more of it from Produce",
+            name,
+            partition.index,
+            untrue,
+        )
+        return
+    log.error(
+        "memory served other bytes than the broker has: topic %s partition %d offsets %d to %d, first "
+        "differing byte %d of the batch, CRC %08x stored and %08x at the broker, the stored batch %s its "
+        "own CRC; dropping the topic's blocks and storing no more of it from Produce",
+        name,
+        partition.index,
+        found.base_offset,
+        found.last_offset,
+        found.at_byte,
+        found.stored_crc & 0xFFFFFFFF,
+        found.broker_crc & 0xFFFFFFFF,
+        "agrees with" if found.is_whole else "contradicts",
+    )
 
 
 def build_question(sample: Sample) -> bytes:
@@ -159,7 +190,7 @@ def build_question(sample: Sample) -> bytes:
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=size_bytes,
-        isolation_level=0,
+        isolation_level=0 if sample.committed is None else READ_COMMITTED,
         session_id=SESSIONLESS[0],
         session_epoch=SESSIONLESS[1],
         partitions=[FetchPartition(topic_id, index, sample.epoch, sample.fetch_offset, -1, -1, size_bytes)],
@@ -204,6 +235,47 @@ def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) ->
             if not is_removed:
                 break
     return None
+
+
+def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str:
+    """What read_committed was told that is not so; "" if there is nothing. Transactions are compared as far as
+    both sides have the same batches: where the cleaner has been, the broker may have forgotten some. It may
+    list more than its records need (LogSegment.fetchUpperBoundOffset), and where before the fetch offset a
+    transaction began is nobody's concern.
+    """
+    told = sample.committed
+    if told is None:
+        return ""
+    if told.last_stable_offset > answered.last_stable_offset:
+        return f"last stable offset {told.last_stable_offset}, the broker's is {answered.last_stable_offset}"
+    end_offset = _scan_common_end(sample, frame, answered)
+    ours, brokers = (
+        sorted(
+            (producer_id, max(first, sample.fetch_offset)) for producer_id, first in one if first < end_offset
+        )
+        for one in (told.aborted, answered.aborted or ())
+    )
+    if ours == brokers:
+        return ""
+    return (
+        f"aborted transactions (producer id, first offset) of offsets {sample.fetch_offset} to {end_offset - 1}: "
+        f"{ours}, the broker's are {brokers}"
+    )
+
+
+def _scan_common_end(sample: Sample, frame: Frame, answered: FetchedPartition) -> int:
+    """The offset behind the last whole batch up to which both sides are equal."""
+    end_offset, at = sample.fetch_offset, 0
+    try:
+        theirs = batch.scan_batches(frame, answered.start, answered.end)
+    except BadFrame:
+        return end_offset
+    for their in theirs:
+        size_bytes = their.end - their.start
+        if sample.records[at : at + size_bytes] != memoryview(frame)[their.start : their.end]:
+            break
+        at, end_offset = at + size_bytes, their.last_offset + 1
+    return end_offset
 
 
 def _is_cleaned(mine: Batch, their: Batch) -> bool:

@@ -15,6 +15,7 @@ from protocol import batch
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.e2e.transactional import Writer, tailing
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -104,3 +105,20 @@ def test_a_broker_that_begins_to_recompress_ends_in_its_own_bytes(pair: Pair) ->
     codecs = {batch.codec(one.attributes) for one in batch.scan_batches(direct, 0, len(direct))}
     assert codecs == {0, 1}, "the broker has recompressed"
     assert bytes(again.raw) == direct, explain(bytes(again.raw), direct)
+
+
+def test_what_read_committed_is_told_is_the_brokers_own(pair: Pair) -> None:
+    """Aborted and committed transactions beside each other, read from memory: every sample is equal."""
+    before = {verdict: verified(pair, verdict) for verdict in ("equal", "mismatch")}
+    with tailing(pair) as tail:
+        one, other = (Writer(pair.through, tail.topic, name) for name in ("one", "other"))
+        for number in range(8):
+            for writer in (one, other, one):
+                writer.write(2)
+            one.end(commits=number % 2 == 0)
+            other.end(commits=number % 3 == 0)
+        tail.check(listed=4)
+        assert tail.hits() > 0
+    assert wait_for(lambda: pair.sidecar.metrics()["forebay_queue_depth", "verify_samples"] == 0)
+    assert verified(pair, "equal") > before["equal"]
+    assert verified(pair, "mismatch") == before["mismatch"], pair.sidecar.log_tail()

@@ -19,10 +19,12 @@ from proxy.verify import (
     QUEUE_SAMPLES,
     SAMPLE_BYTES,
     VERSION,
+    Committed,
     Difference,
     Sample,
     Verifier,
     find_difference,
+    find_untrue,
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
@@ -41,8 +43,11 @@ def build_at(base_offset: int, count: int = 2, **more: Any) -> bytearray:
     return built
 
 
-def build_answer(records: bytes, error_code: int = 0) -> bytes:
-    said = FetchAnswer(TOPIC_ID, 0, error_code, 99, 99, 0, None, (records,) if records else (), len(records))
+def build_answer(
+    records: bytes, error_code: int = 0, aborted: list[tuple[int, int]] | None = None, stable: int = 99
+) -> bytes:
+    views = (records,) if records else ()
+    said = FetchAnswer(TOPIC_ID, 0, error_code, 99, stable, 0, aborted, views, len(records))
     parts = build_response(VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
     return b"".join(parts)
 
@@ -107,6 +112,66 @@ def test_what_compaction_does_is_no_difference() -> None:
     assert judge(corrupt, build_at(10) + cleaned + build_at(14)) is not None, "and hides nothing"
 
 
+def tell_apart(
+    told: list[tuple[int, int]],
+    brokers: list[tuple[int, int]] | None,
+    *,
+    ours: bytes = bytes(RUN),
+    theirs: bytes = bytes(RUN),
+    stable: int = 16,
+    brokers_stable: int = 16,
+) -> str:
+    frame = build_answer(theirs, 0, brokers, brokers_stable)
+    answered = scan_answer(frame)
+    assert answered is not None
+    sample = Sample(None, 0, 10, ours, False, Committed(told, stable))  # type: ignore[arg-type]
+    return find_untrue(sample, frame, answered)
+
+
+@pytest.mark.parametrize(
+    ("told", "brokers"),
+    [
+        ([], []),
+        ([], None),
+        ([(7, 12)], [(7, 12)]),
+        ([(7, 12), (8, 10)], [(8, 10), (7, 12)]),
+        ([(7, 12), (7, 14)], [(7, 12), (7, 14)]),
+        ([(7, 9)], [(7, 3)]),
+        ([], [(7, 16), (8, 20)]),
+    ],
+    ids=["none", "null", "one", "another-order", "twice", "began-before", "more-than-its-records-need"],
+)
+def test_the_same_aborted_transactions_are_no_difference(
+    told: list[tuple[int, int]], brokers: list[tuple[int, int]] | None
+) -> None:
+    assert tell_apart(told, brokers) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "brokers"),
+    [([(7, 12)], []), ([(7, 12)], None), ([], [(7, 12)]), ([(7, 12)], [(7, 14)]), ([(7, 12)], [(8, 12)])],
+    ids=["too-many", "too-many-of-none", "too-few", "another-place", "another-producer"],
+)
+def test_other_aborted_transactions_are_a_difference(
+    told: list[tuple[int, int]], brokers: list[tuple[int, int]] | None
+) -> None:
+    assert "offsets 10 to 15" in tell_apart(told, brokers)
+
+
+def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> None:
+    assert tell_apart([(7, 14)], [], theirs=bytes(RUN[: 2 * ONE])) == "", "the broker's answer ends before it"
+    assert tell_apart([], [(7, 14)], ours=bytes(RUN[: 2 * ONE])) == "", "ours does"
+    assert tell_apart([(7, 14)], [], theirs=bytes(RUN[:ONE] + RUN[2 * ONE :])) == "", (
+        "the cleaner has been there"
+    )
+    assert "offsets 10 to 13" in tell_apart([(7, 12)], [], theirs=bytes(RUN[: 2 * ONE]))
+
+
+def test_a_last_stable_offset_may_have_moved_on_but_not_back() -> None:
+    assert tell_apart([], [], stable=16, brokers_stable=17) == ""
+    assert "16, the broker's is 15" in tell_apart([], [], stable=16, brokers_stable=15)
+
+
 class Setting:
     """A verifier over a real cache, and a broker that answers when told to."""
 
@@ -135,9 +200,9 @@ class Setting:
         assert (from_offset, reason) == (0, "verify")
         self.dropped.append(partition)
 
-    def serve(self, records: bytes, offset: int = 10) -> None:
+    def serve(self, records: bytes, offset: int = 10, committed: Committed | None = None) -> None:
         hit = SimpleNamespace(views=(memoryview(records),), size_bytes=len(records))
-        self.verifier.offer(self.partition, offset, hit)  # type: ignore[arg-type]
+        self.verifier.offer(self.partition, offset, hit, committed)  # type: ignore[arg-type]
 
 
 def test_a_sample_is_asked_of_the_broker_itself() -> None:
@@ -169,6 +234,20 @@ def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) ->
     assert setting.dropped == [setting.partition, other]
     assert not any(map(setting.partition.topic.fidelity.stores, range(5)))
     assert "partition 0 offsets 12 to 13, first differing byte 70" in caplog.text
+
+
+@pytest.mark.parametrize("aborted", [[], [(7, 12)]], ids=["untrue", "true"])
+def test_what_read_committed_was_told_is_asked_as_it_asks(
+    aborted: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+    setting.serve(bytes(RUN), committed=Committed([(7, 12)], 16))
+    frame, on_answer = setting.sent[0]
+    assert fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).isolation_level == 1
+    on_answer(build_answer(bytes(RUN), 0, aborted))
+    assert setting.counters.verified == {"equal" if aborted else "mismatch": 1}
+    assert bool(setting.dropped) != bool(aborted)
+    assert ("aborted transactions" in caplog.text) != bool(aborted)
 
 
 @pytest.mark.parametrize(
