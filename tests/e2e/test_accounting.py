@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 10.0
 CALM_FETCHES = 6
+TOGETHER = 6
 
 
 class Traffic:
@@ -97,6 +100,30 @@ def read_history(traffic: Traffic) -> None:
             traffic.received_bytes["history"] += len(records)
             traffic.partitions["history"] += 1
             reader.take(said, records)
+
+
+def read_together(traffic: Traffic) -> None:
+    """Several consumers at the same cold offsets: what one reads of the broker may be given to all."""
+    topic = create_topic(traffic.pair.direct)
+    with RawClient(traffic.pair.direct) as writer:
+        for _ in range(40):
+            writer.produce(topic, batch_v2(2, value=b"old" * 1000))
+    with ExitStack() as stack, ThreadPoolExecutor(TOGETHER) as pool:
+        clients = [stack.enter_context(RawClient(traffic.pair.through, "together")) for _ in range(TOGETHER)]
+        readers = [RawReader(client, topic) for client in clients]
+        for client, reader in zip(clients, readers, strict=True):
+            traffic.settle(client, [reader])
+            reader.offset = 0
+        while readers[0].offset < 80:
+            asking = [
+                pool.submit(c.fetch, 13, [r.asked()._replace(max_bytes=20_000)], max_wait_ms=100)
+                for c, r in zip(clients, readers, strict=True)
+            ]
+            for reader, asked in zip(readers, asking, strict=True):
+                ((said, records),) = asked.result()
+                traffic.received_bytes["together"] += len(records)
+                traffic.partitions["together"] += 1
+                reader.take(said, records)
 
 
 def read_several(traffic: Traffic) -> None:
@@ -190,7 +217,15 @@ class Accounts:
 def accounts() -> Iterator[Accounts]:
     with Pair(settings={"cache": PATIENT_CACHE}) as pair:
         traffic = Traffic(pair)
-        for act in (tail, read_history, read_several, read_committed, meet_errors, leave_early):
+        for act in (
+            tail,
+            read_history,
+            read_together,
+            read_several,
+            read_committed,
+            meet_errors,
+            leave_early,
+        ):
             act(traffic)
         yield Accounts(traffic, pair)
 
@@ -244,4 +279,5 @@ def test_no_line_was_dropped(accounts: Accounts) -> None:
 
 def test_what_came_from_the_broker_for_clients_is_what_was_not_hit(accounts: Accounts) -> None:
     forwarded = sum(size for (result, _), size in accounts.bytes.items() if result != "hit")
-    assert accounts.metrics["forebay_upstream_fetch_bytes_total", "client"] == forwarded
+    shared = accounts.metrics["forebay_fetch_shared_bytes_total",]
+    assert accounts.metrics["forebay_upstream_fetch_bytes_total", "client"] + shared == forwarded
