@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo lab bench test check unit e2e soak chaos docs tools clean
+.PHONY: help build demo lab bench test check unit e2e soak chaos matrix docs tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ soak: build ## an hour of random load on the cache, in minutes; every byte serve
 
 chaos: build tools ## clients while brokers, Forebays and wires fail; SEED and MINUTES; every record is judged
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+matrix: build tools ## clients of many kinds and ages, directly and through Forebay; writes docs/clients.md
+	$(BIN)/python -m tests.matrix --write docs/clients.md $(MATRIX)
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs

@@ -3,7 +3,7 @@
  *
  * A topology with a repartition topic, a state store and its changelog counts records by key from topic to topic with
  * exactly_once_v2; its first instance ends half-way, and another one restores the state. Told is what a read_committed
- * reader finds of the output, and of the changelog: offsets are not, for they depend on when transactions end.
+ * reader finds of the output, and the state in the changelog: offsets are not, for they depend on when transactions end.
  */
 
 import java.nio.file.Files;
@@ -91,20 +91,29 @@ public final class StreamsMatrix {
         }
     }
 
-    /** Records of the output or the changelog, key and value as text; until `count` or for all that there is. */
-    List<Object> read(TopicPartition place, int count) {
-        List<Object> seen = new ArrayList<>();
+    /** All that is committed of the output or the changelog, key and value as text, once there are `count` records. */
+    List<List<String>> read(TopicPartition place, int count) {
+        List<List<String>> seen = new ArrayList<>();
         try (Consumer<byte[], byte[]> consumer = clients.consumer("isolation.level", "read_committed")) {
             consumer.assign(Collections.singletonList(place));
             consumer.seekToBeginning(Collections.singletonList(place));
             long deadline = System.currentTimeMillis() + Records.PATIENCE_MS;
-            while (seen.size() < count && System.currentTimeMillis() < deadline) {
+            long end = 0;
+            while (System.currentTimeMillis() < deadline && (seen.size() < count || consumer.position(place) < end)) {
                 for (ConsumerRecord<byte[], byte[]> one : consumer.poll(Records.SHORT)) {
                     seen.add(Arrays.asList(new String(one.key()), Records.hex(one.value(), 64)));
                 }
+                end = consumer.endOffsets(Collections.singletonList(place)).get(place);
             }
         }
         return seen;
+    }
+
+    /** The last value of each key: a changelog may have been compacted meanwhile. */
+    Map<String, Object> state(TopicPartition changelog) {
+        Map<String, Object> last = new TreeMap<>();
+        read(changelog, 1).forEach(one -> last.put(one.get(0), one.get(1)));
+        return last;
     }
 
     Map<String, Object> exactlyOnce() throws Exception {
@@ -125,7 +134,7 @@ public final class StreamsMatrix {
         seen.put("output", read(output, counted));
         second.close(Duration.ofSeconds(30));
         TopicPartition changelog = new TopicPartition(run + "-app-counts-changelog", 0);
-        seen.put("changelog", read(changelog, counted));
+        seen.put("changelog", state(changelog));
         seen.put("counted", counted);
         return seen;
     }
