@@ -1,13 +1,15 @@
 """Bytes in, whole frames out.
 
 Owns: one connection's incomplete frame in one direction. A chunk that is one frame is that frame: nothing is
-copied. A frame larger than SMALL_BYTES gets a bytearray of its own, into which its rest is received and which
-nobody else touches afterwards. Must not know: sockets, what a frame says. Invariants: between frames nothing is
+copied. A frame larger than SMALL_BYTES gets memory of its own, into which its rest is received and which
+nobody else touches afterwards; it is not cleared first. Must not know: sockets, what a frame says. Invariants: between frames nothing is
 held; while a large frame is incomplete, what comes goes through `get_buffer`, otherwise through `received`; a
 frame's length is checked against the limit before memory is set aside; a large frame's buffer starts at
 `eager_bytes` and doubles as bytes arrive, so that a peer who announces much and sends little does not hold much.
 Kafka's rule for the limit: NetworkReceive.readFrom, the length without its prefix.
 """
+
+from cffi import FFI
 
 from protocol.errors import BadFrame
 from protocol.wire import INT32
@@ -17,6 +19,13 @@ SMALL_BYTES = 64 * 1024
 EAGER_BYTES = 1024 * 1024
 
 read_length = INT32.unpack_from
+_ffi = FFI()
+_allocate = _ffi.new_allocator(should_clear_after_alloc=False)
+
+
+def build_buffer(size_bytes: int) -> memoryview:
+    """Memory with whatever was there before."""
+    return memoryview(_ffi.buffer(_allocate("char[]", size_bytes)))
 
 
 class Framer:
@@ -44,7 +53,7 @@ class Framer:
         self._small_bytes = small_bytes
         self._eager_bytes = max(eager_bytes, small_bytes)
         self._start = b""  # of a small frame that is not complete
-        self._large: bytearray | None = None
+        self._large: memoryview | None = None
         self._large_bytes = 0
         self._received = 0  # of the large frame
 
@@ -94,7 +103,7 @@ class Framer:
         """Give the frame that starts at `at` of the chunk a buffer of its own."""
         self._received = len(chunk) - at
         self._large_bytes = frame_bytes
-        self._large = bytearray(min(frame_bytes, max(self._eager_bytes, self._received)))
+        self._large = build_buffer(min(frame_bytes, max(self._eager_bytes, self._received)))
         self._large[: self._received] = memoryview(chunk)[at:]
 
     def get_buffer(self) -> memoryview:
@@ -102,12 +111,12 @@ class Framer:
         large = self._large
         assert large is not None, "only a large frame has a buffer"
         if self._received == len(large):
-            grown = bytearray(min(self._large_bytes, 2 * len(large)))
+            grown = build_buffer(min(self._large_bytes, 2 * len(large)))
             grown[: self._received] = large
             self._large = large = grown
-        return memoryview(large)[self._received :]
+        return large[self._received :]
 
-    def received_large(self, size_bytes: int) -> bytearray | None:
+    def received_large(self, size_bytes: int) -> memoryview | None:
         """So many more bytes are in the buffer: the large frame, if they completed it."""
         self._received += size_bytes
         if self._received < self._large_bytes:

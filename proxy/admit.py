@@ -109,8 +109,10 @@ def admit_produced(
         return False
     partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
     _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
-    placed = sent._replace(base_offset=acknowledged.base_offset, last_offset=last_offset)
-    partition.transactions.observed(stamped, [placed], acknowledged.base_offset, last_offset + 1)
+    placed: tuple[Batch, ...] = ()
+    if batch.is_transactional(sent.attributes) or batch.is_control(sent.attributes):
+        placed = (sent._replace(base_offset=acknowledged.base_offset, last_offset=last_offset),)
+    partition.transactions.observed(stamped, placed, acknowledged.base_offset, last_offset + 1)
     return True
 
 
@@ -124,15 +126,15 @@ def _mismatch(broker: Broker, partition: Partition, produced_attributes: int) ->
 
 def _stamp(
     partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
-) -> tuple[bytearray, int]:
+) -> tuple[memoryview, int]:
     """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the
     broker has taken it.
     """
     sent = forwarded.batch
-    if isinstance(frame, bytearray):
-        stamped, start = frame, sent.start
+    if isinstance(frame, bytes):
+        stamped, start = memoryview(bytearray(memoryview(frame)[sent.start : sent.end])), 0
     else:
-        stamped, start = bytearray(memoryview(frame)[sent.start : sent.end]), 0
+        stamped, start = memoryview(frame), sent.start
     batch.stamp_base_offset(stamped, start, acknowledged.base_offset)
     batch.stamp_leader_epoch(stamped, start, forwarded.epoch)
     if partition.topic.fidelity.log_append_time:

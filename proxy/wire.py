@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     Sendable = bytes | bytearray | memoryview
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = (1 << 20) + (1 << 16)
+"""The answer to a Fetch of 1 MiB leaves in one piece."""
+SCRATCH = memoryview(bytearray(1 << 16))
+"""Where what may be the start of another large frame is received: taken out before anybody else receives."""
 LINGER_S = 10.0
 """How long a peer that does not read may hold up a close."""
 
@@ -67,7 +70,7 @@ class Outgoing:
 
 
 class LargeFrame(asyncio.BufferedProtocol):
-    """Stands in for a wire on its transport while a large frame arrives."""
+    """Stands in for a wire on its transport while large frames arrive, until one comes that is not."""
 
     __slots__ = ("_wire",)
 
@@ -76,11 +79,15 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        return self._wire.framer.get_buffer()
+        framer = self._wire.framer
+        return framer.get_buffer() if framer.in_large else SCRATCH
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` more have arrived."""
-        self._wire.large_received(nbytes)
+        if self._wire.framer.in_large:
+            self._wire.large_received(nbytes)
+        else:
+            self._wire.data_received(bytes(SCRATCH[:nbytes]))
 
     def eof_received(self) -> bool:
         """The wire's."""
@@ -122,6 +129,7 @@ class Wire(asyncio.Protocol):
         self._outbox: deque[Outgoing] = deque()
         self._outbox_bytes = 0
         self._write_paused = False
+        self._in_large = False
         self._read_holds: dict[int, object] = {}
         self._closed = False
         self._closing = False
@@ -160,8 +168,8 @@ class Wire(asyncio.Protocol):
         except BadFrame as error:
             self._on_bad(error)
             return
-        if self.framer.in_large and self._transport is not None:
-            self._transport.set_protocol(LargeFrame(self))
+        if self.framer.in_large is not self._in_large:
+            self._stand_in()
         for frame in frames:
             if self._closed or self._closing:
                 return
@@ -171,13 +179,14 @@ class Wire(asyncio.Protocol):
     def large_received(self, nbytes: int) -> None:
         """`nbytes` more of a large frame have arrived: hand it on if they complete it."""
         frame = self.framer.received_large(nbytes)
-        if frame is None:
-            return
-        if self._transport is not None:
-            self._transport.set_protocol(self)
-        if not (self._closed or self._closing):
+        if frame is not None and not (self._closed or self._closing):
             self.frames += 1
             self._on_frame(frame)
+
+    def _stand_in(self) -> None:
+        self._in_large = self.framer.in_large
+        if self._transport is not None:
+            self._transport.set_protocol(LargeFrame(self) if self._in_large else self)
 
     def eof_received(self) -> bool:
         """The peer has finished sending. True keeps our half open."""
