@@ -275,12 +275,13 @@ class ProduceInHand:
             broker = link.broker
             broker.gate.answered(entry)
             broker.counters.produce_s.observe(broker.now() - started)
-            if forwarded:
+            told = answer
+            if keep is not None:
+                told = merge_response(answer, self._head.api_version, self._refused(plan))
+            self._answer(told, plan)
+            if forwarded:  # at once, before anybody can ask, but the client need not wait for it
                 admitting = partial(_admit, link, self._head, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
-            if keep is not None:
-                answer = merge_response(answer, self._head.api_version, self._refused(plan))
-            self._answer(answer, plan)
 
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)
