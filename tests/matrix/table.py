@@ -25,10 +25,18 @@ compared: every record (offset, key, value, headers, timestamp), committed offse
 `=`: equal results; a note behind it says which part the client has not. *no*: the client cannot do it on either way.
 """
 STEPS_HEAD = "## What the columns say\n\n"
-TAIL_NOTE = """
-**hits**: share of the record bytes of the tail reads that came from memory, plain and read_committed; what is missing
-are a producer's first batches and the first read. **sessions**: fetch sessions (KIP-227) that the client held with
-Forebay; 0 is a client that does not use them. Brokers run with both group protocols switched on.
+TAIL_NOTE = """* **hits**: share of the record bytes of the tail reads that came from memory, plain and
+  read_committed; the rest are a producer's first batches and the first read
+* **sessions**: the most fetch sessions (KIP-227) that the client held with Forebay at once; 0: it does not use them
+
+## How they are run
+
+Topics have one replica; brokers have both group protocols switched on, and keep records that bear old times. Each
+Java client is compiled against its own jars. librdkafka is run by confluent-kafka, 1.9 with the library that
+confluent-kafka-go 1.9.2 carries. Codecs that a library takes from other packages are installed for it: cramjam for
+aiokafka, lz4, python-snappy and zstandard for kafka-python, kafkajs-snappy, lz4-napi and zstd-codec for KafkaJS.
+franz-go sends offsets in a transaction as raw requests: it has no call for that outside its group sessions. Kafka
+Streams' clients are those of Java 4.3.
 """
 
 
@@ -81,11 +89,13 @@ def build_page(outcomes: Sequence[Outcome]) -> str:
         table += [build_row(outcome, [name for name, _ in titles], notes) for outcome in rows]
         parts.append(f"## Broker {broker}\n\n" + "\n".join(table) + "\n")
     if lines := notes.lines():
-        parts.append("Notes\n\n" + "\n".join(lines) + "\n")
+        parts.append("## Notes\n\n" + "\n".join(lines) + "\n")
     explained = [f"* **{step.title}**: {step.says}" for step in STEPS if step.name in used]
     if EXACTLY_ONCE in used:
         explained.append(
-            "* **exactly once**: Kafka Streams with `exactly_once_v2`: a stateful topology from topic to topic"
+            "* **exactly once**: Kafka Streams' own step, with `exactly_once_v2`: counts by key, over a repartition "
+            "topic and a changelog, by one instance and then another that restores its state; its tail reads are "
+            "read_committed"
         )
     parts.append(STEPS_HEAD + "\n".join(explained) + "\n" + TAIL_NOTE)
     return "\n".join(parts)
