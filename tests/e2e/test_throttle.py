@@ -257,12 +257,14 @@ def test_throttle_shows_its_state(pair: Pair) -> None:
 
 
 def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) -> None:
-    topic = create_topic(pair.direct)
-    produce(pair.direct, topic, 0, OLD_RECORDS)
+    topics = [create_topic(pair.direct) for _ in range(2)]  # what both read of one topic, they would share
+    for topic in topics:
+        produce(pair.direct, topic, 0, OLD_RECORDS)
     make_busy(pair, disk)
     with RawClient(pair.through, "one") as client, RawClient(pair.through, "other") as other:
-        for reader in (RawReader(client, topic), RawReader(other, topic)):
+        for reader in (RawReader(client, topics[0]), RawReader(other, topics[1])):
             rewind(reader)
+            reader.max_bytes = 4 << 20  # at the floor, eight seconds
             for _ in range(3):
                 reader.poll(max_wait_ms=20)
             reader.client.send_fetch(reader.version, [reader.asked()], max_wait_ms=30_000)
