@@ -201,13 +201,19 @@ def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
 
 
 def _retell(answered: FetchedPartition, looked: Looked) -> FetchAnswer:
-    """What the broker has said of the partition, but for its records."""
+    """What the broker has said of the partition, but for its records. Its HW and LSO may have grown since, and
+    this client may have been told so.
+    """
+    high_watermark, last_stable_offset = answered.high_watermark, answered.last_stable_offset
+    if looked.partition is not None and looked.nameable and answered.error_code == ErrorCode.NONE:
+        high_watermark = max(high_watermark, looked.partition.truth.high_watermark)
+        last_stable_offset = max(last_stable_offset, looked.partition.last_stable_offset())
     return FetchAnswer(
         looked.asked.topic,
         looked.asked.partition,
         answered.error_code,
-        answered.high_watermark,
-        answered.last_stable_offset,
+        high_watermark,
+        last_stable_offset,
         answered.log_start_offset,
         answered.aborted,
         (),
