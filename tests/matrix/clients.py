@@ -69,6 +69,12 @@ def python(name: str, module: str, package: str) -> Client:
     return Client(name, installed(package), lambda _folder: build_python(module))
 
 
+def limit_39(error: str, instead: str) -> dict[tuple[str, str], Limit]:
+    """KIP-848 on Kafka 3.9, which has version 0 of ConsumerGroupHeartbeat alone: without the client's own member id."""
+    wants = "wants version 1 of ConsumerGroupHeartbeat (Kafka 4.0)"
+    return {(KAFKA_3, "group-consumer"): Limit(error, f"{wants}; with Kafka 3.9 {instead}")}
+
+
 CLIENTS = (
     java("2.1.1", "clients-2.1.1"),
     java("2.8.2", "clients-2.8.2"),
@@ -81,17 +87,14 @@ CLIENTS = (
         (EXACTLY_ONCE,),
     ),
     Client("librdkafka 1.9", "1.9.2", lambda _folder: build_librdkafka()),
-    python("librdkafka", "confluent", "confluent-kafka"),
+    python("librdkafka", "confluent", "confluent-kafka")._replace(
+        limits=limit_39("read 0 of 10 records", "librdkafka waits in silence and reads nothing")
+    ),
     Client(
         "franz-go",
         go_version("github.com/twmb/franz-go"),
         partial(build_go, "franz"),
-        limits={
-            (KAFKA_3, "group-consumer"): Limit(
-                "not of the consumer protocol",
-                "franz-go wants version 1 of ConsumerGroupHeartbeat (Kafka 4.0); before, it takes the classic protocol",
-            )
-        },
+        limits=limit_39("not of the consumer protocol", "franz-go takes the classic protocol without a word"),
     ),
     Client("sarama", go_version("github.com/IBM/sarama"), partial(build_go, "sarama")),
     Client("KafkaJS", npm_version("kafkajs"), lambda _folder: build_node("steps.mjs")),
