@@ -180,7 +180,8 @@ class ParkedFetch:
             return None
         said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
         absent = [one for one in missed if found[id(one)] is None]
-        if len(absent) + len(said) == len(looks) and not self._goes_apart(missed):
+        is_all = len(absent) + len(said) == len(looks) and not self._has_quiet
+        if is_all and not self._goes_apart(missed):
             return None
         for one_said in said:
             reads.ask_again(one_said)

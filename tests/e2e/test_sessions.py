@@ -17,6 +17,7 @@ from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, read_all
 from tests.e2e.session_client import SessionClient
 from tests.e2e.sidecar import Pair
+from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,6 +162,34 @@ def test_a_poll_looks_at_what_is_new_however_many_stand_at_the_tail(pair: Pair, 
             busy.append(count_looks(pair) - before)
         assert sorted(busy)[4] < 10, busy
         assert client.want[key, 0].fetch_offset == len(batch.scan_batches(into[0], 0, len(into[0])))
+
+
+def test_history_of_one_partition_is_read_beside_the_quiet_ones(pair: Pair) -> None:
+    """All that is lively is a miss: it goes alone, not with all that its session holds."""
+    topic = create_topic(pair.direct, partitions=PARTITIONS)
+    with RawClient(pair.direct) as writer:
+        writer.topic(topic, PARTITIONS)
+        for _ in range(20):
+            writer.produce(topic, batch_v2(2, value=b"old" * 100))
+    truth = read_all(pair.direct, topic)
+    with RawClient(pair.through, "one-lags") as raw:
+        client = SessionClient(raw, 13)
+        key = want_all(client, topic, PARTITIONS)
+        into = {partition: bytearray() for partition in range(PARTITIONS)}
+        settle(client, into)
+        end = client.want[key, 0].fetch_offset
+        before = pair.sidecar.fetch_counts("partitions"), count_looks(pair)
+        into[0].clear()
+        client.want[key, 0] = client.want[key, 0]._replace(fetch_offset=0, max_bytes=1500)
+        while client.want[key, 0].fetch_offset < end:
+            response, frame = client.poll(500)
+            assert {one.partition for one in response.partitions} <= {0}
+            take(client, response, frame, into)
+        assert bytes(into[0]) == truth
+        grown = {k: v - before[0].get(k, 0) for k, v in pair.sidecar.fetch_counts("partitions").items()}
+        assert {k for k, v in grown.items() if v} <= {("miss", "cold"), ("miss", "pending"), ("hit", "")}
+        assert grown["miss", "cold"] > 3
+        assert count_looks(pair) - before[1] < 12 * grown["miss", "cold"]
 
 
 def test_a_quiet_partition_whose_log_start_moves_is_named(pair: Pair) -> None:
