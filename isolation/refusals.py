@@ -7,11 +7,11 @@ Produce passes or fails whole (KIP-890: from version 12 it also adds its partiti
 
 Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence).
 After a refused batch, later ones of that producer id and partition are refused until the refused sequence or a
-higher producer epoch returns, and so on with each refused for that reason: they pass in the order of their
-sequences. Earlier sequences (retries of what was forwarded before) pass. A client has at most MOST_IN_FLIGHT
-Produces of a partition in flight (the broker remembers no more batches: ProducerStateEntry.NUM_BATCHES_TO_RETAIN), so
-one that leaves the awaited out once more than that has had it acknowledged elsewhere, by another leader in between,
-and passes: the new leader's state, which this broker has by replication, judges it. Without a producer id, all of the partition's Produces are refused that were received before the refusal's reply left.
+higher producer epoch returns, and so on with each. Earlier sequences (retries of what was forwarded) pass. A client has at most MOST_IN_FLIGHT
+Produces of a partition in flight (the broker remembers no more batches: ProducerStateEntry.NUM_BATCHES_TO_RETAIN),
+so one that leaves the awaited out once more than that has had it acknowledged elsewhere, by another leader in
+between, and passes: the new leader's state, which this broker has by replication, judges it. Without a producer id,
+all of the partition's Produces are refused that were received before the refusal's reply left.
 The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
 """
 
@@ -96,7 +96,8 @@ def refusal_of(kind: Kind, *, is_read: bool, acks: int = -1) -> Refusal:
 
 class _Refused:
     """`awaited`: the sequence that must return next; `end`: the one after the last refused; `passed_over`: batches
-    beyond `awaited` that were refused since it last came. Without a producer id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
+    beyond `awaited` that were refused since it last came. Without a producer id: `until`, the last ordinal received
+    before the refusal's reply left; None while it has not.
     """
 
     __slots__ = ("awaited", "end", "passed_over", "producer_epoch", "since_s", "until")

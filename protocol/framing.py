@@ -1,12 +1,12 @@
 """Bytes in, whole frames out.
 
 Owns: one connection's incomplete frame in one direction. A chunk that is one frame is that frame: nothing is
-copied. A frame larger than SMALL_BYTES gets memory of its own, into which its rest is received and which
-nobody else touches afterwards; it is not cleared first. Must not know: sockets, what a frame says. Invariants: between frames nothing is
-held; while a large frame is incomplete, what comes goes through `get_buffer`, otherwise through `received`; a
-frame's length is checked against the limit before memory is set aside; a large frame's buffer starts at
-`eager_bytes` and doubles as bytes arrive, so that a peer who announces much and sends little does not hold much.
-Kafka's rule for the limit: NetworkReceive.readFrom, the length without its prefix.
+copied. A frame larger than SMALL_BYTES gets memory of its own, into which its rest is received and which nobody
+else touches afterwards; it is not cleared first. Must not know: sockets, what a frame says. Invariants: between
+frames nothing is held; while a large frame is incomplete, what comes goes through `get_buffer`, otherwise through
+`received`; a frame's length is checked against the limit before memory is set aside; a large frame's memory
+starts at `eager_bytes` and doubles as bytes arrive, so that a peer who announces much and sends little does not
+hold much. Kafka's rule for the limit: NetworkReceive.readFrom, the length without its prefix.
 """
 
 from cffi import FFI

@@ -2,7 +2,8 @@
 
 Owns a client link and its upstream on played transports, inside one process. Must not know the broker: the
 played one answers each Produce as the real one would. Invariants: process time only, the smallest of several
-runs, since what a busy machine adds is not the code's; the same frames as the ladder's.
+runs, since what a busy machine adds is not the code's; the same frames as the ladder's. Beside it the time of a
+request after a pause, with cold caches: what a real process pays (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import cProfile
 import dataclasses
 import json
 import pstats
+import statistics
 import struct
 import tempfile
 import time
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from proxy.wire import Wire
 
+COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
 TOPIC, TOPIC_ID = "orders", bytes(range(16))
 OFF: dict[str, Any] = {
     "cache": {"mode": "off", "directory": ""},
@@ -146,6 +149,21 @@ class Played:
         self.answered.clear()
 
 
+def time_cold(played: Played, times: int) -> float:
+    """Median microseconds of a request that comes when the processor has done other things, as in a real process: its
+    caches were filled with what is not ours, and it has slept.
+    """
+    theirs, other = memoryview(bytearray(SPOILED_BYTES)), bytearray(SPOILED_BYTES)
+    taken = []
+    for _ in range(times):
+        other[:] = theirs
+        time.sleep(PAUSE_S)
+        begun = time.perf_counter_ns()
+        played.produce()
+        taken.append((time.perf_counter_ns() - begun) / 1e3)
+    return statistics.median(taken)
+
+
 async def measure(name: str, settings: dict[str, Any], times: int, runs: int, profile: bool) -> None:
     """Microseconds a request; with `profile`, where they go."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -158,7 +176,8 @@ async def measure(name: str, settings: dict[str, Any], times: int, runs: int, pr
                 played.produce()
             taken.append((time.process_time_ns() - begun) / times / 1e3)
             await asyncio.sleep(0)
-        print(f"{name}: {min(taken):.1f} us a request")
+        cold_us = time_cold(played, COLD_TIMES)
+        print(f"{name}: {min(taken):.1f} us a request, {cold_us:.0f} us after a pause")
         if profile:
             profiler = cProfile.Profile()
             profiler.enable()
