@@ -5,13 +5,14 @@ replies, why something is refused. Invariants: a refused request left no trace a
 safe; acks=0 is never refused (there is nobody to tell), nor is anything but Produce and Fetch; a transactional
 Produce passes or fails whole (KIP-890: from version 12 it also adds its partitions to the transaction).
 
-Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence).
-After a refused batch, later ones of that producer id and partition are refused until the refused sequence or a
-higher producer epoch returns, and so on with each. Earlier sequences (retries of what was forwarded) pass. A client has at most MOST_IN_FLIGHT
-Produces of a partition in flight (the broker remembers no more batches: ProducerStateEntry.NUM_BATCHES_TO_RETAIN),
-so one that leaves the awaited out once more than that has had it acknowledged elsewhere, by another leader in
-between, and passes: the new leader's state, which this broker has by replication, judges it. Without a producer id,
-all of the partition's Produces are refused that were received before the refusal's reply left.
+Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence). After
+a refused batch, later ones of that producer id and partition are refused until the refused sequence or a higher
+producer epoch returns, and so on with each. Earlier sequences (retries of what was forwarded) pass. A client has at
+most MOST_IN_FLIGHT Produces of a partition in flight (the broker remembers no more batches:
+ProducerStateEntry.NUM_BATCHES_TO_RETAIN), so one that leaves the awaited out once more than that has had it
+acknowledged elsewhere, by another leader in between, and passes: the new leader's state, which this broker has by
+replication, judges it. Without a producer id, all of the partition's Produces are refused that were received before
+the refusal's reply left.
 The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
 """
 
