@@ -199,15 +199,15 @@ def sign_in(client: RawClient, user: str) -> None:
     assert control.scan_sasl_authenticate_response(client.call(show), 2).error_code == 0
 
 
-def allow_describe(held: Held, topic: str) -> None:
-    """Alice may know of the topic, and not read it."""
+def allow(held: Held, topic: str, operation: AclOperation) -> None:
+    """What alice may do: DESCRIBE is as far as Fetch, and not to read."""
     binding = AclBinding(
         ResourceType.TOPIC,
         topic,
         ResourcePatternType.LITERAL,
         "User:alice",
         "*",
-        AclOperation.DESCRIBE,
+        operation,
         AclPermissionType.ALLOW,
     )
     admin = AdminClient({"bootstrap.servers": held.broker.direct})
@@ -216,7 +216,7 @@ def allow_describe(held: Held, topic: str) -> None:
 
 
 def test_who_may_not_read_gets_the_brokers_error_and_no_byte(held: Held, topic: str) -> None:
-    allow_describe(held, topic)
+    allow(held, topic, AclOperation.DESCRIBE)
     first = open_reader(held, topic)
     with RawClient(held.bootstraps["SASL"], "same") as client, ThreadPoolExecutor(2) as pool:
         sign_in(client, "alice")
@@ -238,3 +238,37 @@ def test_who_may_not_read_gets_the_brokers_error_and_no_byte(held: Held, topic: 
     assert (said.error_code, records) == (NOT_AUTHORIZED, b"")
     assert said == expected
     assert held.count("fetch_shared_reads_total") == shared
+
+
+def test_a_topic_that_is_refused_costs_the_others_no_hits(held: Held, topic: str) -> None:
+    """One request of a topic that alice may read and one that she may not: the broker's answer, and memory's bytes."""
+    mine = create_topic(held.broker.direct)
+    allow(held, topic, AclOperation.DESCRIBE)
+    allow(held, mine, AclOperation.READ)
+    host, port = held.broker.address("SASL")
+    with (
+        RawClient(held.bootstraps["SASL"], "odd") as client,
+        RawClient(f"{host}:{port}", "odd") as direct,
+        RawClient(held.bootstraps["OPEN"]) as writer,
+    ):
+        sign_in(client, "alice")
+        sign_in(direct, "alice")
+        reader = RawReader(client, mine, version=VERSION).settle()
+        refused = RawReader(client, topic, version=VERSION).asked()
+        before = held.sidecar.fetch_counts("bytes"), held.sidecar.fetch_counts("partitions")
+        for number in range(5):
+            writer.produce(mine, batch_v2(2, value=b"%d" % number))
+            time.sleep(0.1)  # an error is answered at once, with what is confirmed by then
+            asked = [refused, reader.asked()]
+            said, expected = (one.fetch(VERSION, asked, max_wait_ms=500) for one in (client, direct))
+            told, wanted = (sorted((*one[:-2], raw) for one, raw in answer) for answer in (said, expected))
+            assert told == wanted
+            assert {one.topic: one.error_code for one, _ in said} == {
+                refused.topic: NOT_AUTHORIZED,
+                reader.topic.id: 0,
+            }
+            reader.take(*said[-1])
+        after = held.sidecar.fetch_counts("bytes"), held.sidecar.fetch_counts("partitions")
+    grown = [{k: v - b.get(k, 0) for k, v in a.items()} for b, a in zip(before, after, strict=True)]
+    assert {k for k, v in grown[0].items() if v} == {("hit", "")}
+    assert grown[1]["miss", "unauthorized-yet"] == grown[1]["hit", ""] == 5
