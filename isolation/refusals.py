@@ -1,9 +1,8 @@
 """Who may be refused and with what, and what a refusal means for the batches after it on that connection.
 
-Owns: the table of refusals; per connection, the sequences that must return first. Must not know: bytes,
-replies, why something is refused. Invariants: a refused request left no trace at the broker, so a retry is
-safe; acks=0 is never refused (there is nobody to tell), nor is anything but Produce and Fetch; a transactional
-Produce passes or fails whole (KIP-890: from version 12 it also adds its partitions to the transaction).
+Owns: the table of refusals; per connection, the sequences that must return first. Must not know: bytes, replies, why
+something is refused. Invariants: a refused request left no trace at the broker, so a retry is safe; acks=0 is never
+refused, nor is anything but Produce and Fetch; a transactional Produce passes or fails whole (KIP-890).
 
 Order (a broker accepts any first sequence of a producer it has no state for: ProducerAppendInfo.checkSequence). After
 a refused batch, later ones of that producer id and partition are refused until the refused sequence or a higher
@@ -12,8 +11,8 @@ most MOST_IN_FLIGHT Produces of a partition in flight (the broker remembers no m
 ProducerStateEntry.NUM_BATCHES_TO_RETAIN), so one that leaves the awaited out once more than that has had it
 acknowledged elsewhere, by another leader in between, and passes: the new leader's state, which this broker has by
 replication, judges it. Without a producer id, all of the partition's Produces are refused that were received before
-the refusal's reply left.
-The rule needs the queues' order: a batch is never forwarded before an earlier one of its lane is decided.
+the refusal's reply left. The rule needs the queues' order: a batch is never forwarded before an earlier one of its
+lane is decided.
 """
 
 from collections.abc import Callable, Hashable, Sequence
