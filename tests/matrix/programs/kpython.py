@@ -154,7 +154,8 @@ class PythonReader:
         return int(self.consumer.position(self.place))
 
     def poll(self) -> list[Shown]:
-        found = self.consumer.poll(timeout_ms=200)
+        # A poll that ends before the group has been joined begins the joining anew.
+        found = self.consumer.poll(timeout_ms=200 if self.consumer.assignment() else 3000)
         return [
             show(
                 one.partition, one.offset, one.key, one.value, one.headers, one.timestamp,

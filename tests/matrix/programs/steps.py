@@ -40,6 +40,29 @@ def wait(check: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def share(members: Sequence[Reading]) -> None:
+    """Until each has one partition. Each is polled by a thread of its own: joining may keep its caller waiting."""
+    ended = threading.Event()
+    assigned = [0 for _ in members]
+
+    def keep_polling(number: int) -> None:
+        while not ended.is_set():
+            members[number].poll()
+            assigned[number] = members[number].count_assigned()
+
+    threads = [
+        threading.Thread(target=keep_polling, args=(number,), daemon=True) for number in range(len(members))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        wait(lambda: set(assigned) == {1}, "the members share the partitions")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+
 class Programme:
     """One run."""
 
@@ -133,18 +156,11 @@ class Programme:
         seen["second"] = self.read_group(topic, 4, group, protocol)
         seen["committed again"] = self.library.committed(group, topic, 2)
         one, other = (self.library.read(group=group, protocol=protocol) for _ in range(2))
-        members = (one, other)
         with closing(one), closing(other):
-            for member in members:
+            for member in (one, other):
                 member.subscribe(topic)
-
-            def shared() -> bool:
-                for member in members:
-                    member.poll()
-                return [member.count_assigned() for member in members] == [1, 1]
-
-            wait(shared, "two members share the partitions")
-            seen["shared"] = [1, 1]
+            share((one, other))
+        seen["shared"] = [1, 1]
         return seen
 
     def transactions(self) -> object:
