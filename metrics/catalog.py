@@ -232,7 +232,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_ungated_total",
             "counter",
-            "Misses of no known disk, or not lagging: never delayed",
+            "Misses of history whose disk is not known or not seen: never delayed",
         ),
         Metric("forebay_lane_requests_total", "counter", "Requests sent to the broker's second listener"),
         Metric("forebay_lanes_lost_total", "counter", "Second links lost with something unanswered on them"),
