@@ -106,7 +106,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_authorization_proofs_total",
             "counter",
-            "Fetches sent on a client's own connection to learn its right to a topic before history is read",
+            "Fetches sent on a client's own connection to learn its right to a topic before anything is read for it",
         ),
     ),
     "Produce": (

@@ -47,6 +47,7 @@ class ClientLink:
         "_open",
         "_request_bytes",
         "_response_bytes",
+        "answered_ordinal",
         "authorization",
         "broker",
         "client_id",
@@ -88,7 +89,7 @@ class ClientLink:
         self.authorization = Authorization(self)
         self.reads = Reads(self)
         self.refused = RefusedSequences()
-        self.last_ordinal = 0
+        self.last_ordinal = self.answered_ordinal = 0
         self.parked: dict[object, None] = {}
         self.preferred_replicas = False
 

@@ -48,15 +48,15 @@ def look_at_one(
     return looked
 
 
-def find_unproven_history(
+def find_unproven(
     record: FetchRecord, partitions: Iterable[FetchPartition], now: float
 ) -> dict[str | bytes, Partition]:
-    """Topics that this connection has not been shown yet, each with a partition of which it asks for history:
-    the broker says whether it may before its disk is asked for anything. Empty where history is not read apart.
+    """Topics that this connection has not been shown yet, or not for long, each with a partition of which it asks
+    for what memory has, or for history that is read apart: whether it may is asked before any of it is read.
     """
     link, request = record.link, record.request
     found: dict[str | bytes, Partition] = {}
-    if request.rack_id or not link.reads.go_apart:
+    if request.rack_id:
         return found
     broker = link.broker
     for asked in partitions:
@@ -68,6 +68,7 @@ def find_unproven_history(
             continue
         isolation, version = request.isolation_level, record.head.api_version
         looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        if looked.lagging and looked.nameable:
+        is_history = looked.lagging and looked.nameable and link.reads.go_apart
+        if looked.look is Look.READY or is_history:
             found[asked.topic] = partition
     return found

@@ -147,7 +147,7 @@ def learn_error(
     broker.watch.ask_metadata(partition.topic.name or partition.topic.id)
     if answered.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asking.fetch_offset >= partition.tail:
         broker.invalidate(partition, 0, "out-of-range")
-        partition.stand_at = -1
+        partition.stand_at = partition.acknowledged_end = -1
     elif answered.error_code in GONE:
         broker.forget(partition, "topic-gone")
     return True

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy import fetch
 from proxy.answer import build_answer
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
-from proxy.looks import find_unproven_history, look_at
+from proxy.looks import find_unproven, look_at
 from proxy.read import Stage
 from proxy.shared_reads import build_question
 from proxy.standing import find_standing
@@ -63,6 +63,7 @@ class ParkedFetch:
     """One Fetch that has not been answered."""
 
     __slots__ = (
+        "_behind",
         "_deadline",
         "_frame",
         "_impatient",
@@ -79,6 +80,7 @@ class ParkedFetch:
     def __init__(self, record: FetchRecord, frame: Frame) -> None:
         self.record = record
         self._frame = frame
+        self._behind = record.link.last_ordinal
         self._deadline = record.received_at + max(record.request.max_wait_ms, 0) / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._urgent_timer: asyncio.TimerHandle | None = None
@@ -90,9 +92,9 @@ class ParkedFetch:
         self.done = False
 
     def start(self) -> None:
-        """Look for the first time; where history is asked for, after the broker has said that it may be."""
+        """Look for the first time; where a right is missing to what could be told, after the broker was asked."""
         asked = self.record.partitions if self._standing is None else self._standing.lively()
-        unproven = find_unproven_history(self.record, asked, self._now())
+        unproven = find_unproven(self.record, asked, self._now())
         if unproven:
             link, version = self.record.link, self.record.head.api_version
             link.authorization.prove(unproven, version, self._proven)
@@ -145,10 +147,11 @@ class ParkedFetch:
             return
         asking = [one for one in looks if one.look is Look.ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not any(one.must_arrive for one in seen)
-        if settled and (now >= self._deadline or self._is_enough(seen)) and self._may_leave(seen, now):
-            self._answer(seen)
-        elif now >= self._deadline and asking:
+        is_late = now >= self._deadline
+        if is_late and (asking or self._is_outdated(seen)):
             self._forward(looks)
+        elif settled and (is_late or self._is_enough(seen)) and self._may_leave(seen, now):
+            self._answer(seen)
         elif self._hold(seen, asking):
             self._hurry(bool(asking) or self._waits_for_gap(seen))
         else:
@@ -227,6 +230,19 @@ class ParkedFetch:
             return True
         reading = any(one.read is not None and one.read.holds_up for one in seen)
         return not reading or now >= self._deadline + GRACE_S
+
+    def _is_outdated(self, seen: Sequence[Seen]) -> bool:
+        """Whether it would be answered empty where something was acknowledged that a broker would show, or will
+        be, by a Produce that came before it on its connection.
+        """
+        if any(one.looked.look is Look.READY or one.has_arrived for one in seen):
+            return False
+        return self.record.link.answered_ordinal < self._behind or any(
+            one.looked.look is Look.TAIL
+            and one.looked.partition is not None
+            and one.looked.partition.has_unseen(one.looked.asked.fetch_offset)
+            for one in seen
+        )
 
     def _waits_for_gap(self, seen: Sequence[Seen]) -> bool:
         """Whether bytes on their way are all there is to wait for."""

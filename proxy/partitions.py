@@ -35,6 +35,7 @@ class Partition:
     """One partition: the broker's truth, its place in the cache, and who waits for it."""
 
     __slots__ = (
+        "acknowledged_end",
         "covered",
         "failures",
         "index",
@@ -68,6 +69,7 @@ class Partition:
         self.covered = 0
         self.tail = -1
         self.stand_at = -1
+        self.acknowledged_end = -1
         self.log_start_offset = -1
         self.produced_from = -1
         self.old_format = False
@@ -87,6 +89,12 @@ class Partition:
         if high_watermark < 0:
             return self.stand_at
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
+
+    def has_unseen(self, offset: int) -> bool:
+        """Whether something was acknowledged from `offset` on that no Fetch has shown yet: the broker has it, and
+        what is known of the HW is old.
+        """
+        return self.acknowledged_end > max(offset, self.truth.high_watermark)
 
     def last_stable_offset(self) -> int:
         """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that

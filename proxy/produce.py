@@ -248,6 +248,7 @@ class ProduceInHand:
         self._apply(plan)
         frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
         self._answer(frame, plan)
+        self._link.answered_ordinal = max(self._link.answered_ordinal, self._ordinal)
 
     def _answer(self, frame: Frame, plan: refusals.Plan) -> None:
         link, ordinal = self._link, self._ordinal
@@ -279,9 +280,10 @@ class ProduceInHand:
             if keep is not None:
                 told = merge_response(answer, self._head.api_version, self._refused(plan))
             self._answer(told, plan)
-            if forwarded:  # at once, before anybody can ask, but the client need not wait for it
+            if forwarded:  # before any Fetch behind it is answered, but the client need not wait for it
                 admitting = partial(_admit, link, self._head, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
+            link.answered_ordinal = max(link.answered_ordinal, self._ordinal)
 
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)
@@ -363,6 +365,7 @@ def _admit(
             continue
         partition = noted.partition
         partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
+        partition.acknowledged_end = acknowledged.base_offset + noted.batch.record_count
         stored = admit.admit_produced(broker, noted, acknowledged, frame)
         if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
             for waiter in list(partition.parked):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 UNKNOWN_API = 12345
+ROUNDS = 40
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,24 @@ def test_answers_come_in_the_order_of_the_requests(pair: Pair) -> None:
         assert [correlation(one) for one in answers] == [asked_correlation(one) for one in sent]
         found = fetched(answers[-2])
         assert answers[-2][found.start : found.end][12:] == batch[12:], "all but base offset and length"
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 400])
+def test_what_was_acknowledged_is_in_the_next_answer(pair: Pair, max_wait_ms: int) -> None:
+    """Also where the answer may not wait: nothing is on its way any more for a client that has its acknowledgement."""
+    topic = create_topic(pair.direct)
+    batch = read_batch(pair)
+    with Raw(pair.through) as connection:
+        warm_up(pair.sidecar, connection, topic)
+        for offset in range(ROUNDS):
+            sent = [
+                build_produce(topic, batch, -1),
+                build_fetch(topic, offset, max_wait_ms),
+                build_metadata(),
+            ]
+            connection.send(*sent)
+            found = fetched([connection.take() for _ in sent][1])
+            assert found.end > found.start, f"nothing at {offset}"
 
 
 def api_ranges(frame: bytes) -> dict[int, tuple[int, int]]:

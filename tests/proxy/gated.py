@@ -83,7 +83,7 @@ class Link:
         self.broker = broker
         self.replies = Replies(self._deliver, lambda: None)
         self.refused = RefusedSequences()
-        self.last_ordinal = 0
+        self.last_ordinal = self.answered_ordinal = 0
         self.upstream = SimpleNamespace(closed=False)
         self.sent = []  # (frame, on_answer)
         self.got = []
