@@ -35,16 +35,26 @@ class FetchFailed(RuntimeError):
 
 
 class Jar(NamedTuple):
-    """One line of a lock: `sha256 group:artifact:version`."""
+    """One line of a lock: `sha256 group:artifact:version`, or `...:version:classifier` (Maven's, e.g. "test")."""
 
     sha256: str
     group: str
     artifact: str
     version: str
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
-        return f"{self.group}--{self.artifact}--{self.version}.jar"
+        return "--".join(filter(None, self[1:])) + ".jar"
+
+    @property
+    def dependency(self) -> str:
+        """Ivy's element for this jar alone."""
+        said = f'org="{self.group}" name="{self.artifact}" rev="{self.version}" {PINNED}'
+        if not self.classifier:
+            return f"<dependency {said}/>"
+        maven = f'm:classifier="{self.classifier}" xmlns:m="http://ant.apache.org/ivy/maven"'
+        return f'<dependency {said}><artifact name="{self.artifact}" type="jar" {maven}/></dependency>'
 
 
 def lock_path(version: str) -> Path:
@@ -60,8 +70,7 @@ def scan_lock(text: str) -> list[Jar]:
     for line in text.splitlines():
         if line and not line.startswith("#"):
             sha256, coordinates = line.split(" ")
-            group, artifact, version = coordinates.split(":")
-            jars.append(Jar(sha256, group, artifact, version))
+            jars.append(Jar(sha256, *coordinates.split(":")))
     return jars
 
 
@@ -114,9 +123,7 @@ def locked_jars(name: str, lock: str) -> Path:
 def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
     """Fetches and verifies the pinned jars; returns the directory below `staging` that holds them."""
     print(f"fetching Kafka {name}: {len(jars)} jars, once for this user", file=sys.stderr, flush=True)
-    wanted = "".join(
-        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" {PINNED}/>' for jar in jars
-    )
+    wanted = "".join(jar.dependency for jar in jars)
     wrong = ["everything"]
     for _ in range(ATTEMPTS):
         said = run_ivy(wanted, staging)
@@ -134,7 +141,7 @@ def run_ivy(dependencies: str, staging: Path) -> str:
         '<configurations><conf name="all"/></configurations>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
-    pattern = f"{staging}/jars/[organisation]--[module]--[revision].jar"
+    pattern = f"{staging}/jars/[organisation]--[module]--[revision](--[classifier]).jar"
     command = [find_java(), "-jar", str(ivy_jar()), "-cache", str(staging / "ivy"), "-ivy", str(description)]
     command += ["-types", "jar", "bundle", "-retrieve", pattern]
     done = subprocess.run(

@@ -45,6 +45,17 @@ def test_lock_names_coordinates() -> None:
     assert scan_lock(LOCK) == [Jar(hashlib.sha256(CONTENT).hexdigest(), "org.example", "thing", "1.0")]
 
 
+def test_a_classifier_names_another_jar_of_the_same_module() -> None:
+    plain, test = scan_lock("00 org.example:thing:1.0\n11 org.example:thing:1.0:test\n")
+    assert (plain.classifier, test.classifier) == ("", "test")
+    assert (plain.file_name, test.file_name) == (
+        "org.example--thing--1.0.jar",
+        "org.example--thing--1.0--test.jar",
+    )
+    assert "classifier" not in plain.dependency
+    assert 'm:classifier="test"' in test.dependency
+
+
 def test_unpinned_version_is_refused() -> None:
     with pytest.raises(ValueError, match=r"2\.0 is not pinned"):
         lock_path("2.0")
