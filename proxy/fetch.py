@@ -158,7 +158,7 @@ def forward_fetch(
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None and is_ours:
-            learn = partial(learn_answer, link, partitions, response, answer, sent_at)
+            learn = partial(learn_answer, link, head.api_version, partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
         end_forwarded(link.broker, flights, response, answer)
         record.forwarded(looks, response, _in_session(record, response, answer))

@@ -26,6 +26,9 @@ ZSTD_FROM_VERSION = 10
 """Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData).
 """
 
+FOLLOWER_FETCH_FROM_VERSION = 11
+"""Below it a broker answers NOT_LEADER_OR_FOLLOWER where it follows (FetchParams.fetchOnlyLeader, KIP-392)."""
+
 
 class Look(Enum):
     """Where a partition stands for a Fetch."""
@@ -125,6 +128,8 @@ def plan_partition(
     if not truth.known:
         return Looked(asked, partition, Look.ASK, "unproven", -1)
     if not {asked.current_leader_epoch, asked.last_fetched_epoch} <= {NO_EPOCH, truth.epoch}:
+        return Looked(asked, partition, Look.MISS, "epoch", -1)
+    if version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
     committed = isolation_level == READ_COMMITTED
     limit = partition.readable_end(committed)

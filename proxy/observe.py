@@ -178,6 +178,7 @@ def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> No
     rest is checked first. Of transactions all goes: what is seen but not stored is in no check.
     """
     truth = partition.truth
+    truth.entered(broker.now())
     if learned is Learned.NEW_EPOCH:
         log.info("%r is in leader epoch %d", partition, truth.epoch)
         broker.invalidate(partition, max(truth.end_before, 0), "epoch")

@@ -278,7 +278,8 @@ class Reads:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None and frame is not None:
-            learn = partial(learn_answer, link, [read.asked for read in reads], response, frame, sent_at)
+            asked = [read.asked for read in reads]
+            learn = partial(learn_answer, link, asker.version, asked, response, frame, sent_at)
             link.broker.attempt(learn, "learning from a read beside")
         for read, flight in flights.items():
             if flight is not None:

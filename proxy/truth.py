@@ -37,10 +37,12 @@ class Truth:
 
     __slots__ = (
         "end_before",
+        "entered_at",
         "epoch",
         "high_watermark",
         "last_stable_offset",
         "lease_until",
+        "led_epoch",
         "log_start_offset",
         "proven_at",
         "suggested_epoch",
@@ -56,12 +58,19 @@ class Truth:
         self.end_before = NO_OFFSET
         self.lease_until = float("-inf")
         self.proven_at = float("-inf")
+        self.entered_at = float("-inf")
+        self.led_epoch = NO_EPOCH
         self.unchecked = False
 
     @property
     def known(self) -> bool:
         """Whether an epoch has been proven, with the offsets of it."""
         return self.epoch != NO_EPOCH
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the broker is known to lead in this epoch. Followers answer consumers, too (KIP-392)."""
+        return self.led_epoch == self.epoch != NO_EPOCH
 
     @property
     def offsets(self) -> tuple[int, int, int]:
@@ -98,6 +107,18 @@ class Truth:
         self.renew(lease_until)
         self.proven_at = max(self.proven_at, lease_until)
         return learned
+
+    def entered(self, now: float) -> None:
+        """The newest epoch is known since `now`."""
+        self.entered_at = now
+
+    def shown_leading(self, carried_epoch: int, sent_at: float) -> None:
+        """The broker has answered what only a leader answers, to a question sent at `sent_at`: it leads in the epoch
+        that the question carried; where it carried none, in the one that was known by then, or in a newer one, which
+        will come to be known.
+        """
+        if carried_epoch == self.epoch or (carried_epoch == NO_EPOCH and sent_at >= self.entered_at):
+            self.led_epoch = self.epoch
 
     def renew(self, lease_until: float) -> None:
         """The broker has confirmed what is known here."""

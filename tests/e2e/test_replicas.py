@@ -16,9 +16,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol import batch, fetch
+from protocol.errors import ErrorCode
 from protocol.fetch_build import build_request
 from tests.e2e.racks import FIRST, SECOND, Two, create, move, rack_of, two_brokers, wait_for
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
 from tests.e2e.raw_frames import numbers
 from tests.e2e.test_invalidation import (
     CACHE,
@@ -143,6 +144,35 @@ def test_a_consumer_with_a_rack_reads_the_follower_through_its_forebay(two: Two)
     ]
     grown = {node: one.fetch_requests() - before[node] for node, one in two.sidecars.items()}
     assert grown[FOLLOWER] > grown[LEADER] > 0, grown
+
+
+@pytest.mark.parametrize("version", [4, 10])
+def test_an_old_client_is_told_that_its_leader_has_gone(two: Two, version: int) -> None:
+    """Only from version 11 on does a follower answer consumers; memory does not make it answer others."""
+    topic, side = create(two), two.side(LEADER)
+    with RawClient(side.through) as client, RawClient(side.through) as old, RawClient(side.direct) as direct:
+        newer, older = RawReader(client, topic).settle(), RawReader(old, topic, version=version).settle()
+        tail_while(older, lambda: write(side, topic, "first"), RECORDS)
+        wait_for_hits(side, older)
+        move(two, topic, FOLLOWER)
+        write(two.side(FOLLOWER), topic, "second")
+        newer.read_to(2 * RECORDS)
+        wait_for_hits(side, newer)
+        for reader in (older, RawReader(direct, topic, version=version)):
+            for offset in (0, RECORDS, 2 * RECORDS):
+                for _ in range(2):
+                    reader.offset = offset
+                    with pytest.raises(FetchFailed) as refused:
+                        reader.poll(200)
+                    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        move(two, topic, LEADER)
+        older.raw.clear()
+        older.offset = 0
+        older.read_past_errors()
+        read = older.read_to(2 * RECORDS)
+        wait_for_hits(side, older)
+    leaders = read_all(side.direct, topic)
+    assert read == leaders, explain(read, leaders)
 
 
 def read_values(consumer: Consumer, count: int) -> list[bytes]:

@@ -105,11 +105,24 @@ def test_old_formats_pass():
 def test_zstd_passes_below_version_10(version, expected):
     broker, partition = build_stored()
     partition.zstd = True
+    partition.truth.shown_leading(EPOCH, 0.0)
     found = look(broker, partition, 15, version=version)
     assert found[0] is expected
     assert found[1] == ("version" if expected is Look.PASS else "")
     partition.zstd = False
     assert look(broker, partition, 15, version=9)[0] is Look.READY
+
+
+@pytest.mark.parametrize("offset", [15, 20])
+def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
+    """Below version 11 a follower answers with an error, from then on with records (KIP-392)."""
+    broker, partition = build_stored()
+    assert look(broker, partition, offset, version=10) == (Look.MISS, "epoch", -1)
+    assert look(broker, partition, offset, version=11)[0] in (Look.READY, Look.TAIL)
+    partition.truth.shown_leading(EPOCH, 0.0)
+    assert look(broker, partition, offset, version=10)[0] in (Look.READY, Look.TAIL)
+    learn(partition, 20, epoch=EPOCH + 1)
+    assert look(broker, partition, offset, version=10, epoch=-1) == (Look.MISS, "epoch", -1)
 
 
 def test_a_gap_between_two_stored_runs_is_a_hole():

@@ -54,6 +54,30 @@ def test_within_an_epoch_the_greatest_shown_counts_each_by_itself():
     assert offsets(truth) == (120, 95, 30)
 
 
+def test_who_leads_is_shown_by_the_epoch_that_was_carried():
+    truth = build_known()
+    truth.entered(10.0)
+    assert not truth.is_led
+    truth.shown_leading(4, 11.0)
+    assert not truth.is_led
+    truth.shown_leading(5, 9.0)
+    assert truth.is_led
+
+
+def test_a_question_without_an_epoch_shows_who_leads_in_what_was_known_when_it_was_sent():
+    truth = Truth()
+    truth.shown_leading(NO_EPOCH, 9.0)
+    assert not truth.is_led
+    truth.learn(5, 100, 90, 10, 20.0)
+    truth.entered(10.0)
+    truth.shown_leading(NO_EPOCH, 9.9)
+    assert not truth.is_led
+    truth.shown_leading(NO_EPOCH, 10.0)
+    assert truth.is_led
+    truth.learn(6, 100, 90, 10, 20.0)
+    assert not truth.is_led
+
+
 def test_a_newer_epoch_forgets_the_offsets_of_the_old():
     truth = build_known()
     truth.unchecked = False
