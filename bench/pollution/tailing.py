@@ -8,12 +8,13 @@ it; while it pauses it stays a member of its group; rows are (due, latency) in n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from array import array
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.pollution.producing import DRAIN_S, STAMP
 from bench.pollution.series import write_rows
@@ -57,6 +58,10 @@ def tail(options: argparse.Namespace) -> array[int]:
             consumer.pause(paused)
         elif paused and now_ns >= resume_ns:
             consumer.resume(paused)
+            with contextlib.suppress(
+                KafkaException
+            ):  # asked to wake the library, which may sleep for a second
+                consumer.get_watermark_offsets(paused[0], timeout=POLL_S)
             paused, pause_ns = [], stop_ns
     return rows
 
