@@ -58,12 +58,15 @@ def tail(options: argparse.Namespace) -> array[int]:
             consumer.pause(paused)
         elif paused and now_ns >= resume_ns:
             consumer.resume(paused)
-            with contextlib.suppress(
-                KafkaException
-            ):  # asked to wake the library, which may sleep for a second
-                consumer.get_watermark_offsets(paused[0], timeout=POLL_S)
+            wake(consumer, paused[0])
             paused, pause_ns = [], stop_ns
     return rows
+
+
+def wake(consumer: Consumer, partition: TopicPartition) -> None:
+    """The library may sleep for a second before it fetches what is paused no more: ask it for something."""
+    with contextlib.suppress(KafkaException):
+        consumer.get_watermark_offsets(partition, timeout=POLL_S)
 
 
 def main() -> None:
