@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from metrics.access_log import BlockLine, FetchLine
 from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
+from proxy.cleanup import Cleanup
 from proxy.counters import Counters
 from proxy.fetch_plan import UNREAD, Look
 from proxy.gate import Gate
@@ -82,6 +83,7 @@ class Broker:
         self.watch = Watch(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
+        self.cleanup = Cleanup(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)

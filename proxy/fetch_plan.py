@@ -145,7 +145,10 @@ def plan_partition(
         return Looked(asked, partition, Look.TAIL, "", limit)
     if offset > limit:
         return Looked(asked, partition, Look.ASK, "unproven", limit)
-    if cache.contiguous_end(partition.slot, offset) > offset:
+    stored_end = cache.contiguous_end(partition.slot, offset)
+    if stored_end > offset:
+        if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
+            return Looked(asked, partition, Look.MISS, "hole", limit)  # what it lacks may delete what it has
         if committed:
             return _plan_committed(asked, partition, limit)
         return Looked(asked, partition, Look.READY, "", limit)

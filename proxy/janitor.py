@@ -54,7 +54,7 @@ class Janitor:
             self._broker.verifier.tick,
         ]
         if self._ticks % LINKS_EVERY_TICKS == 0:
-            parts += [self._close_stuck, self._tend_links]
+            parts += [self._close_stuck, self._tend_links, self._broker.cleanup.tick]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from protocol import batch
 from protocol.errors import BadFrame, ErrorCode
 from proxy import admit
+from proxy.cleanup import find_cleaned_end
 from proxy.truth import Learned
 
 if TYPE_CHECKING:
@@ -216,6 +217,9 @@ def _store(
     if any(b.magic < 2 for b in batches):
         partition.old_format = True
         return
+    cleaned_end = find_cleaned_end(asking.fetch_offset, batches)
+    if cleaned_end >= 0:
+        broker.cache.advance_start(partition.slot, cleaned_end)
     admit.admit_fetched(broker, partition, asking, answered, frame, batches, source)
     covers_from = min(asking.fetch_offset, batches[0].base_offset)
     partition.transactions.observed(frame, batches, covers_from, batches[-1].last_offset + 1)

@@ -15,10 +15,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from protocol import batch
+from protocol import batch, control
 from protocol.errors import ErrorCode
+from proxy.cleanup import SETTING, VERSION
+from proxy.watch import WANTED_S
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
+from tests.e2e.raw_frames import Raw
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.test_invalidation import (
     LEASE_S,
@@ -32,7 +35,7 @@ from tests.e2e.test_invalidation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = pytest.mark.e2e
 
@@ -240,3 +243,45 @@ def test_a_compacted_log_that_memory_never_held(pair: Pair) -> None:
         direct, through = (read_all(where, topic, start=offset) for where in (pair.direct, pair.through))
         assert through == direct, f"from {offset}: {explain(through, direct)}"
     assert last_values(pair.through, topic) == last_values(pair.direct, topic)
+
+
+def test_what_was_deleted_does_not_come_back(pair: Pair) -> None:
+    """Memory has the value; its tombstone was written while nobody tailed, and is gone by now. A reader of all that
+    is given the value from memory would keep it for ever.
+    """
+    topic = create_topic(pair.direct, config=COMPACT)
+    common = {"bootstrap.servers": pair.through, "linger.ms": 0}
+    known, new = Producer(common), Producer(common | {"enable.idempotence": True})
+
+    def put(producer: Producer, keys: Sequence[str], value: bytes | None = b"v" * 300) -> None:
+        for key in keys:
+            producer.produce(topic, value, key, partition=0)
+            assert producer.flush(30) == 0
+
+    with RawClient(pair.through) as client:
+        keys = ["victim" if number == 8 else f"other-{number}" for number in range(16)]
+        tail_while(RawReader(client, topic).settle(), lambda: put(known, keys), len(keys))
+    time.sleep(WANTED_S + 2)  # the watch leaves what nobody asks for
+    put(new, ["victim"], None)  # the first batches of a producer are left to the watch
+
+    def is_forgotten() -> bool:
+        put(known, [f"filler-{number}" for number in range(12)])
+        return b"victim" not in last_values(pair.direct, topic)
+
+    wait_for("value and tombstone are gone", is_forgotten)
+    before = hit_bytes(pair)
+    for _ in range(2):
+        assert b"victim" not in last_values(pair.through, topic)
+    assert hit_bytes(pair) > before
+    assert verdicts(pair)["mismatch"] == 0, pair.sidecar.log_tail()
+
+
+def test_the_broker_says_what_it_may_compact(pair: Pair) -> None:
+    """As Forebay asks it."""
+    topics = [create_topic(pair.direct, config=config) for config in (COMPACT, {})]
+    frame = control.build_describe_configs_request(VERSION, 1, "raw", topics=topics, settings=[SETTING])
+    with Raw(pair.direct) as raw:
+        said = control.scan_describe_configs_response(raw.call(frame), VERSION)
+    assert {one.topic: one.values[SETTING] for one in said} == dict(
+        zip(topics, ("compact", "delete"), strict=True)
+    )

@@ -130,6 +130,18 @@ def test_a_gap_between_two_stored_runs_is_a_hole():
     store(broker, partition, 30, 40)
     assert look(broker, partition, 25) == (Look.MISS, "hole", 40)
     assert look(broker, partition, 20) == (Look.MISS, "hole", 40)
+    partition.topic.may_be_compacted = False
+    assert look(broker, partition, 15) == (Look.READY, "", 40)
+
+
+def test_of_a_compacted_topic_nothing_below_a_hole_is_served():
+    """The hole may have held the tombstone of what is stored below it."""
+    broker, partition = build_stored(40)
+    assert look(broker, partition, 15) == (Look.READY, "", 40)  # what is missing at the tail is on its way
+    store(broker, partition, 30, 40)
+    assert look(broker, partition, 15) == (Look.MISS, "hole", 40)
+    assert look(broker, partition, 30) == (Look.READY, "", 40)
+    store(broker, partition, 20, 30)
     assert look(broker, partition, 15) == (Look.READY, "", 40)
 
 

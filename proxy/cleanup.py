@@ -1,0 +1,93 @@
+"""Which topics the broker may compact, asked of the broker, and what shows that it has.
+
+Compaction removes a key's old value, and later the tombstone that deleted it. Memory may hold the one and lack the
+other: whoever read the value from memory would never hear that it was deleted. Of a topic that may be compacted memory
+serves only what it holds without a hole up to the tail (fetch_plan.py), and nothing below what the cleaner is seen to
+have cleaned (`find_cleaned_end`). Owns the asking, on Forebay's own link. It must not know what is stored. Invariants:
+a topic may be compacted until the broker has said that it is not; one question in flight, of MOST_TOPICS at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import BadFrame, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocol.batch import Batch
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.topics import Topic
+
+log = logging.getLogger("forebay.cleanup")
+
+VERSION = 4
+CLIENT_ID = "forebay-cleanup"
+SETTING = "cleanup.policy"
+COMPACT = "compact"
+EVERY_S = 60.0
+"""A topic's policy may be changed at any time; a tombstone stays for `delete.retention.ms`, a day by default."""
+MOST_TOPICS = 200
+
+
+class Cleanup:
+    """Asks again and again; `Topic.may_be_compacted` is what has come of it."""
+
+    __slots__ = ("_broker", "_in_flight")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._in_flight = False
+
+    def tick(self, now: float) -> None:
+        """Timed: ask for those that were not asked for in EVERY_S."""
+        if self._in_flight or not self._broker.own_links.usable:
+            return
+        due = {p.topic for p in self._broker.partitions if p.topic.name and p.topic.cleanup_due_at <= now}
+        link = self._broker.own_links.link("proof") if due else None
+        if link is None:
+            return
+        asked = {
+            topic.name: topic for topic in sorted(due, key=lambda topic: topic.cleanup_due_at)[:MOST_TOPICS]
+        }
+        for topic in asked.values():
+            topic.cleanup_due_at = now + EVERY_S
+        frame = control.build_describe_configs_request(
+            VERSION, 0, CLIENT_ID, topics=list(asked), settings=[SETTING]
+        )
+        self._in_flight = True
+        link.send(frame, 0, partial(self._answered, asked))
+
+    def _answered(self, asked: dict[str, Topic], answer: Frame | None) -> None:
+        self._in_flight = False
+        if answer is None:
+            return
+        try:
+            described = control.scan_describe_configs_response(answer, VERSION)
+        except BadFrame as error:
+            log.error("the broker's DescribeConfigs cannot be read: %s", error)
+            return
+        for said in described:
+            topic = asked.get(said.topic)
+            if topic is not None:
+                policy = said.values.get(SETTING) if said.error_code == ErrorCode.NONE else None
+                topic.may_be_compacted = policy is None or COMPACT in policy
+
+
+def find_cleaned_end(fetch_offset: int, batches: Sequence[Batch]) -> int:
+    """Up to where a Fetch answer shows that the cleaner has been: records are missing below this offset; -1 where
+    none is. Offsets of a log have no gaps but those that compaction leaves.
+    """
+    cleaned_end, expected = -1, fetch_offset
+    for one in batches:
+        if one.base_offset > expected:
+            cleaned_end = one.base_offset
+        if one.record_count <= one.last_offset - one.base_offset:
+            cleaned_end = one.last_offset + 1
+        expected = one.last_offset + 1
+    return cleaned_end
