@@ -129,16 +129,17 @@ def plan_partition(
         return Looked(asked, partition, Look.ASK, "unproven", -1)
     if not {asked.current_leader_epoch, asked.last_fetched_epoch} <= {NO_EPOCH, truth.epoch}:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
-    if version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led:
-        return Looked(asked, partition, Look.MISS, "epoch", -1)
+    may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led
     committed = isolation_level == READ_COMMITTED
     limit = partition.readable_end(committed)
     is_at_end = partition.is_at_end(offset, committed)
     if offset < truth.log_start_offset or not (is_at_end or _may_be_stored(cache, partition, offset)):
-        nameable = truth.log_start_offset <= offset <= limit
+        nameable = truth.log_start_offset <= offset <= limit and not may_follow
         return Looked(
             asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
         )
+    if may_follow:
+        return Looked(asked, partition, Look.MISS, "epoch", -1)
     if not truth.has_lease(now) or truth.unchecked:
         return Looked(asked, partition, Look.ASK, "epoch", -1)
     if is_at_end:
