@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 1.0
 """For how long beyond max_wait a Fetch with nothing to say waits for what the broker is reading for it."""
+PROOF_WAIT_S = 0.1
+"""For how long a partition that nothing is known of is asked about before its disk is read for it regardless."""
 TIMER_SLACK_S = 0.005
 
 
@@ -153,7 +155,7 @@ class ParkedFetch:
         elif settled and (is_late or self._is_enough(seen)) and self._may_leave(seen, now):
             self._answer(seen)
         elif self._hold(seen, asking):
-            self._hurry(bool(asking) or self._waits_for_gap(seen))
+            self._hurry(self._patience_s(seen, asking))
         else:
             self._forward(looks)
 
@@ -304,13 +306,26 @@ class ParkedFetch:
         for partition in partitions:
             partition.parked[self] = None
 
-    def _hurry(self, soft: bool) -> None:
-        """Something is on its way that is not waited for longer than `cache.holeWait`."""
-        if soft and not self._urgent:
+    def _patience_s(self, seen: Sequence[Seen], asking: Sequence[Looked]) -> float | None:
+        """For how long what is on its way is waited for; None: as long as for news. What nothing is known of yet may
+        be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
+        worth knowing.
+        """
+        if not asking and not self._waits_for_gap(seen):
+            return None
+        link = self.record.link
+        is_new = all(one.partition is not None and not one.partition.truth.known for one in asking)
+        holds_others = any(one.looked.look in (Look.READY, Look.GAP) or one.has_arrived for one in seen)
+        if asking and is_new and link.reads.go_apart and not holds_others:
+            return PROOF_WAIT_S
+        return link.broker.config.cache.hole_wait_s
+
+    def _hurry(self, patience_s: float | None) -> None:
+        """What is on its way is given up after `patience_s`, counted from when there was such first."""
+        if patience_s is not None and not self._urgent:
             self._urgent = True
-            hole_wait_s = self.record.link.broker.config.cache.hole_wait_s
-            self._urgent_timer = asyncio.get_running_loop().call_later(hole_wait_s, self._give_up)
-        elif not soft and self._urgent:
+            self._urgent_timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
+        elif patience_s is None and self._urgent:
             self._urgent = False
             if self._urgent_timer is not None:
                 self._urgent_timer.cancel()
