@@ -226,13 +226,27 @@ class RawReader:
 
 
 def read_all(
-    address: str, topic: str, *, partition: int = 0, version: int = FETCH_VERSION, start: int = 0
+    address: str,
+    topic: str,
+    *,
+    partition: int = 0,
+    version: int = FETCH_VERSION,
+    start: int = 0,
+    end: int = -1,
 ) -> bytes:
-    """Every batch of a partition from `start` to its high watermark, on a connection of its own."""
+    """Every batch of a partition from `start` to `end`, on a connection of its own; -1: to its high watermark, which
+    Forebay may know a moment later than the broker.
+    """
     with RawClient(address, "raw-whole") as client:
         reader = RawReader(client, topic, partition=partition, version=version, offset=start)
         reader.read_past_errors()
-        return reader.read_to(reader.high_watermark)
+        return reader.read_to(end if end >= 0 else reader.high_watermark)
+
+
+def end_of(raw: bytes) -> int:
+    """The offset after the last of these batches; 0 of none."""
+    batches = batch.scan_batches(raw, 0, len(raw))
+    return batches[-1].last_offset + 1 if batches else 0
 
 
 def explain(one: bytes, other: bytes) -> str:

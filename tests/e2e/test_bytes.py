@@ -79,7 +79,7 @@ def tail(
     assert tailed == direct, explain(tailed, direct)
     assert reader.offset == end
     assert hits >= most * len(direct), f"{hits:.0f} of {len(direct)} bytes: {pair.sidecar.fetch_counts()}"
-    again = read_all(pair.through, topic, version=version)
+    again = read_all(pair.through, topic, version=version, end=end)
     assert again == direct, explain(again, direct)
     return direct
 

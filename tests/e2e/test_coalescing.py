@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
+TRIES = 50
 CONSUMERS = 8
 BATCHES = 60
 PATIENCE_S = 10.0
@@ -258,10 +259,15 @@ def test_a_topic_that_is_refused_costs_the_others_no_hits(held: Held, topic: str
         before = held.sidecar.fetch_counts("bytes"), held.sidecar.fetch_counts("partitions")
         for number in range(5):
             writer.produce(mine, batch_v2(2, value=b"%d" % number))
-            time.sleep(0.1)  # an error is answered at once, with what is confirmed by then
             asked = [refused, reader.asked()]
-            said, expected = (one.fetch(VERSION, asked, max_wait_ms=500) for one in (client, direct))
-            told, wanted = (sorted((*one[:-2], raw) for one, raw in answer) for answer in (said, expected))
+            for _ in range(TRIES):  # an error is answered at once, with what is confirmed by then
+                said, expected = (one.fetch(VERSION, asked, max_wait_ms=500) for one in (client, direct))
+                told, wanted = (
+                    sorted((*one[:-2], raw) for one, raw in answer) for answer in (said, expected)
+                )
+                if told == wanted:
+                    break
+                time.sleep(0.1)
             assert told == wanted
             assert {one.topic: one.error_code for one, _ in said} == {
                 refused.topic: NOT_AUTHORIZED,
@@ -271,4 +277,4 @@ def test_a_topic_that_is_refused_costs_the_others_no_hits(held: Held, topic: str
         after = held.sidecar.fetch_counts("bytes"), held.sidecar.fetch_counts("partitions")
     grown = [{k: v - b.get(k, 0) for k, v in a.items()} for b, a in zip(before, after, strict=True)]
     assert {k for k, v in grown[0].items() if v} == {("hit", "")}
-    assert grown[1]["miss", "unauthorized-yet"] == grown[1]["hit", ""] == 5
+    assert grown[1]["miss", "unauthorized-yet"] == grown[1]["hit", ""] >= 5

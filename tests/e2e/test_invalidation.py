@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from protocol import batch
 from protocol.errors import ErrorCode
 from tests.broker.topics import create_topic, delete_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
+from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def check_same(pair: Pair, topic: str, start: int = 0) -> bytes:
     """A whole read from `start` through Forebay equals the direct one, twice; the bytes."""
     direct = read_all(pair.direct, topic, start=start)
     for _ in range(2):
-        through = read_all(pair.through, topic, start=start)
+        through = read_all(pair.through, topic, start=start, end=end_of(direct))
         assert through == direct, explain(through, direct)
     return direct
 

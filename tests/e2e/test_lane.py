@@ -179,8 +179,7 @@ def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> 
     """Its first Fetch is not read by the client listener's threads: only what stands at the tail goes there."""
     topic = make_history(laned)
     through = laned.bootstraps["OPEN"]
-    with RawClient(through, "known") as client:
-        open_reader(client, topic).read_to(100)  # from now on Forebay follows it
+    wait_for_proof(laned, topic)
     proofs, asked = laned.count("authorization_proofs"), laned.count("lane_requests")
     with RawClient(through, "new") as client:
         history = RawReader(client, topic)
@@ -190,6 +189,18 @@ def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> 
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)[: len(history.raw)]) == ""
     assert laned.count("authorization_proofs") == proofs + 1
     assert laned.count("lane_requests") == asked + 1
+
+
+def wait_for_proof(laned: Laned, topic: str) -> None:
+    """Until Forebay knows the partition, which another connection reads over the second link then."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with RawClient(laned.bootstraps["OPEN"], "known") as client:
+        reader = open_reader(client, topic)
+        asked = laned.count("lane_requests")
+        while laned.count("lane_requests") == asked:
+            assert time.monotonic() < deadline
+            reader.offset = 0
+            reader.poll(200)
 
 
 def test_scram_stays_on_the_first_link(laned: Laned) -> None:

@@ -18,7 +18,7 @@ from tests.broker.jars import KAFKA_4, locked_jars
 from tests.broker.settings import DIRECT
 from tests.broker.topics import create_topic
 from tests.e2e.families import confluent_consume
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.e2e.raw_fetch import RawClient, RawReader, end_of, explain, read_all
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.test_invalidation import RECORDS, check_hits, check_same, hit_bytes, tail_while, write
 
@@ -97,7 +97,8 @@ def test_a_lagging_consumer_of_a_tiered_topic(pair: Pair) -> None:
         assert hit_bytes(pair) > before
         assert lagging.log_start_offset == 0
         for offset in (0, 1, RECORDS, start - 1, start, start + 1):
-            through, direct = (read_all(where, topic, start=offset) for where in (pair.through, pair.direct))
+            direct = read_all(pair.direct, topic, start=offset)
+            through = read_all(pair.through, topic, start=offset, end=end_of(direct))
             assert through == direct, f"from {offset}: {explain(through, direct)}"
         check_hits(pair, reader, topic, "after", 3 * RECORDS)
     assert confluent_consume(pair.through, topic, 3 * RECORDS) == confluent_consume(
