@@ -178,10 +178,9 @@ def test_history_is_read_over_the_second_link(laned: Laned, name: str, mechanism
 def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> None:
     """Its first Fetch is not read by the client listener's threads: only what stands at the tail goes there."""
     topic = make_history(laned)
-    through = laned.bootstraps["OPEN"]
     wait_for_proof(laned, topic)
     proofs, asked = laned.count("authorization_proofs"), laned.count("lane_requests")
-    with RawClient(through, "new") as client:
+    with RawClient(laned.bootstraps["OPEN"], "new") as client:
         history = RawReader(client, topic)
         history.max_bytes = BITE_BYTES
         history.read_past_errors()
