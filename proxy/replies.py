@@ -42,6 +42,12 @@ class Reply:
         self.on_sent = on_sent
         self._replies.release()
 
+    def hand_over(self) -> tuple[Sequence[Sendable], Sent | None]:
+        """What is to be sent, and no more of it here: who made it holds this place, and would be held by it."""
+        buffers, on_sent = self.buffers or (), self.on_sent
+        self.buffers, self.on_sent = (), None
+        return buffers, on_sent
+
     def copy_out(self) -> bool:
         """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this
         moment.
@@ -86,7 +92,8 @@ class Replies:
         while self._line and self._line[0].buffers is not None:
             reply = self._line.popleft()
             self.control -= reply.is_control
-            reply.outgoing = self._deliver(reply.buffers or (), reply.on_sent)
+            buffers, on_sent = reply.hand_over()
+            reply.outgoing = self._deliver(buffers, on_sent)
             moved = True
         if moved:
             self._on_progress()
@@ -97,5 +104,7 @@ class Replies:
         """
         line, self._line = self._line, deque()
         for reply in line:
-            if reply.buffers is not None and reply.on_sent:
-                reply.on_sent(False)
+            if reply.buffers is not None:
+                _, on_sent = reply.hand_over()
+                if on_sent:
+                    on_sent(False)

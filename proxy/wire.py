@@ -47,6 +47,13 @@ class Outgoing:
         self.on_sent = on_sent
         self.in_transport = False
 
+    def end(self, delivered: bool) -> None:
+        """It has left, or never will. Whoever waits for that holds this, and is let go of."""
+        on_sent, self.on_sent = self.on_sent, None
+        self.buffers.clear()
+        if on_sent:
+            on_sent(delivered)
+
     def copy_out(self) -> bool:
         """Give up every view of foreign memory: True if nothing of this reply needs it any more."""
         if self.in_transport:
@@ -200,8 +207,7 @@ class Wire(asyncio.Protocol):
             self._linger.cancel()
         waiting, self._outbox, self._outbox_bytes = self._outbox, deque(), 0
         for outgoing in waiting:
-            if outgoing.on_sent:
-                outgoing.on_sent(False)
+            outgoing.end(False)
         self._on_closed(exc)
 
     def pause_writing(self) -> None:
@@ -290,8 +296,7 @@ class Wire(asyncio.Protocol):
             return
         self._outbox.popleft()
         self._outbox_bytes -= head.size_bytes
-        if head.on_sent:
-            head.on_sent(True)
+        head.end(True)
 
     def hold_reading(self, why: object) -> None:
         """Take no more from the peer until every reason given here was released. Reasons are compared by

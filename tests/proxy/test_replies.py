@@ -1,5 +1,8 @@
 """Replies leave in the order of their requests."""
 
+import gc
+import weakref
+
 import pytest
 
 from proxy.replies import Replies
@@ -120,3 +123,30 @@ def test_copy_out_of_a_reply_on_its_way_asks_the_wire():
     assert reply.copy_out()
     memory[:] = b"other"
     assert list(reply.outgoing.buffers) == [b"arena"]
+
+
+class Asked:
+    """Holds its place among the replies, as a request in hand does, and hears when its answer has left."""
+
+    def __init__(self, line):
+        self.reply = line.replies.reserve()
+        self.reply.complete([b"x" * 100], self.sent)
+
+    def sent(self, delivered):
+        self.delivered = delivered
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_was_answered_is_held_by_nobody(leaves):
+    line = Delivered()
+    asked = Asked(line)
+    outgoing = asked.reply.outgoing
+    outgoing.end(leaves)
+    assert asked.delivered is leaves
+    gone = weakref.ref(asked)
+    gc.disable()
+    try:
+        del asked
+        assert gone() is None, "freed without the collector"
+    finally:
+        gc.enable()

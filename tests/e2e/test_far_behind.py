@@ -1,0 +1,197 @@
+"""One consumer, one partition a gigabyte behind, another at the tail: the tail's latency stays the tail's.
+
+A librdkafka consumer in a group reads both through Forebay, while what it does with the far one changes: it reads
+on, seeks back, pauses, is joined by another member, gets it back. Latency is from the producer's call to the
+application. Far fetches are small, so that the far partition stays far behind for all of a phase.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.broker.topics import create_topic
+from tests.e2e.sidecar import PATIENT_CACHE, Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from confluent_kafka import Message
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+FAR, TAIL = 0, 1
+RECORD_BYTES = 1 << 14
+BEHIND_BYTES = 1 << 30
+RECORDS = BEHIND_BYTES // RECORD_BYTES
+EVERY_S = 0.02
+PHASE_S = 4.0
+PATIENCE_S = 40.0
+MOST_BEHIND_S, MOST_SHARE = 0.03, 3.0
+"""The median beside the far partition: this much more than without it, or this many times."""
+LONGEST_S = 1.5
+"""Of one record, where no rebalance is: a poll with nothing to say would hold it for longer."""
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE | {"size": "64MiB"}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topic(pair: Pair) -> str:
+    name = create_topic(pair.direct, partitions=2)
+    options = {"bootstrap.servers": pair.direct, "linger.ms": 20, "batch.size": 65_536}
+    producer = Producer(options | {"queue.buffering.max.kbytes": 1 << 17})
+    for _ in range(RECORDS):
+        while True:
+            try:
+                producer.produce(name, bytes(RECORD_BYTES), partition=FAR)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    return name
+
+
+class Ticker(threading.Thread):
+    """Writes the time to the tail partition again and again, through Forebay."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self._topic = topic
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._producer.produce(self._topic, f"{time.monotonic():.6f}".encode(), partition=TAIL)
+            self._producer.poll(0)
+        self._producer.flush(20)
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join(30)
+
+
+class Reader:
+    """One member. `delays_s`: of each of the tail's records, as it came; `far`: the offsets of the other partition."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 500,
+                "queued.max.messages.kbytes": 4096,
+                "fetch.queue.backoff.ms": 10,
+                "fetch.message.max.bytes": 65_536,
+                "session.timeout.ms": 6000,
+            }
+        )
+        self._topic = topic
+        self.group = group
+        self.delays_s: list[float] = []
+        self.far: list[int] = []
+        self.consumer.subscribe([topic])
+
+    def read(self, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not until():
+            assert time.monotonic() < deadline, (len(self.far), len(self.delays_s))
+            for message in self.consumer.consume(100, 0.05):
+                self._take(message)
+
+    def _take(self, message: Message) -> None:
+        if message.error() is not None:
+            return
+        if message.partition() == TAIL:
+            self.delays_s.append(time.monotonic() - float(message.value() or b"0"))
+        else:
+            self.far.append(message.offset() or 0)
+
+    def phase(self) -> list[float]:
+        """The tail's delays over PHASE_S, after what was on its way has been read."""
+        self.read_for(0.5)
+        self.delays_s.clear()
+        self.read_for(PHASE_S)
+        return self.delays_s.copy()
+
+    def read_for(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        self.read(lambda: time.monotonic() >= ends, seconds + PATIENCE_S)
+
+    def has(self, *partitions: int) -> bool:
+        return {one.partition for one in self.consumer.assignment()} >= set(partitions)
+
+    def far_place(self, offset: int = -1001) -> TopicPartition:
+        return TopicPartition(self._topic, FAR, offset)
+
+
+def check_tail(delays_s: list[float], alone_s: float, what: str) -> None:
+    assert len(delays_s) > PHASE_S / EVERY_S / 2, f"{what}: {len(delays_s)} records"
+    median_s = statistics.median(delays_s)
+    assert median_s < max(alone_s * MOST_SHARE, alone_s + MOST_BEHIND_S), (
+        f"{what}: {median_s} s, alone {alone_s} s"
+    )
+    assert max(delays_s) < LONGEST_S, f"{what}: {max(delays_s)} s"
+
+
+def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic: str) -> None:
+    ticker = Ticker(pair.through, topic)
+    ticker.start()
+    reader = Reader(pair.through, topic, f"far-{time.time_ns()}")
+    try:
+        reader.read(lambda: reader.has(FAR, TAIL) and len(reader.far) > 0)
+        reader.consumer.pause([reader.far_place()])
+        alone_s = statistics.median(reader.phase())
+        assert pair.sidecar.fetch_counts("partitions").get(("hit", ""), 0) > 0
+
+        reader.consumer.resume([reader.far_place()])
+        read_before = len(reader.far)
+        check_tail(reader.phase(), alone_s, "reading on")
+        assert read_before < len(reader.far) and reader.far[-1] < RECORDS - 1, "it is read, and still behind"
+
+        reader.consumer.seek(reader.far_place(0))
+        reader.far.clear()
+        check_tail(reader.phase(), alone_s, "after a seek")
+        assert reader.far == list(range(reader.far[0], reader.far[0] + len(reader.far))), "in order, no hole"
+        assert reader.far[0] == 0 and reader.far[-1] < RECORDS - 1
+
+        for _ in range(6):
+            reader.consumer.pause([reader.far_place()])
+            reader.read_for(0.3)
+            reader.consumer.resume([reader.far_place()])
+            reader.read_for(0.3)
+        check_tail(reader.phase(), alone_s, "after pauses")
+        check_rebalance(pair, topic, reader, alone_s)
+    finally:
+        ticker.finish()
+        reader.consumer.close()
+
+
+def check_rebalance(pair: Pair, topic: str, reader: Reader, alone_s: float) -> None:
+    """Another member comes and takes one of the two, and goes; whoever has the tail gets it in time."""
+    (tail,) = reader.consumer.position([TopicPartition(topic, TAIL)])
+    reader.consumer.commit(offsets=[reader.far_place(0), tail], asynchronous=False)
+    other = Reader(pair.through, topic, reader.group)
+    both = (reader, other)
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(len(one.consumer.assignment()) == 1 for one in both):
+        assert time.monotonic() < deadline
+        for one in both:
+            one.read_for(0.1)
+    (tailing,) = (one for one in both if one.has(TAIL))
+    check_tail(tailing.phase(), alone_s, "after a member came")
+    other.consumer.close()
+    reader.read(lambda: reader.has(FAR, TAIL))
+    reader.read_for(1)
+    check_tail(reader.phase(), alone_s, "after it went")
