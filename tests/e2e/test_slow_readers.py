@@ -152,7 +152,7 @@ def test_slow_readers_that_die_let_go(pair: Pair) -> None:
     write_below(reader, pair, FIRST, seed=3)
     reader.offset = 0
     undelivered = pair.sidecar.metrics()[UNDELIVERED,]
-    slow.send_fetch(VERSION, [reader.asked()._replace(max_bytes=ASKED_BYTES)], max_wait_ms=0)
+    slow.send_fetch(VERSION, [reader.asked()._replace(max_bytes=ASKED_BYTES)], max_wait_ms=500)
     Gauges(pair).wait_until_pinned()
     slow.abort()
     deadline = time.monotonic() + PATIENCE_S
