@@ -119,7 +119,7 @@ def test_slow_readers_get_their_bytes_and_hold_little(pair: Pair) -> None:
         before = pair.sidecar.fetch_counts("partitions").get(HIT, 0)
         for number, (client, reader) in enumerate(zip(slow, readers, strict=True)):
             asked = reader.asked()._replace(fetch_offset=APART * number, max_bytes=ASKED_BYTES)
-            client.send_fetch(VERSION, [asked], max_wait_ms=0)
+            client.send_fetch(VERSION, [asked], max_wait_ms=500)
         gauges = Gauges(pair)
         gauges.wait_until_pinned()
         gauges.start()
