@@ -61,6 +61,11 @@ class Wire:
         host, port = self._server.getsockname()[:2]
         return f"{host}:{port}"
 
+    @property
+    def open_lines(self) -> int:
+        """Connections neither of whose ends has closed."""
+        return len(self._lines)
+
     def cut(self, after_bytes: int) -> int:
         """End every connection once so many more bytes have passed on it; how many connections that is."""
         lines = list(self._lines)
