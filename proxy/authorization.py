@@ -5,7 +5,8 @@ Owns one connection's verdicts and their renewal. It must not know the cache. In
   error; UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers
   them before it authorizes).
 * renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
-* what a new connection asks of history is not read for that alone: its right is asked for at the tail first.
+* nothing is read only to learn a right: where one is missing to what memory or the throttle could answer, it is
+  asked for at the tail first.
 """
 
 from __future__ import annotations

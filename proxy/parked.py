@@ -55,6 +55,11 @@ class Seen(NamedTuple):
         return self.read is not None and self.read.stage is Stage.ARRIVED
 
     @property
+    def is_here(self) -> bool:
+        """Whether there are records to answer with, from memory or from the broker."""
+        return self.looked.look is Look.READY or self.has_arrived
+
+    @property
     def must_arrive(self) -> bool:
         """Whether nothing can be said of it before the broker has."""
         has_said = self.read is not None and self.read.said is not None
@@ -228,7 +233,7 @@ class ParkedFetch:
         """Not with nothing, while the broker is reading: it would itself answer with what it reads, max_wait
         or not. What waits for the disk's turn holds nobody.
         """
-        if self._leaving or any(one.looked.look is Look.READY or one.has_arrived for one in seen):
+        if self._leaving or any(one.is_here for one in seen):
             return True
         reading = any(one.read is not None and one.read.holds_up for one in seen)
         return not reading or now >= self._deadline + GRACE_S
@@ -237,7 +242,7 @@ class ParkedFetch:
         """Whether it would be answered empty where something was acknowledged that a broker would show, or will
         be, by a Produce that came before it on its connection.
         """
-        if any(one.looked.look is Look.READY or one.has_arrived for one in seen):
+        if any(one.is_here for one in seen):
             return False
         return self.record.link.answered_ordinal < self._behind or any(
             one.looked.look is Look.TAIL
@@ -255,7 +260,7 @@ class ParkedFetch:
         request = self.record.request
         if request.max_wait_ms <= 0 or request.min_bytes <= 0:
             return True
-        here = [one for one in seen if one.looked.look is Look.READY or one.has_arrived]
+        here = [one for one in seen if one.is_here]
         if request.min_bytes == 1 or any(one.read is not None and one.read.has_error for one in here):
             return bool(here)
         return sum(map(self._readable_bytes, here)) >= request.min_bytes
@@ -315,7 +320,7 @@ class ParkedFetch:
             return None
         link = self.record.link
         is_new = all(one.partition is not None and not one.partition.truth.known for one in asking)
-        holds_others = any(one.looked.look in (Look.READY, Look.GAP) or one.has_arrived for one in seen)
+        holds_others = any(one.is_here or one.looked.look is Look.GAP for one in seen)
         if asking and is_new and link.reads.go_apart and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s

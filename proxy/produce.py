@@ -248,7 +248,7 @@ class ProduceInHand:
         self._apply(plan)
         frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
         self._answer(frame, plan)
-        self._link.answered_ordinal = max(self._link.answered_ordinal, self._ordinal)
+        self._settle()
 
     def _answer(self, frame: Frame, plan: refusals.Plan) -> None:
         link, ordinal = self._link, self._ordinal
@@ -256,6 +256,10 @@ class ProduceInHand:
         if plan.refuses:
             on_sent = lambda _delivered: link.refused.reply_left(ordinal, link.last_ordinal)  # noqa: E731
         link.answer(self._head, self._reply, (frame,), len(self._frame), on_sent, held_bytes=len(frame))
+
+    def _settle(self) -> None:
+        """It is answered, and what it acknowledged is noted: a Fetch behind it may be answered empty."""
+        self._link.answered_ordinal = max(self._link.answered_ordinal, self._ordinal)
 
     def _forward(self, entry: Entry, plan: refusals.Plan) -> None:
         link, frame, keep = self._link, self._frame, None
@@ -283,7 +287,7 @@ class ProduceInHand:
             if forwarded:  # before any Fetch behind it is answered, but the client need not wait for it
                 admitting = partial(_admit, link, self._head, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
-            link.answered_ordinal = max(link.answered_ordinal, self._ordinal)
+            self._settle()
 
         link.broker.gate.sent(entry)
         link.forward(self._head, frame, on_answer)

@@ -1,8 +1,8 @@
 """The programme that every client runs, in words: its steps, and what records it sends.
 
 Owns the names of the steps, their titles for the table, and the formula of the records, against which what a client
-read is held (not only one run against the other). Must not know any client. Invariant: Records.java, seen.go,
-programs/seen.py and records.mjs say the same formula.
+read is held (not only one run against the other). Must not know any client. Invariant: Records.java, records.go,
+programs/api.py and records.mjs say the same formula.
 """
 
 from __future__ import annotations
