@@ -1,20 +1,21 @@
 """A /proc/diskstats whose disks are busy when the test says so.
 
-Owns the file, its lines and the thread that moves them as idle or saturated disks' lines move. It must not
-know who reads it. Invariant: a reader sees whole files only.
+Owns the file, its lines, the thread that moves them as idle or saturated disks' lines move, and the settings of a
+throttle that looks at them. It must not know what is asked of that. Invariant: a reader sees whole files only.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 TICK_S = 0.05
+FLOOR_BYTES = 1 << 19
 LINE = "8 {minor} {name} {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
 
 
@@ -78,3 +79,19 @@ class FakeDisks:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+
+
+def build_throttle(
+    disks: FakeDisks, places: list[dict[str, str]] | None = None, **more: str
+) -> dict[str, Any]:
+    """The settings of a throttle that looks often and has FLOOR_BYTES a second for a busy disk. `places`: its disks,
+    else all of `disks` by name; `more`: what is set besides, or otherwise.
+    """
+    return {
+        "disks": places or [{"device": name} for name in disks.disks],
+        "diskstatsFile": str(disks.path),
+        "sampleEvery": "100ms",
+        "floor": str(FLOOR_BYTES),
+        "maxDelay": "20s",
+        **more,
+    }

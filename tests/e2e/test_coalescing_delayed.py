@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.topics import create_topic
-from tests.e2e.fake_disks import FakeDisks
+from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisks, build_throttle
 from tests.e2e.raw_fetch import RawClient, RawReader, read_all
 from tests.e2e.sidecar import Pair
 from tests.protocol.batches import batch_v2
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.e2e
 LAGGARDS = 4
 BATCHES = 60
 BITE_BYTES = 120_000
-FLOOR_BYTES = 512 << 10
 PATIENCE_S = 20.0
 
 
@@ -35,14 +34,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisks]:
 
 @pytest.fixture(scope="module")
 def pair(disks: FakeDisks) -> Iterator[Pair]:
-    throttle = {
-        "disks": [{"device": "sdx"}],
-        "diskstatsFile": str(disks.path),
-        "sampleEvery": "100ms",
-        "floor": "512KiB",
-        "maxDelay": "20s",
-    }
-    with Pair(settings={"throttle": throttle}) as running:
+    with Pair(settings={"throttle": build_throttle(disks)}) as running:
         yield running
 
 

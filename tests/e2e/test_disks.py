@@ -18,7 +18,7 @@ from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, Listener
 from tests.broker.topics import create_topic
-from tests.e2e.fake_disks import FakeDisks
+from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisks, build_throttle
 from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
 from tests.e2e.sidecar import Sidecar
 
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.e2e
 
 BUSY, IDLE = "sdx", "sdy"
 COUNT, PARTITIONS = 2500, 6
-FLOOR_BYTES = 1 << 19
 BITE_BYTES = 200_000
 WAYS = ("directory", "brokerDirectory")
 TIMEOUT_S = 20.0
@@ -67,15 +66,7 @@ def jbod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jbod]:
 
 def build_settings(disks: FakeDisks, places: list[dict[str, str]]) -> dict[str, Any]:
     """A throttle that looks often and has little to give to a busy disk."""
-    throttle = {
-        "disks": places,
-        "diskstatsFile": str(disks.path),
-        "sampleEvery": "100ms",
-        "floor": str(FLOOR_BYTES),
-        "ceiling": str(64 << 20),
-        "maxDelay": "60s",
-    }
-    return {"throttle": throttle}
+    return {"throttle": build_throttle(disks, places, ceiling=str(64 << 20), maxDelay="60s")}
 
 
 def make_history(jbod: Jbod) -> tuple[str, dict[str, int]]:

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.broker.topics import create_topic
-from tests.e2e.fake_disks import FakeDisk, FakeDisks
+from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
 from tests.e2e.raw_fetch import RawClient, RawReader, read_all
 from tests.e2e.sidecar import Pair
 
@@ -42,14 +42,7 @@ def disk(disks: FakeDisks) -> FakeDisk:
 
 @pytest.fixture(scope="module")
 def pair(disks: FakeDisks) -> Iterator[Pair]:
-    throttle = {
-        "disks": [{"device": "sdx"}],
-        "diskstatsFile": str(disks.path),
-        "sampleEvery": "100ms",
-        "floor": "512KiB",
-        "maxDelay": "20s",
-    }
-    with Pair(settings={"throttle": throttle}) as running:
+    with Pair(settings={"throttle": build_throttle(disks)}) as running:
         yield running
 
 
@@ -71,7 +64,7 @@ def make_busy(pair: Pair, disk: FakeDisk) -> None:
     """Busy, and for so long that the controller is at its floor."""
     disk.busy = True
     rate = ("forebay_throttle_rate_bytes_per_second", "sdx")
-    wait_until(lambda: pair.sidecar.metrics()[rate] <= (1 << 19))
+    wait_until(lambda: pair.sidecar.metrics()[rate] <= FLOOR_BYTES)
 
 
 def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
@@ -127,7 +120,7 @@ def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: Fak
         size_bytes = len(history.raw)
         assert bytes(history.raw) == read_all(pair.direct, topic, partition=0)
     assert throttled(pair, "delayed") > delayed
-    assert took_s > size_bytes / (1 << 19) / 3, "half a MiB a second was the budget"
+    assert took_s > size_bytes / FLOOR_BYTES / 3, "half a MiB a second was the budget"
     assert max(waits) < 2.0, "no fetch is held beyond its max_wait"
     assert sorted(delays)[len(delays) // 2] < 0.2, delays
 
