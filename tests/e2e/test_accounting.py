@@ -6,6 +6,7 @@ at moments of their own.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from metrics.access_log_schema import BLOCK_SOURCES, LINE_TYPES, RESULTS
+from protocol import fetch
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader
 from tests.e2e.sidecar import PATIENT_CACHE, Pair
@@ -29,6 +31,8 @@ pytestmark = pytest.mark.e2e
 PATIENCE_S = 10.0
 CALM_FETCHES = 6
 TOGETHER = 6
+REPLICA_ID_AT = 4 + 2 + 2 + 4 + 2 + 1
+"""Where a Fetch 13 of an empty client id has it: size, api key, version, correlation id, client id, tags."""
 
 
 class Traffic:
@@ -170,6 +174,19 @@ def meet_errors(traffic: Traffic) -> None:
             traffic.fetch(client, [reader])
 
 
+def ask_as_a_replica(traffic: Traffic) -> None:
+    """A replica's Fetch is the broker's to answer, whatever memory has."""
+    topic = create_topic(traffic.pair.direct)
+    with RawClient(traffic.pair.through, "replica") as client:
+        reader = RawReader(client, topic)
+        traffic.settle(client, [reader])
+        frame = bytearray(client.build_fetch(13, [reader.asked()], max_wait_ms=50))
+        struct.pack_into(">i", frame, REPLICA_ID_AT + len(client.client_id), 7)
+        (said,) = fetch.scan_response(client.call(bytes(frame)), 13).partitions
+        assert said.error_code, "no replica of this topic has such an id"
+        traffic.partitions["replica"] += 1
+
+
 def leave_early(traffic: Traffic) -> None:
     """A client that goes away while it is parked is counted apart, without a line."""
     topic = create_topic(traffic.pair.direct)
@@ -224,6 +241,7 @@ def accounts() -> Iterator[Accounts]:
             read_several,
             read_committed,
             meet_errors,
+            ask_as_a_replica,
             leave_early,
         ):
             act(traffic)
@@ -250,7 +268,7 @@ def test_every_partition_of_every_fetch_has_one_line_and_one_verdict(accounts: A
 def test_the_traffic_was_of_every_kind(accounts: Accounts) -> None:
     """Else the other tests would compare little."""
     assert {result for result, _ in accounts.partitions} == {"hit", "miss", "pass"}
-    assert {"unauthorized-yet", "cold"} <= {reason for _, reason in accounts.partitions}
+    assert {"unauthorized-yet", "cold", "follower"} <= {reason for _, reason in accounts.partitions}
     tails = [line for line in accounts.fetches if line["clientId"].startswith("tail-")]
     hits = sum(line["bytes"] for line in tails if line["result"] == "hit")
     others = [line for line in tails if line["result"] != "hit"]
