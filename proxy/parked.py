@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 GRACE_S = 1.0
 """For how long beyond max_wait a Fetch with nothing to say waits for what the broker is reading for it."""
 PROOF_WAIT_S = 0.1
-"""For how long a partition that nothing is known of is asked about before its disk is read for it regardless."""
+"""For how long a partition that nothing is known of, or of which less is known than was acknowledged, is asked about
+before its disk is read for it regardless.
+"""
 TIMER_SLACK_S = 0.005
 
 
@@ -155,12 +157,15 @@ class ParkedFetch:
         asking = [one for one in looks if one.look is Look.ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not any(one.must_arrive for one in seen)
         is_late = now >= self._deadline
-        if is_late and (asking or self._is_outdated(seen)):
+        is_outdated = is_late and self._is_outdated(seen)
+        if is_late and (asking or self._is_behind_own(seen) or (is_outdated and self._impatient)):
             self._forward(looks)
-        elif settled and (is_late or self._is_enough(seen)) and self._may_leave(seen, now):
+        elif (
+            settled and not is_outdated and (is_late or self._is_enough(seen)) and self._may_leave(seen, now)
+        ):
             self._answer(seen)
         elif self._hold(seen, asking):
-            self._hurry(self._patience_s(seen, asking))
+            self._hurry(PROOF_WAIT_S if is_outdated else self._patience_s(seen, asking))
         else:
             self._forward(looks)
 
@@ -238,13 +243,15 @@ class ParkedFetch:
         reading = any(one.read is not None and one.read.holds_up for one in seen)
         return not reading or now >= self._deadline + GRACE_S
 
+    def _is_behind_own(self, seen: Sequence[Seen]) -> bool:
+        """Whether it would be answered empty before a Produce that came before it on its connection."""
+        return self.record.link.answered_ordinal < self._behind and not any(one.is_here for one in seen)
+
     def _is_outdated(self, seen: Sequence[Seen]) -> bool:
-        """Whether it would be answered empty where something was acknowledged that a broker would show, or will
-        be, by a Produce that came before it on its connection.
+        """Whether it would be answered empty where something was acknowledged that a broker would show. The watch
+        is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
         """
-        if any(one.is_here for one in seen):
-            return False
-        return self.record.link.answered_ordinal < self._behind or any(
+        return not any(one.is_here for one in seen) and any(
             one.looked.look is Look.TAIL
             and one.looked.partition is not None
             and one.looked.partition.has_unseen(one.looked.asked.fetch_offset)

@@ -15,7 +15,7 @@ from tests.chaos.run import Run
 if TYPE_CHECKING:
     from pathlib import Path
 
-MINUTES = 1.25
+MINUTES = 2.0
 LEAST_KINDS = 5
 """Of the ten kinds of faults: a slow machine does not come to all of them."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

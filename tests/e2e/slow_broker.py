@@ -1,10 +1,11 @@
 """A broker that is slow for some topics: a forwarder with a broker's few handler threads, before a real broker.
 
-Owns what a broker does with its threads, in small: one request of a connection at a time, `handlers` of them at work
-at once, and an append to a slow topic holds its handler while it waits for the topic's log, one after the other
-(UnifiedLog's lock around append and flush). It must not know Forebay. Invariants: bytes pass unchanged; what the real
-broker waits for (long polls) holds no handler; topics are known by name, so slow ones are produced to below version 13,
-or all are slow alike (`ALL`).
+Owns what a broker does with its threads, in small: one request of a connection at a time, `handlers` of them at
+work at once, and an append to a slow topic holds its handler while it waits for the topic's log, one after the
+other (UnifiedLog's lock around append and flush). It must not know Forebay beyond its client id. Invariants: bytes
+pass unchanged; what the real broker waits for (long polls) holds no handler; topics are known by name, so slow
+ones are produced to below version 13, or all are slow alike (`ALL`). Answers to Forebay's own Fetches can be late
+by `watch_delay_s`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ALL = "*"
 FOREVER_S = 3600.0
+OWN_CLIENT_ID = "forebay"
 
 
 class Asked(NamedTuple):
@@ -35,12 +37,13 @@ class Asked(NamedTuple):
 
     topics: tuple[str | bytes, ...] = ()  # of a Produce
     is_answered: bool = True
+    is_watch: bool = False
 
 
 def peek(frame: bytes) -> Asked:
     head = header.peek_request(frame)
     if head.api_key != api.PRODUCE:
-        return Asked()
+        return Asked(is_watch=head.api_key == api.FETCH and (head.client_id or "").startswith(OWN_CLIENT_ID))
     request = produce.scan_request(frame, head.api_version, head.body_start)
     return Asked(tuple({one.topic for one in request.partitions}), request.acks != 0)
 
@@ -53,6 +56,7 @@ class SlowBroker:
         self._slots = handlers
         self._delays: dict[str | bytes, float] = {}
         self._changed: asyncio.Event
+        self.watch_delay_s = 0.0
         self._ready = threading.Event()
         self._port = 0
         self.produced: defaultdict[str | bytes, int] = defaultdict(int)
@@ -110,7 +114,10 @@ class SlowBroker:
                         await self._append(topic)
                 requests.write(frame)
                 if asked.is_answered:
-                    answers.write(await _read(broker))
+                    answer = await _read(broker)
+                    if asked.is_watch and self.watch_delay_s:
+                        await asyncio.sleep(self.watch_delay_s)
+                    answers.write(answer)
                     await answers.drain()
         except (asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             pass

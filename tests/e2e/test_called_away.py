@@ -1,0 +1,76 @@
+"""A parked Fetch that a control request behind it calls away, while the watch has not yet shown what was acknowledged.
+
+Owns that moment: librdkafka's consumers send heartbeats and commits on the connection of their fetches where the
+coordinator is that broker. Invariants: what was acknowledged before is in the answer; memory gives it where the
+watch is a little late, the broker where it does not come.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.broker.topics import create_topic
+from tests.e2e.raw_frames import (
+    Raw,
+    build_fetch,
+    build_metadata,
+    build_produce,
+    fetched,
+    read_batch,
+    warm_up,
+)
+from tests.e2e.slow_broker import SlowPair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+ROUNDS = 8
+PATIENCE_S = 10.0
+PROOF_WAIT_S = 0.1
+"""As in proxy/parked.py."""
+UNPROVEN = ("miss", "unproven")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[SlowPair]:
+    with SlowPair() as running:
+        yield running
+
+
+def wait_until_parked(pair: SlowPair) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not pair.sidecar.metrics()["forebay_parked_fetches",] and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def count_unproven(pair: SlowPair, late_s: float) -> int:
+    """Misses of a tail that is called away ROUNDS times, each time right behind an acknowledgement."""
+    topic = create_topic(pair.direct)
+    batch = read_batch(pair)
+    with Raw(pair.through) as reader, Raw(pair.through) as writer:
+        warm_up(pair.sidecar, reader, topic)
+        before = pair.sidecar.fetch_counts("bytes").get(UNPROVEN, 0)
+        pair.slow.watch_delay_s = late_s
+        for offset in range(ROUNDS):
+            reader.send(build_fetch(topic, offset, 5000))
+            wait_until_parked(pair)
+            writer.call(build_produce(topic, batch, -1))
+            reader.send(build_metadata())
+            found = fetched(reader.take())
+            assert found.end > found.start, f"nothing at {offset}"
+            reader.take()
+        pair.slow.watch_delay_s = 0.0
+    return int(pair.sidecar.fetch_counts("bytes").get(UNPROVEN, 0) - before)
+
+
+def test_what_the_watch_is_about_to_show_is_not_read_from_the_broker(pair: SlowPair) -> None:
+    assert count_unproven(pair, PROOF_WAIT_S / 4) == 0
+
+
+def test_a_watch_that_does_not_come_is_not_waited_for(pair: SlowPair) -> None:
+    assert count_unproven(pair, 5 * PROOF_WAIT_S) > 0
