@@ -20,6 +20,11 @@ from typing import Protocol
 class Limit(Protocol):
     """What a queue asks of its limit."""
 
+    @property
+    def floor(self) -> int:
+        """Requests that may always be in service."""
+        ...
+
     def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
         """Requests that may be in service, two of which have been unanswered for `oldest_s`."""
         ...
@@ -40,6 +45,11 @@ class FixedLimit:
         if slots < 1:
             raise ValueError(f"a limit of {slots} slots lets nothing through")
         self._slots = slots
+
+    @property
+    def floor(self) -> int:
+        """The number."""
+        return self._slots
 
     def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
         """The number."""
@@ -113,6 +123,11 @@ class AdaptiveLimit:
         self._count = self._used = self._dropped = 0
         self._sum_s = 0.0
         self._windows = self._dips = self._shrunk = 0
+
+    @property
+    def floor(self) -> int:
+        """The rule's."""
+        return self.rule.floor
 
     def slots_at(self, now_s: float, oldest_s: float = 0.0) -> int:
         """Requests that may be in service; the floor while a dip lasts, at most three `window_max_s`, and while

@@ -352,6 +352,7 @@ class Queues:
         return {
             index: {
                 "slots": line.slots_at(now_s),
+                "slots_floor": line.limit.floor,
                 "in_use": line.in_use,
                 "waiting": len(line.waiting),
                 "waiting_bytes": line.waiting_bytes,

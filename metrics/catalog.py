@@ -194,9 +194,21 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric("forebay_throttle_disk_await_seconds", "gauge", "Mean time of the disk's requests", ("disk",)),
         Metric(
+            "forebay_throttle_target_ratio",
+            "gauge",
+            "The load at which misses are to hold the disk: throttle.target",
+            ("disk",),
+        ),
+        Metric(
             "forebay_throttle_rate_bytes_per_second",
             "gauge",
             "Bytes of misses that the disk is given",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_rate_floor_bytes_per_second",
+            "gauge",
+            "What it is given at least, whatever its load: throttle.floor",
             ("disk",),
         ),
         Metric("forebay_throttle_waiting_requests", "gauge", "Misses that wait for their disk", ("disk",)),
@@ -239,6 +251,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     ),
     "Isolation": (
         Metric("forebay_isolation_slots", "gauge", "Requests that may be at work in the broker", ("queue",)),
+        Metric("forebay_isolation_slots_floor", "gauge", "Slots that the queue always has", ("queue",)),
         Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
         Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
         Metric("forebay_isolation_waiting_bytes", "gauge", "Bytes of the requests that wait", ("queue",)),

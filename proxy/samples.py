@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from proxy.counters import Hop
 
 COMMIT_UNKNOWN = ""
+QUEUE_GAUGES = (
+    "slots", "slots_floor", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks",
+)  # fmt: skip
 
 
 def collect(forebay: Forebay) -> Iterator[Sample]:
@@ -114,7 +117,9 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
             yield Sample("forebay_throttle_disk_load_ratio", (disk,), sample.load)
             yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
             yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
+        yield Sample("forebay_throttle_target_ratio", (disk,), state.target)
         yield Sample("forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s)
+        yield Sample("forebay_throttle_rate_floor_bytes_per_second", (disk,), state.floor_bytes_s)
         yield Sample("forebay_throttle_waiting_requests", (disk,), queue.waiting_requests)
         yield Sample("forebay_throttle_waiting_bytes", (disk,), queue.waiting_bytes)
         yield Sample("forebay_throttle_granted_total", (disk,), queue.granted)
@@ -134,7 +139,7 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
     queues, health = broker.gate.statistics()
     for number, state in queues.items():
         name = "control" if number < 0 else f"data-{number}"
-        for gauge in ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks"):
+        for gauge in QUEUE_GAUGES:
             yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
         for total in ("admitted", "refused", "expired", "canceled", "released"):
             yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])

@@ -33,9 +33,13 @@ class ThrottleRules:
 
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
-    """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk."""
+    """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk. `target` and
+    `floor_bytes_s` are the rule's (`ControllerRule`).
+    """
 
     sampled: bool
+    target: float
+    floor_bytes_s: float
     looks: int
     missed_looks: int
     stale: int
@@ -148,6 +152,8 @@ class Throttle:
         disks = {
             name: DiskStatistics(
                 sampled=disk.sampled,
+                target=self._rules.controller.target,
+                floor_bytes_s=self._rules.controller.floor_bytes_s,
                 looks=disk.looks,
                 missed_looks=disk.missed_looks,
                 stale=disk.stale,

@@ -118,7 +118,7 @@ def test_drops_shrink_it_to_the_floor_and_no_further():
     answers(limit, now_s, 10, ok=False)
     assert limit.slots_at(99.0) < before
     answers(limit, now_s, 200, ok=False)
-    assert limit.slots_at(99.0) == limit.rule.floor
+    assert limit.slots_at(99.0) == limit.floor == limit.rule.floor
 
 
 def test_one_window_shrinks_it_by_no_more_than_half():
@@ -153,7 +153,7 @@ def test_a_fixed_limit_does_not_move():
     limit = FixedLimit(3)
     answers(limit, 0.0, 100, ok=False)
     assert limit.slots_at(99.0) == 3
-    assert limit.statistics() == {"slots": 3}
+    assert limit.statistics() == {"slots": limit.floor} == {"slots": 3}
 
 
 @pytest.mark.parametrize(

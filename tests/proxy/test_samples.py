@@ -23,13 +23,13 @@ def flag(path: tuple[str | int, ...], value: str) -> Setting:
     return Setting(path, value, "--" + "-".join(map(str, path)))
 
 
-def shown(log_directory: Path) -> dict[str, int]:
-    """Family -> how many samples a process shows that has counted one of everything."""
+def shown(log_directory: Path) -> dict[str, set[float]]:
+    """Family -> the values of its samples, as a process shows them that has counted one of everything."""
 
     disks = log_directory / "diskstats"
     disks.write_text("8 0 sdx 1 0 8 1 1 0 8 1 0 2 2\n")
 
-    async def run() -> dict[str, int]:
+    async def run() -> dict[str, set[float]]:
         settings = [
             flag(("listeners", 0, "listen"), "127.0.0.1:0"),
             flag(("listeners", 0, "upstream"), "127.0.0.1:1"),
@@ -37,6 +37,10 @@ def shown(log_directory: Path) -> dict[str, int]:
             flag(("accessLog", "directory"), str(log_directory)),
             flag(("throttle", "disks", 0, "device"), "sdx"),
             flag(("throttle", "diskstatsFile"), str(disks)),
+            flag(("throttle", "target"), "0.35"),
+            flag(("throttle", "floor"), "3MiB"),
+            flag(("isolation", "dataSlots", "floor"), "5"),
+            flag(("isolation", "controlSlots", "floor"), "6"),
         ]
         forebay = Forebay(load(None, {}, settings).config)
         forebay.broker.pacer.start()
@@ -59,7 +63,10 @@ def shown(log_directory: Path) -> dict[str, int]:
         finally:
             await forebay.stop()
         suffix = {"counter": "_total"}
-        return {family.name + suffix.get(family.type, ""): len(family.samples) for family in families}
+        return {
+            family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
+            for family in families
+        }
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run())
@@ -67,3 +74,10 @@ def shown(log_directory: Path) -> dict[str, int]:
 
 def test_the_scrape_and_the_catalog_name_the_same_metrics(tmp_path: Path) -> None:
     assert shown(tmp_path).keys() == CATALOG.keys()
+
+
+def test_what_alerts_compare_with_is_as_configured(tmp_path: Path) -> None:
+    families = shown(tmp_path)
+    assert families["forebay_throttle_target_ratio"] == {0.35}
+    assert families["forebay_throttle_rate_floor_bytes_per_second"] == {3 << 20}
+    assert families["forebay_isolation_slots_floor"] == {5, 6}

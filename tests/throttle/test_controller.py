@@ -175,7 +175,7 @@ def test_recovers_when_others_leave_the_disk_idle() -> None:
     run = play(ModelDisk(), 130, 8, {20.0: change(write_bytes_s=50 * MB), 80.0: change(write_bytes_s=2 * MB)})
     assert run.rate[75] < 2.5 * ControllerRule().floor_bytes_s
     at_floor = run.rate[40:80].count(ControllerRule().floor_bytes_s)
-    assert at_floor > 20, "the alert ForebayThrottleAtFloor takes a rate that stands still for the floor"
+    assert at_floor > 20, "the alert ForebayThrottleAtFloor looks for a rate of exactly the floor"
     assert run.settled_s(80, TARGET) <= SETTLES_S
 
 

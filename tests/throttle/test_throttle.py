@@ -44,6 +44,8 @@ def test_never_looked_at_never_delays() -> None:
     assert all(submit(throttle, offset, 0.0, size=99 * MIB).granted for offset in range(50))
     found = throttle.statistics()
     assert (found.ungated, found.disks[NAME].sampled, found.disks[NAME].looks) == (50, False, 0)
+    rule = RULES.controller
+    assert (found.disks[NAME].target, found.disks[NAME].floor_bytes_s) == (rule.target, rule.floor_bytes_s)
     assert throttle.next_due_s(0.0) is None
 
 
