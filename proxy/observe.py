@@ -176,13 +176,15 @@ def _diverged(broker: Broker, partition: Partition, end_offset: int) -> None:
 
 def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
     """A newer leader epoch is proven: what was not below the old HW was never proven visible and goes; the
-    rest is checked first. Of transactions all goes: what is seen but not stored is in no check.
+    rest is checked first. Of transactions all goes: what is seen but not stored is in no check. What was
+    acknowledged may have been truncated, and would be waited for until the log has grown over it again.
     """
     truth = partition.truth
     truth.entered(broker.now())
     if learned is Learned.NEW_EPOCH:
         log.info("%r is in leader epoch %d", partition, truth.epoch)
         broker.invalidate(partition, max(truth.end_before, 0), "epoch")
+        partition.acknowledged_end = -1
         partition.transactions.truncate(0)
     truth.unchecked = partition.has_stored(broker.cache)
 

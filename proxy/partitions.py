@@ -91,8 +91,8 @@ class Partition:
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
 
     def has_unseen(self, offset: int) -> bool:
-        """Whether something was acknowledged from `offset` on that no Fetch has shown yet: the broker has it, and
-        what is known of the HW is old.
+        """Whether something was acknowledged in this leader epoch from `offset` on that no Fetch has shown yet: the
+        broker has it, and what is known of the HW is old.
         """
         return self.acknowledged_end > max(offset, self.truth.high_watermark)
 

@@ -369,7 +369,8 @@ def _admit(
             continue
         partition = noted.partition
         partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
-        partition.acknowledged_end = acknowledged.base_offset + noted.batch.record_count
+        end = acknowledged.base_offset + noted.batch.record_count
+        partition.acknowledged_end = max(partition.acknowledged_end, end)
         stored = admit.admit_produced(broker, noted, acknowledged, frame)
         if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
             for waiter in list(partition.parked):

@@ -5,6 +5,7 @@ It must not know what a test expects. `Link.sent` are the frames that the broker
 what the client was answered, in order.
 """
 
+import struct
 from datetime import timedelta
 from types import SimpleNamespace
 from uuid import UUID
@@ -133,7 +134,7 @@ class Link:
         frame = build_produce(batches, acks, transactional_id)
         handle_produce(self, header.peek_request(frame), frame)
 
-    def reply(self):
+    def reply(self, base_offset=-1):
         """The broker answers the oldest request: a Produce with success."""
         frame, on_answer = self.sent.pop(0)
         head = header.peek_request(frame)
@@ -142,7 +143,8 @@ class Link:
             return
         asked = produce.scan_request(frame, head.api_version, head.body_start)
         done = [Refused(one.topic, one.partition, 0) for one in asked.partitions]
-        on_answer(build_refusal(VERSION, head.correlation_id, done))
+        answer = build_refusal(VERSION, head.correlation_id, done)
+        on_answer(answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, base_offset)))
 
     def seen(self):
         """(topic, partition) of the Produces that the broker has and has not answered, a list each."""

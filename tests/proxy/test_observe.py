@@ -99,3 +99,16 @@ def test_a_new_epoch_begins_anew_where_it_shows_its_last_stable_offset(broker):
     assert (partition.transactions.known_from, partition.transactions.end) == (3, 3)
     assert partition.transactions.statistics().pieces == 0
     assert partition.last_stable_offset() == 3
+
+
+def test_what_was_acknowledged_before_a_new_epoch_is_not_waited_for(broker):
+    """It may have been truncated; the first epoch follows upon none, and the same one truncates nothing."""
+    partition = broker.follow()
+    partition.acknowledged_end = 9
+    brought(broker, 4)
+    brought(broker, 5)
+    assert partition.has_unseen(5)
+    brought(broker, 6, epoch=EPOCH - 1)
+    assert partition.has_unseen(5)
+    brought(broker, 3, epoch=EPOCH + 1)
+    assert not partition.has_unseen(3)

@@ -5,6 +5,7 @@ import pytest
 from protocol import header
 from proxy.relay import relay
 from tests.e2e.raw_frames import build_plain
+from tests.proxy.followed import QuietBroker, learn
 from tests.proxy.gated import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
@@ -14,6 +15,17 @@ A, B = ("a", 0), ("b", 0)
 @pytest.fixture
 def broker(monkeypatch):
     return make_broker(monkeypatch)
+
+
+@pytest.fixture
+def orders(monkeypatch, broker):
+    """A partition that is followed, on a broker that stores."""
+    quiet = QuietBroker()
+    monkeypatch.setattr(quiet.watch, "produced", lambda partition: None, raising=False)
+    for name in ("cache", "partitions", "topics", "watch"):
+        setattr(broker, name, getattr(quiet, name))
+    broker.stores_on = lambda listener: True
+    return quiet.follow()
 
 
 def ask(link, api_key):
@@ -230,3 +242,17 @@ def test_a_refusal_that_cannot_be_remembered_is_none_and_it_waits(broker):
     assert link.seen() == [[("a", 1)]]
     link.reply()
     assert held(broker) == 0
+
+
+def test_acknowledgements_of_several_connections_may_cross(broker, orders):
+    """What is not shown yet ends where the last of them ends, not where the latest to arrive does."""
+    first, second = Link(broker), Link(broker)
+    first.produce(("orders", 0, 0))
+    first.reply(base_offset=40)
+    second.produce(("orders", 0, 0))
+    second.reply(base_offset=39)
+    assert orders.acknowledged_end == 41 and orders.stand_at == 40
+    learn(orders, 40)
+    assert orders.has_unseen(40)
+    learn(orders, 41)
+    assert not orders.has_unseen(40)
