@@ -64,6 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.pollution", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each arm runs (default: 5)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the polluted phase (default: 60)")
+    parser.add_argument(
+        "--other-seconds", type=float, help="the same in arms that no bar judges (default: as --seconds)"
+    )
     parser.add_argument("--quiet-seconds", type=float, help="of the quiet phase (default: half of --seconds)")
     parser.add_argument("--arms", default=",".join(ARMS), help="which, by commas (default: all)")
     parser.add_argument(
@@ -88,6 +91,12 @@ def build_sizes(options: argparse.Namespace) -> Sizes:
     """The run's measures from its arguments."""
     sizes = Sizes(polluted_s=options.seconds, quiet_s=options.quiet_seconds or options.seconds / 2)
     return sizes._replace(paused_s=0.0, recover_s=0.0) if options.no_pause else sizes
+
+
+def sizes_of(arm: Arm, options: argparse.Namespace, sizes: Sizes) -> Sizes:
+    """The run's measures in one arm: those that no bar judges may be shorter."""
+    is_judged = arm.name in (PLAIN, FOREBAY) or options.other_seconds is None
+    return sizes if is_judged else sizes._replace(polluted_s=min(options.other_seconds, sizes.polluted_s))
 
 
 def count_runs(options: argparse.Namespace) -> int:
@@ -177,6 +186,7 @@ def pollute(
         for number in range(1, options.rounds + 1):
             for arm in order.sample(arms, len(arms)):
                 progress.step(f"round {number} of {options.rounds}: {arm.meaning}")
+                lab.sizes = sizes_of(arm, options, sizes)
                 figures = measure(lab, arm, kept, with_pause=arm.name in WITH_PAUSE and sizes.paused_s > 0)
                 results.append({"round": number, "arm": arm.name, **figures})
                 progress.step(describe_short(figures))

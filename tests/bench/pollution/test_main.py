@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.pollution.__main__ import EXIT_FAILED, EXIT_UNFIT, main
+from bench.pollution.__main__ import EXIT_FAILED, EXIT_UNFIT, build_parser, build_sizes, main, sizes_of
+from bench.pollution.arms import ARMS, FOREBAY, PLAIN
 
 
 def test_without_root_it_says_what_it_needs(
@@ -19,3 +20,11 @@ def test_without_root_it_says_what_it_needs(
 def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--arms", "plain,magic"]) == EXIT_FAILED
     assert "magic" in capsys.readouterr().err
+
+
+def test_arms_that_no_bar_judges_may_be_shorter() -> None:
+    options = build_parser().parse_args(["--seconds", "60", "--other-seconds", "30"])
+    sizes = build_sizes(options)
+    seconds = {name: sizes_of(arm, options, sizes).polluted_s for name, arm in ARMS.items()}
+    assert {name for name, polluted_s in seconds.items() if polluted_s == 60} == {PLAIN, FOREBAY}
+    assert set(seconds.values()) == {60, 30}
