@@ -92,8 +92,6 @@ def build_answer(
             link.authorization.used(looked.asked.topic, looked.partition, now)
     for read in taken:
         link.reads.drop(read)
-    for hit in budget.hits:
-        hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
     named = {(answer.topic, answer.partition) for answer in planned.answers}
     told = [
         Told(looked, answer.records_bytes, *verdict, delay_s)
@@ -101,6 +99,9 @@ def build_answer(
         if (answer.topic, answer.partition) in named
     ]
     held_bytes = sum(one.size_bytes for one in told if one.looked.look in HARD)
+    for hit in budget.hits:
+        hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
+        held_bytes += 0 if hit.pins else hit.size_bytes
     record.served(told, buffers, budget.hits, held_bytes)
 
 
@@ -157,8 +158,13 @@ def _throttle_time_ms(record: FetchRecord, waits_alone: bool, taken: Sequence[Re
 
 
 def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
-    """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go."""
-    if record.reply.copy_out():
+    """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go. The copy
+    is charged as what the broker answers is.
+    """
+    reply = record.reply
+    if reply.copy_out():
+        pinned_bytes = sum(hit.size_bytes for hit in hits if hit.pins)
+        record.link.hold(reply, min(pinned_bytes, reply.unsent_bytes))
         for hit in hits:
             hit.release()
 

@@ -173,20 +173,15 @@ class ClientLink:
         held_bytes: int = 0,
     ) -> None:
         """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
-        if not self._open:
-            held_bytes = 0  # it goes nowhere
         size_bytes = sum(map(len, buffers))
         self.request_done(request_bytes)
-        self._response_bytes += held_bytes
-        if held_bytes and self.upstream.is_connected:
-            self.broker.responses.add(held_bytes, self.upstream.wire)
-        elif held_bytes:
-            self.broker.responses.in_flight_bytes += held_bytes
+        if held_bytes and self._open:  # else it goes nowhere
+            self.hold(reply, held_bytes)
 
         def sent(delivered: bool) -> None:
-            if held_bytes:
-                self._response_bytes -= held_bytes
-                self.broker.responses.sub(held_bytes)
+            if reply.held_bytes:
+                self._response_bytes -= reply.held_bytes
+                self.broker.responses.sub(reply.held_bytes)
                 if not self._response_bytes and self.upstream.is_connected:
                     self.broker.responses.let_one(self.upstream.wire)
             if delivered:
@@ -195,6 +190,17 @@ class ClientLink:
                 on_sent(delivered)
 
         reply.complete(buffers, sent)
+
+    def hold(self, reply: Reply, held_bytes: int) -> None:
+        """Charge `held_bytes` more of heap memory until `reply` has left, or never will: before it is completed, or
+        where what it shows of the arena was copied since.
+        """
+        reply.held_bytes += held_bytes
+        self._response_bytes += held_bytes
+        if self.upstream.is_connected:
+            self.broker.responses.add(held_bytes, self.upstream.wire)
+        else:
+            self.broker.responses.in_flight_bytes += held_bytes
 
     @property
     def session_owner(self) -> object:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 class Reply:
-    """One reserved place. `outgoing` is set once its buffers were handed to the wire."""
+    """One reserved place. `outgoing` is set once its buffers were handed to the wire. `held_bytes` of heap memory
+    are charged for it until it has left (`ClientLink.hold`).
+    """
 
-    __slots__ = ("_replies", "buffers", "is_control", "on_sent", "outgoing")
+    __slots__ = ("_replies", "buffers", "held_bytes", "is_control", "on_sent", "outgoing")
 
     def __init__(self, replies: Replies, is_control: bool) -> None:
         self._replies = replies
         self.is_control = is_control
+        self.held_bytes = 0
         self.buffers: Sequence[Sendable] | None = None
         self.on_sent: Sent | None = None
         self.outgoing: Outgoing | None = None
@@ -47,6 +50,12 @@ class Reply:
         buffers, on_sent = self.buffers or (), self.on_sent
         self.buffers, self.on_sent = (), None
         return buffers, on_sent
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What has not been given to the kernel's writer yet."""
+        buffers = self.outgoing.buffers if self.outgoing is not None else self.buffers or ()
+        return sum(map(len, buffers))
 
     def copy_out(self) -> bool:
         """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this
