@@ -1,6 +1,6 @@
-"""Who may be refused and with what, and what a refusal means for the batches after it on that connection.
+"""Which batches of a Produce are refused, and what a refusal means for those after it on that connection.
 
-Owns: the table of refusals; per connection, the sequences that must return first. Must not know: bytes, replies, why
+Owns: per connection, the sequences that must return first. Must not know: bytes, replies, why
 something is refused. Invariants: a refused request left no trace at the broker, so a retry is safe; acks=0 is never
 refused, nor is anything but Produce and Fetch; a transactional Produce passes or fails whole (KIP-890).
 
@@ -23,22 +23,6 @@ NOT_ENOUGH_REPLICAS: Final = 19
 NO_PRODUCER_ID: Final = -1
 MOST_IN_FLIGHT: Final = 5
 SEQUENCES: Final = 1 << 31  # 0 follows on 2**31 - 1 (DefaultRecordBatch.incrementSequence)
-
-
-class Kind(Enum):
-    """What a request is, as far as refusing it goes."""
-
-    PRODUCE = "produce"
-    FETCH = "fetch"
-    OTHER = "other"
-
-
-class Refusal(Enum):
-    """What a refused request is answered with."""
-
-    NEVER = "never"  # it waits
-    ERROR = "error"  # NOT_ENOUGH_REPLICAS for the partitions concerned
-    EMPTY = "empty"  # every partition named, without error and records, at what is known of it
 
 
 class Verdict(Enum):
@@ -83,15 +67,6 @@ class Plan(NamedTuple):
     def passes(self) -> bool:
         """Whether any partition goes to the broker."""
         return Verdict.PASS in self.verdicts
-
-
-def refusal_of(kind: Kind, *, is_read: bool, acks: int = -1) -> Refusal:
-    """How a request of a kind may be refused. `is_read`: its version's body is one that Forebay reads
-    (Produce 3 to 13, Fetch 4 to 18); the answers are the same in all of these versions.
-    """
-    if not is_read or kind is Kind.OTHER or (kind is Kind.PRODUCE and acks == 0):
-        return Refusal.NEVER
-    return Refusal.ERROR if kind is Kind.PRODUCE else Refusal.EMPTY
 
 
 class _Refused:

@@ -75,8 +75,8 @@ class PlannedResponse(NamedTuple, Generic[A]):
 
 class FetchContext:
     """One Fetch as its session makes it. `changed` are those partitions that the request itself named and
-    that it asks for, `removed` those it took out. `session` is None for SESSIONLESS and ERROR, and for FULL
-    until one was granted with the answer.
+    that it asks for. `session` is None for SESSIONLESS and ERROR, and for FULL until one was granted with the
+    answer.
     """
 
     __slots__ = (
@@ -87,7 +87,6 @@ class FetchContext:
         "changed",
         "error_code",
         "kind",
-        "removed",
         "session",
     )
 
@@ -104,7 +103,6 @@ class FetchContext:
         self.kind = kind
         self.error_code = error_code
         self.changed = changed
-        self.removed: list[PartitionKey] = []
         self.session = session
         self._epoch_after = INITIAL_EPOCH if session is None else session.epoch
         self._table = table
@@ -119,11 +117,6 @@ class FetchContext:
         if self.kind is Kind.INCREMENTAL and self.session is not None:
             return self.session.in_order()
         return self.changed
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether it asks for exactly what the session's last request asked for, in some order."""
-        return self.kind is Kind.INCREMENTAL and not self.changed and not self.removed
 
     def plan_response(
         self, answers: Sequence[A], now_s: float, must_name: Container[PartitionKey] = ()
@@ -152,12 +145,6 @@ class FetchContext:
         assert self.session is not None
         error = ErrorCode.NONE if self._is_current() else ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return PlannedResponse(error, self.session.id, [])
-
-    def must_answer(self, topic: Topic, partition: int, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether an INCREMENTAL answer has to name a partition that has nothing but these offsets."""
-        assert self.session is not None
-        kept = self.session.partitions[topic, partition]
-        return kept.high_watermark != high_watermark or kept.log_start_offset != log_start_offset
 
     def _is_current(self) -> bool:
         return self.session is not None and self.session.epoch == self._epoch_after
@@ -242,7 +229,8 @@ def _open_incremental(
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
     for asked in request.partitions:
         session.put(asked)
-    removed = [key for key in request.forgotten if session.forget(key)]
+    for key in request.forgotten:
+        session.forget(key)
     if not session.partitions:
         table.remove(session)
         return _open_whole(Kind.SESSIONLESS, table, request, version, owner)
@@ -251,9 +239,7 @@ def _open_incremental(
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
     session.epoch = next_epoch(session.epoch)
     changed = [one for one in request.partitions if (one.topic, one.partition) in session.partitions]
-    context = FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, session=session)
-    context.removed = removed
-    return context
+    return FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, session=session)
 
 
 def _session_error(session: Session | None, request: FetchRequest, uses_topic_ids: bool) -> ErrorCode:

@@ -99,11 +99,6 @@ class Throttle:
         disk.looks += 1
         return sample
 
-    def is_busy(self, name: str | None) -> bool:
-        """As of the last look; False for a disk that is not known."""
-        disk = self._disks.get(name or "")
-        return disk is not None and disk.sampled and disk.gauge.last is not None and disk.gauge.last.busy
-
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
     ) -> Ticket | Refused:

@@ -6,13 +6,10 @@ from isolation.refusals import (
     MOST_IN_FLIGHT,
     SEQUENCES,
     Batch,
-    Kind,
     Plan,
-    Refusal,
     RefusedSequences,
     Verdict,
     plan_refusal,
-    refusal_of,
 )
 
 PASS, REFUSE = Verdict.PASS, Verdict.REFUSE
@@ -48,22 +45,6 @@ class Connection:
         """The verdict on one batch without a producer id in t-0."""
         (verdict,) = self.produce(Batch("t", 0), **more).verdicts
         return verdict
-
-
-@pytest.mark.parametrize(
-    ("kind", "is_read", "acks", "expected"),
-    [
-        (Kind.PRODUCE, True, -1, Refusal.ERROR),
-        (Kind.PRODUCE, True, 1, Refusal.ERROR),
-        (Kind.PRODUCE, True, 0, Refusal.NEVER),
-        (Kind.PRODUCE, False, 1, Refusal.NEVER),
-        (Kind.FETCH, True, -1, Refusal.EMPTY),
-        (Kind.FETCH, False, -1, Refusal.NEVER),
-        (Kind.OTHER, True, -1, Refusal.NEVER),
-    ],
-)
-def test_the_table_of_refusals(kind, is_read, acks, expected):
-    assert refusal_of(kind, is_read=is_read, acks=acks) is expected
 
 
 def test_what_was_in_flight_behind_a_refused_batch_is_refused_until_that_returns():

@@ -149,7 +149,8 @@ class Sessions(RuleBasedStateMachine):
         return (-1, -1) if log["error"] == UNKNOWN_TOPIC_ID else (log["end"], log["start"])
 
     def moved(self, context, found):
-        return context.must_answer(*key(found), found.high_watermark, found.log_start_offset)
+        kept = context.session.partitions[key(found)]
+        return (kept.high_watermark, kept.log_start_offset) != (found.high_watermark, found.log_start_offset)
 
     def see(self, told):
         self.view[told.partition] = (told.error_code, told.high_watermark, told.log_start_offset)

@@ -53,14 +53,14 @@ def test_never_looked_at_never_delays() -> None:
 def test_other_disks_never_delay(disk: str | None) -> None:
     throttle = saturated()
     assert all(submit(throttle, offset, 5.0, disk).granted for offset in range(500))
-    assert not throttle.is_busy(disk)
+    assert disk not in throttle.statistics().disks
     with pytest.raises(KeyError):
         throttle.observe("sdz", None, None, 5.0)
 
 
 def test_busy_disk_delays() -> None:
     throttle = saturated()
-    assert throttle.is_busy(NAME)
+    assert throttle.statistics().disks[NAME].queue.busy
     ticket = fill(throttle, 5.0)
     assert throttle.find(ticket.key) is ticket
     due_s = throttle.next_due_s(5.0)
@@ -82,7 +82,7 @@ def test_disk_that_is_not_seen_lets_go(how: str) -> None:
     now_s = 5.0 if how == "vanished" else 15.0
     assert throttle.next_due_s(5.0) is not None
     assert fill_ticket in throttle.advance(now_s)
-    assert not throttle.is_busy(NAME)
+    assert not throttle.statistics().disks[NAME].queue.busy
     assert not fill_ticket.overdue
     assert submit(throttle, 5000, now_s).disk is None
     found = throttle.statistics().disks[NAME]
@@ -108,7 +108,7 @@ def test_seen_again_it_delays_again() -> None:
     for second in range(7, 10):
         throttle.observe(NAME, counters(1000 * second), None, float(second))
         throttle.advance(float(second))
-    assert throttle.is_busy(NAME)
+    assert throttle.statistics().disks[NAME].queue.busy
     fill(throttle, 9.0)
     assert throttle.statistics().disks[NAME].sampled
 
