@@ -15,6 +15,8 @@ from typing import Final
 
 OVERFLOW: Final = "\0overflow"
 SWEPT_AT_ONCE: Final = 16
+OWED: Final = -1
+"""Tokens from which on a key waits: less than a byte of debt is what rounding leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,13 @@ class _Account:
         self.tokens = min(self.bucket_bytes, self.tokens + max(0.0, now_s - self.filled_s) * rate)
         self.filled_s = now_s
 
+    def delay_s(self, now_s: float) -> float:
+        """How long until what was fetched is paid for."""
+        if self.quota.fetch_bytes_per_s is None:
+            return 0.0
+        self.fill(now_s)
+        return -self.tokens / self.quota.fetch_bytes_per_s if self.tokens <= OWED else 0.0
+
     def is_idle(self, now_s: float) -> bool:
         self.fill(now_s)
         return self.in_flight_bytes == 0 and self.tokens >= self.bucket_bytes
@@ -68,6 +77,7 @@ class Quotas:
         self._quota_of = quota_of
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
         self._overflow: _Account | None = None
+        self._owing: dict[str, None] = {}  # keys that had to wait when last looked at
         self.overflows = self.refused = self.delayed = 0
 
     def _account(self, key: str, now_s: float) -> _Account | None:
@@ -92,7 +102,9 @@ class Quotas:
         """Look at a few accounts in turn and forget the idle ones: O(1) a newcomer."""
         for _ in range(min(SWEPT_AT_ONCE, len(self._accounts))):
             key, account = self._accounts.popitem(last=False)
-            if not account.is_idle(now_s):
+            if account.is_idle(now_s):
+                self._owing.pop(key, None)
+            else:
                 self._accounts[key] = account
 
     def reserve(self, keys: Sequence[str], size_bytes: int, now_s: float) -> "Reservation | None":
@@ -114,12 +126,20 @@ class Quotas:
         delay_s = 0.0
         for key in keys:
             account = self._account(key, now_s)
-            if account is not None and account.quota.fetch_bytes_per_s is not None:
-                account.fill(now_s)
-                if account.tokens <= -1:  # less than a byte of debt is what rounding leaves
-                    delay_s = max(delay_s, -account.tokens / account.quota.fetch_bytes_per_s)
+            if account is not None:
+                delay_s = max(delay_s, account.delay_s(now_s))
         self.delayed += delay_s > 0
         return delay_s
+
+    def owes(self, now_s: float) -> bool:
+        """Whether there is any key that has to wait. Costs no more than keys have come to owe since."""
+        while self._owing:
+            key = next(iter(self._owing))
+            account = self._overflow if key == OVERFLOW else self._accounts.get(key)
+            if account is not None and account.delay_s(now_s) > 0:
+                return True
+            del self._owing[key]
+        return False
 
     def charge(self, key: str, size_bytes: int, now_s: float) -> None:
         """So many bytes were fetched, from memory or from the broker."""
@@ -127,6 +147,8 @@ class Quotas:
         if account is not None and account.quota.fetch_bytes_per_s is not None:
             account.fill(now_s)
             account.tokens -= size_bytes
+            if account.tokens <= OWED:
+                self._owing[OVERFLOW if account is self._overflow else key] = None
 
     def statistics(self) -> dict[str, int]:
         """Keys with an account, and totals since start."""

@@ -106,14 +106,18 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest |
 
 
 def _over_quota_s(record: FetchRecord) -> float:
-    """How long the client has to wait until what it has fetched is paid for; a follower never."""
+    """How long the client has to wait until what it has fetched is paid for. Its topics are looked at while one of
+    anybody's has to wait.
+    """
     link = record.link
     quotas = link.broker.gate.quotas
-    if not quotas.active or record.request.replica_id != CONSUMER:
+    if not quotas.active:
         return 0.0
-    found = [link.broker.topics.find(asked.topic) for asked in record.partitions]
+    now, found = link.broker.now(), []
+    if record.context is not None and quotas.topics.owes(now):
+        found = [link.broker.topics.find(topic) for topic in record.context.topics]
     names = [topic.name for topic in found if topic is not None and topic.name]
-    return quotas.peek_delay_s(link.client_id or "", names, link.broker.now())
+    return quotas.peek_delay_s(link.client_id or "", names, now)
 
 
 def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:

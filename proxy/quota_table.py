@@ -44,7 +44,9 @@ class QuotaTable:
         return held
 
     def peek_delay_s(self, client_id: str, topics: Sequence[str], now: float) -> float:
-        """How long a Fetch has to wait until what was fetched before is paid for."""
+        """How long a Fetch has to wait until what was fetched before is paid for. Where no topic owes
+        (`topics.owes`), none needs to be named.
+        """
         if not self.active:
             return 0.0
         of_client = self.clients.peek_delay_s((client_id,), now)

@@ -13,6 +13,7 @@ FetchSessionCacheShard). Must not know sockets, clocks, what is asked or answere
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -65,7 +66,9 @@ class Standing(Protocol):
 
 
 class Session:
-    """One session. `epoch` is the one that its next request must carry."""
+    """One session. `epoch` is the one that its next request must carry; `topics` says how many partitions of each
+    it has.
+    """
 
     __slots__ = (
         "_order",
@@ -79,6 +82,7 @@ class Session:
         "partitions",
         "ranked",
         "standing",
+        "topics",
         "uses_topic_ids",
     )
 
@@ -94,6 +98,7 @@ class Session:
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
+        self.topics = Counter(topic for topic, _ in partitions)
         self._turns = count()
         for kept, turn in zip(partitions.values(), self._turns, strict=False):
             kept.turn = turn
@@ -119,6 +124,7 @@ class Session:
         if kept is None:
             kept = self.partitions[key] = Kept(asked)
             kept.turn = next(self._turns)
+            self.topics[asked.topic] += 1
         else:
             kept.asked = asked
         if self.standing is not None:
@@ -129,6 +135,9 @@ class Session:
         """Drop a partition; False if there is none."""
         if self.partitions.pop(key, None) is None:
             return False
+        self.topics[key[0]] -= 1
+        if not self.topics[key[0]]:
+            del self.topics[key[0]]
         if self.standing is not None:
             self.standing.drop(key)
         self._order = None

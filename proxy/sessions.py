@@ -21,7 +21,7 @@ from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from proxy.session_table import Kept, next_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Sequence
+    from collections.abc import Container, Hashable, Iterable, Sequence
 
     from protocol.fetch import FetchRequest
     from protocol.wire import Topic
@@ -117,6 +117,13 @@ class FetchContext:
         if self.kind is Kind.INCREMENTAL and self.session is not None:
             return self.session.in_order()
         return self.changed
+
+    @property
+    def topics(self) -> Iterable[Topic]:
+        """All that it asks for, each once; of an INCREMENTAL one without a walk over its partitions."""
+        if self.kind is Kind.INCREMENTAL and self.session is not None:
+            return self.session.topics
+        return dict.fromkeys(one.topic for one in self.changed)
 
     def plan_response(
         self, answers: Sequence[A], now_s: float, must_name: Container[PartitionKey] = ()

@@ -51,6 +51,29 @@ def test_a_fetch_is_charged_in_full_and_the_debt_is_waited_for():
     assert quotas.peek_delay_s(["a"], 5.0) == 0
 
 
+def test_whether_anybody_owes_is_known_without_asking_for_each():
+    quotas = make(RATE, max_keys=20)
+    for number in range(20):
+        quotas.charge(f"paid-{number}", 2000, 0.0)
+    assert not quotas.owes(0.0), "the burst"
+    quotas.charge("a", 3000, 0.0)
+    quotas.charge("paid-0", 5000, 0.0)
+    assert quotas.owes(0.0)
+    assert quotas.owes(4.9), "paid-0 has still to pay, a has paid"
+    assert not quotas.owes(5.0)
+    quotas.charge("paid-0", 7001, 5.0)
+    assert quotas.owes(10.0)
+
+
+def test_who_owes_in_the_common_account_counts():
+    quotas = make(RATE, max_keys=1)
+    quotas.charge("a", 1000, 0.0)
+    for number in range(5):
+        quotas.charge(f"flood-{number}", 1000, 0.0)
+    assert quotas.owes(2.9)
+    assert not quotas.owes(3.0)
+
+
 def test_the_rate_is_met_in_the_long_run():
     quotas, now_s, fetched = make(RATE), 0.0, 0
     while now_s < 100:

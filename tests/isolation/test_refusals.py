@@ -1,6 +1,4 @@
-"""Refusals: who may be refused, what a refusal does to the batches after it, the table at its bound."""
-
-import pytest
+"""Refusals: what a refusal does to the batches after it, the table at its bound."""
 
 from isolation.refusals import (
     MOST_IN_FLIGHT,

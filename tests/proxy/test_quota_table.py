@@ -1,9 +1,16 @@
 """Quotas as configured: patterns, the first that matches, and the join of a client's and its topics'."""
 
+from random import Random
+from types import SimpleNamespace
+
 import pytest
 
+from proxy import fetch
 from proxy.config_isolation import Isolation
 from proxy.quota_table import QuotaTable
+from proxy.session_table import SessionTable
+from proxy.sessions import open_fetch
+from tests.proxy import asked as asking
 
 MIB = 1 << 20
 
@@ -69,3 +76,45 @@ def test_the_longest_debt_of_client_and_topics_is_what_a_fetch_waits():
     assert of_topic > of_client > 0
     assert quotas.peek_delay_s("d", ["other"], 0.0) == 0.0
     assert quotas.peek_delay_s("c", ["t"], of_topic) == 0.0
+
+
+class Poll:
+    """A session of many partitions of two topics, polled by an incremental Fetch; `named` are topics looked at."""
+
+    def __init__(self, quotas):
+        self.named = []
+        table = SessionTable(10, 10_000, 120.0, Random(1))
+        partitions = [asking.asked(topic, number) for topic in ("a", "b") for number in range(500)]
+        first = open_fetch(table, asking.fetch((0, 0), *partitions), asking.NAMES, "me", 0.0)
+        answers = [asking.answer(one.topic, one.partition) for one in partitions]
+        session_id = first.plan_response(answers, 0.0).session_id
+        context = open_fetch(table, asking.fetch((session_id, 1)), asking.NAMES, "me", 0.0)
+        broker = SimpleNamespace(
+            gate=SimpleNamespace(quotas=quotas), now=lambda: 0.0, topics=SimpleNamespace(find=self.find)
+        )
+        self.record = SimpleNamespace(link=SimpleNamespace(broker=broker, client_id="c"), context=context)
+
+    def find(self, topic):
+        self.named.append(topic)
+        return SimpleNamespace(name=topic)
+
+    def delay_s(self):
+        self.named.clear()
+        return fetch._over_quota_s(self.record)
+
+
+def test_a_poll_of_a_large_session_looks_at_its_topics_only_while_one_owes():
+    quotas = table(topic_quotas=[{"pattern": "*", "fetch_rate_bytes": MIB}])
+    poll = Poll(quotas)
+    assert (poll.delay_s(), poll.named) == (0.0, [])
+    quotas.charge("c", "other", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (0.0, ["a", "b"])
+    quotas.charge("c", "b", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (2.0, ["a", "b"])
+
+
+def test_a_clients_own_quota_needs_no_topics():
+    quotas = table(client_quotas=[{"pattern": "*", "fetch_rate_bytes": MIB}])
+    poll = Poll(quotas)
+    quotas.charge("c", "a", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (2.0, [])

@@ -141,6 +141,14 @@ def test_partitions_come_and_go(table, version):
     assert named(context, answer(foo, 1, 10), answer(bar, 0, 10)) == [(bar, 0)]
 
 
+def test_topics_are_counted_as_partitions_come_and_go(table):
+    assert list(opened(table, (0, -1), asked(B, 0), asked(A, 0), asked(B, 1)).topics) == [B, A]
+    session_id = begun(table, answer(A, 0), answer(A, 1), answer(B, 0))
+    assert list(opened(table, (session_id, 1), asked(A, 0, 7)).topics) == [A, B]
+    assert list(opened(table, (session_id, 2), forget=[(A, 0), (B, 0), (B, 9)]).topics) == [A]
+    assert list(opened(table, (session_id, 3), asked(B, 3), forget=[(A, 1)]).topics) == [B]
+
+
 def test_a_topic_made_again_is_another_topic(table):
     """FetchSessionTest.testFetchSessionUpdateTopicIdsBrokerSide, testToForgetPartitions: ids are compared."""
     session_id = begun(table, answer(A, 0), answer(A, 1))
