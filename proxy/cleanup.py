@@ -10,7 +10,9 @@ a topic may be compacted until the broker has said that it is not; one question 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from protocol import control
@@ -36,32 +38,50 @@ MOST_TOPICS = 200
 
 
 class Cleanup:
-    """Asks again and again; `Topic.may_be_compacted` is what has come of it."""
+    """Asks again and again; `Topic.may_be_compacted` is what has come of it. A followed topic stands in `_unasked`,
+    or in `_line` in the order in which they are to be asked for again.
+    """
 
-    __slots__ = ("_broker", "_in_flight")
+    __slots__ = ("_broker", "_in_flight", "_in_line", "_line", "_unasked")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._in_flight = False
+        self._unasked: dict[Topic, None] = {}
+        self._line: deque[tuple[float, Topic]] = deque()
+        self._in_line: set[Topic] = set()
 
     def tick(self, now: float) -> None:
         """Timed: ask for those that were not asked for in EVERY_S."""
         if self._in_flight or not self._broker.own_links.usable:
             return
-        due = {p.topic for p in self._broker.partitions if p.topic.name and p.topic.cleanup_due_at <= now}
+        due = self._list_due(now)
         link = self._broker.own_links.link("proof") if due else None
         if link is None:
             return
-        asked = {
-            topic.name: topic for topic in sorted(due, key=lambda topic: topic.cleanup_due_at)[:MOST_TOPICS]
-        }
+        asked = {topic.name: topic for topic in due}
         for topic in asked.values():
-            topic.cleanup_due_at = now + EVERY_S
+            del self._unasked[topic]
+            self._line.append((now + EVERY_S, topic))
+            self._in_line.add(topic)
         frame = control.build_describe_configs_request(
             VERSION, 0, CLIENT_ID, topics=list(asked), settings=[SETTING]
         )
         self._in_flight = True
         link.send(frame, 0, partial(self._answered, asked))
+
+    def _list_due(self, now: float) -> list[Topic]:
+        """At most MOST_TOPICS that are followed and due, the longest due first; without a name, not yet."""
+        partitions = self._broker.partitions
+        self._unasked |= dict.fromkeys(
+            topic for topic in partitions.take_new_topics() if topic not in self._in_line
+        )
+        while self._line and self._line[0][0] <= now:
+            topic = self._line.popleft()[1]
+            self._in_line.discard(topic)
+            self._unasked[topic] = None
+        self._unasked = {topic: None for topic in self._unasked if partitions.follows(topic)}
+        return list(islice((topic for topic in self._unasked if topic.name), MOST_TOPICS))
 
     def _answered(self, asked: dict[str, Topic], answer: Frame | None) -> None:
         self._in_flight = False

@@ -129,7 +129,7 @@ class Partitions:
     `transactions_limit` bounds what is kept of one partition's transactions.
     """
 
-    __slots__ = ("_by_key", "cache", "limit", "refused", "transactions_limit")
+    __slots__ = ("_by_key", "_new_topics", "_topics", "cache", "limit", "refused", "transactions_limit")
 
     def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache
@@ -137,6 +137,8 @@ class Partitions:
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}
+        self._topics: dict[Topic, int] = {}  # how many partitions of each
+        self._new_topics: dict[Topic, None] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -163,12 +165,32 @@ class Partitions:
                 return None
             transactions = Transactions(self.transactions_limit, HOLE_PATIENCE_S)
             partition = self._by_key[key] = Partition(topic, index, slot, transactions)
+            self._count(topic, 1)
         return partition
+
+    def _count(self, topic: Topic, change: int) -> None:
+        count = self._topics.get(topic, 0)
+        self._topics[topic] = count + change
+        if not count:
+            self._new_topics[topic] = None
+        elif not self._topics[topic]:
+            del self._topics[topic]
+            self._new_topics.pop(topic, None)
+
+    def follows(self, topic: Topic) -> bool:
+        """Whether any partition of the topic is followed."""
+        return topic in self._topics
+
+    def take_new_topics(self) -> dict[Topic, None]:
+        """Those that have come to be followed since the last time, and still are."""
+        found, self._new_topics = self._new_topics, {}
+        return found
 
     def forget(self, partition: Partition) -> None:
         """The partition is gone or idle: its blocks go, whoever waits on it looks again."""
         if self._by_key.pop((partition.topic.id, partition.index), None) is None:
             return
+        self._count(partition.topic, -1)
         partition.truth.revoke()
         self.cache.drop(partition.slot)
         for waiter in list(partition.parked):

@@ -14,17 +14,16 @@ NAMES_WANTED_LIMIT = 10_000
 
 class Topic:
     """One incarnation of a topic. `name` is "" until Metadata has named the id. `may_be_compacted` until the
-    broker has said that it is not; at `cleanup_due_at` it is asked again.
+    broker has said that it is not.
     """
 
-    __slots__ = ("cleanup_due_at", "fidelity", "id", "may_be_compacted", "name")
+    __slots__ = ("fidelity", "id", "may_be_compacted", "name")
 
     def __init__(self, topic_id: bytes, name: str) -> None:
         self.id = topic_id
         self.name = name
         self.fidelity = Fidelity()
         self.may_be_compacted = True
-        self.cleanup_due_at = float("-inf")
 
 
 class Topics:

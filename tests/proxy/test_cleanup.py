@@ -7,6 +7,7 @@ import pytest
 from protocol import control
 from protocol.errors import ErrorCode
 from proxy.cleanup import EVERY_S, MOST_TOPICS, SETTING, VERSION, Cleanup, find_cleaned_end
+from proxy.partitions import Partitions
 from tests.proxy.followed import QuietBroker
 
 
@@ -22,7 +23,7 @@ class Link:
 
 class AskingBroker(QuietBroker):
     def __init__(self):
-        super().__init__()
+        super().__init__(16 << 20)
         self.link = Link()
         self.own_links = SimpleNamespace(usable=True, link=lambda _name: self.link)
 
@@ -91,25 +92,88 @@ def test_without_a_link_or_a_topic_nothing_is_asked(broker):
     assert not broker.link.sent
 
 
-def test_a_question_is_bounded_and_the_rest_comes_next(broker, monkeypatch):
-    for number in range(MOST_TOPICS + 1):
-        broker.topics.learn(f"topic-{number}", number.to_bytes(16, "big"))
-        broker.partitions.limit = 10_000
-    topics = [broker.topics.find(f"topic-{number}") for number in range(MOST_TOPICS + 1)]
-    rows = [SimpleNamespace(topic=topic) for topic in topics]
-    broker.partitions = rows
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """(version, topics, settings) of each question."""
+    questions = []
     monkeypatch.setattr(
         control,
         "build_describe_configs_request",
-        lambda version, *_ids, topics, settings: asked.append((version, topics, settings)),
+        lambda version, *_ids, topics, settings: questions.append((version, topics, settings)),
     )
+    return questions
+
+
+def follow(broker, number, name=None):
+    """A partition of one more topic; `name` "" until it is known."""
+    topic_id = number.to_bytes(16, "big")
+    if name == "":
+        return broker.partitions.follow(broker.topics.confirm(topic_id), 0)
+    broker.topics.learn(name or f"topic-{number}", topic_id)
+    return broker.partitions.follow(broker.topics.find(topic_id), 0)
+
+
+def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
+    broker.partitions.limit = MOST_TOPICS + 1
+    assert all(follow(broker, number) for number in range(MOST_TOPICS + 1))
     cleanup = Cleanup(broker)
     cleanup.tick(0.0)
     broker.link.sent[0][1](None)
     cleanup.tick(0.0)
     assert [len(topics) for _, topics, _ in asked] == [MOST_TOPICS, 1]
     assert {(version, *settings) for version, _, settings in asked} == {(VERSION, SETTING)}
+
+
+def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
+    first, second = follow(broker, 1), follow(broker, 2)
+    cleanup = Cleanup(broker)
+
+    def tick(now):
+        asked.clear()
+        cleanup.tick(now)
+        for _, then in broker.link.sent:
+            then(None)
+        broker.link.sent.clear()
+        return [topics for _, topics, _ in asked]
+
+    def walk(_partitions):
+        raise AssertionError("all are looked at")
+
+    monkeypatch.setattr(Partitions, "__iter__", walk)
+    assert tick(0.0) == [["topic-1", "topic-2"]]
+    follow(broker, 3)
+    broker.partitions.follow(first.topic, 1)
+    assert tick(10.0) == [["topic-3"]]
+    broker.partitions.forget(second)
+    assert tick(EVERY_S - 1) == []
+    assert tick(EVERY_S) == [["topic-1"]], "who follows topic-2 no longer does not ask"
+    follow(broker, 2)
+    broker.partitions.forget(first)
+    assert tick(EVERY_S + 1) == [["topic-2"]]
+    assert tick(EVERY_S + 10) == [["topic-3"]]
+    assert tick(2 * EVERY_S) == [["topic-1"]], "its second partition is still followed"
+
+
+def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
+    partition, cleanup = follow(broker, 1), Cleanup(broker)
+    cleanup.tick(0.0)
+    broker.link.sent[0][1](None)
+    broker.partitions.forget(partition)
+    follow(broker, 1)
+    cleanup.tick(1.0)
+    assert len(asked) == 1
+    cleanup.tick(EVERY_S)
+    assert len(asked) == 2
+
+
+def test_a_topic_is_asked_for_once_its_name_is_known(broker, asked):
+    follow(broker, 1, "")
+    cleanup = Cleanup(broker)
+    cleanup.tick(0.0)
+    assert asked == []
+    broker.topics.learn("late", (1).to_bytes(16, "big"))
+    cleanup.tick(1.0)
+    assert [topics for _, topics, _ in asked] == [["late"]]
 
 
 def build_batch(base, last, count=None):
