@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from proxy import fetch
 from proxy.answer import build_answer
 from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
+from proxy.forward import forward_fetch
 from proxy.looks import find_unproven, look_at
 from proxy.read import Stage
 from proxy.shared_reads import build_question
@@ -379,7 +379,7 @@ class ParkedFetch:
             looks = [plan_given_up(one) if self._impatient else one for one in look_at(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
-        fetch.forward_fetch(self.record, self._frame, looks, max_wait_ms)
+        forward_fetch(self.record, self._frame, looks, max_wait_ms)
 
     def _answer(self, seen: Sequence[Seen]) -> None:
         self._end()
