@@ -1,4 +1,4 @@
-# `make` lists the targets; each recipe is one line. What is built lands in .venv, .build and blockcache/*.so; Kafka's
+# `make` lists the targets; each recipe is one line. What is built lands in .venv, .build and */*.so; Kafka's
 # jars go to the user's cache directory, for all clones.
 BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
@@ -15,7 +15,7 @@ help: ## list the targets
 	@.ci/need python cc
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade 'pip>=25.1' && $(BIN)/pip install -q -e '.[audit]' --group dev && touch $@
 
-build: .venv/.ready ## the virtual environment, the C extension and .venv/bin/forebay
+build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/forebay
 	@.ci/need cc && $(BIN)/python -m blockcache._build
 
 tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
@@ -55,4 +55,4 @@ docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
 
 clean: ## remove what was built in this clone
-	rm -rf .venv .build blockcache/_pyfastcache* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* .pytest_cache .mypy_cache .ruff_cache .hypothesis

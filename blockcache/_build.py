@@ -1,9 +1,9 @@
-"""Builds the C extension in place, if older than its sources: `python -m blockcache._build`.
+"""Builds the C extensions in place, those older than their sources: `python -m blockcache._build`.
 
-Owns the compiler's flags and the extension's file name. Must not know the packager: `hatch_build.py` calls
-`build()`. Invariants: `native/pyfastcache.h` between its cdef marks is the only declaration; our own C is
-compiled with warnings as errors, cffi's generated wrapper without; a failed build leaves no half-written
-extension behind.
+Owns the compiler's flags, which extensions there are and their file names. Must not know the packager:
+`hatch_build.py` calls `build()`; nor does it import what it builds. Invariants: a package's C lies in its `native`
+folder; one header there, between its cdef marks, is the only declaration; our own C is compiled with warnings as
+errors, cffi's generated wrapper without; a failed build leaves no half-written extension behind.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from cffi import FFI
 
-PACKAGE = Path(__file__).resolve().parent
-NATIVE = PACKAGE / "native"
-HEADER = NATIVE / "pyfastcache.h"
+ROOT = Path(__file__).resolve().parents[1]
 STRICT = ("-std=c11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror")
 WRAPPER = ("-O2", "-fPIC", "-w")
 
@@ -29,14 +28,35 @@ class BuildFailed(Exception):
     """The C compiler is missing or refused the sources; the message says which and what to do."""
 
 
-def read_declarations() -> str:
-    """The part of the header that cffi and Python see."""
-    return HEADER.read_text().split("/* cdef begin */")[1].split("/* cdef end */")[0]
+class Extension(NamedTuple):
+    """`package`: its folder; `name`: of the header, and of the module with an underscore before it."""
+
+    package: str
+    name: str
+
+    @property
+    def native(self) -> Path:
+        """The folder of its C."""
+        return ROOT / self.package / "native"
+
+    @property
+    def path(self) -> Path:
+        """Where this interpreter looks for it."""
+        return ROOT / self.package / f"_{self.name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+    def read_declarations(self) -> str:
+        """The part of the header that cffi and Python see."""
+        text = (self.native / f"{self.name}.h").read_text()
+        return text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
+
+    def is_current(self) -> bool:
+        """Whether it is newer than everything it is made from."""
+        made_from = [Path(__file__), *self.native.glob("*.[ch]")]
+        newest = max(source.stat().st_mtime for source in made_from)
+        return self.path.exists() and self.path.stat().st_mtime > newest
 
 
-def extension_path() -> Path:
-    """Where this interpreter looks for the extension."""
-    return PACKAGE / f"_pyfastcache{sysconfig.get_config_var('EXT_SUFFIX')}"
+EXTENSIONS = (Extension("blockcache", "pyfastcache"), Extension("protocol", "ordinary"))
 
 
 def find_compiler() -> list[str]:
@@ -55,45 +75,37 @@ def run_compiler(arguments: list[str]) -> None:
         raise BuildFailed(f"{shlex.join(arguments)}\n{done.stderr}")
 
 
-def is_current(target: Path) -> bool:
-    """Whether the extension is newer than everything it is made from."""
-    made_from = [Path(__file__), *NATIVE.glob("*.[ch]")]
-    return target.exists() and target.stat().st_mtime > max(source.stat().st_mtime for source in made_from)
+def build(force: bool = False) -> list[Path]:
+    """Compiles the extensions that are not current; the paths of all. Raises BuildFailed."""
+    for extension in EXTENSIONS:
+        if force or not extension.is_current():
+            compile_extension(extension)
+    return [extension.path for extension in EXTENSIONS]
 
 
-def build(force: bool = False) -> Path:
-    """Compiles the extension unless it is current, and returns its path. Raises BuildFailed."""
-    target = extension_path()
-    if not force and is_current(target):
-        return target
+def compile_extension(extension: Extension) -> None:
+    """Compiles one and puts it where it is looked for. Raises BuildFailed."""
     compiler = find_compiler()
     ffi = FFI()
-    ffi.cdef(read_declarations())
-    ffi.set_source("blockcache._pyfastcache", '#include "pyfastcache.h"')
-    with tempfile.TemporaryDirectory(dir=PACKAGE, prefix=".build-") as scratch:
+    ffi.cdef(extension.read_declarations())
+    ffi.set_source(f"{extension.package}._{extension.name}", f'#include "{extension.name}.h"')
+    include = [str(extension.native), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    flagged = [part for path in include for part in ("-I", path)]
+    with tempfile.TemporaryDirectory(dir=extension.path.parent, prefix=".build-") as scratch:
         wrapper = Path(scratch) / "wrapper.c"
         ffi.emit_c_code(str(wrapper))
         objects = []
-        includes = [
-            "-I",
-            str(NATIVE),
-            "-I",
-            sysconfig.get_path("include"),
-            "-I",
-            sysconfig.get_path("platinclude"),
-        ]
-        for source in (wrapper, *sorted(NATIVE.glob("*.c"))):
+        for source in (wrapper, *sorted(extension.native.glob("*.c"))):
             objects.append(f"{scratch}/{source.stem}.o")
             flags = WRAPPER if source is wrapper else STRICT
-            run_compiler([*compiler, *flags, *includes, "-c", str(source), "-o", objects[-1]])
-        linked = Path(scratch) / target.name
+            run_compiler([*compiler, *flags, *flagged, "-c", str(source), "-o", objects[-1]])
+        linked = Path(scratch) / extension.path.name
         run_compiler([*compiler, "-shared", *objects, "-o", str(linked)])
-        linked.replace(target)
-    return target
+        linked.replace(extension.path)
 
 
 if __name__ == "__main__":
     try:
-        print(build())
+        print(*build(), sep="\n")
     except BuildFailed as failure:
         sys.exit(str(failure))

@@ -31,6 +31,20 @@ class Edges(NamedTuple):
     last_epoch: int
 
 
+class Inserted(NamedTuple):
+    """What became of a run (`BlockCache.insert`): all of it, or what lies before a conflict (`conflict_offset`, else -1).
+
+    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter
+    (too large, below the log start, or all room is pinned); the others were there already.
+    """
+
+    stored_bytes: int
+    first_offset: int
+    next_offset: int
+    conflict_offset: int
+    skipped_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive batches that ask to enter: [first_offset, next_offset), known-empty offsets included."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache._pyfastcache import ffi, lib
-from blockcache.admission import Edges
+from blockcache.admission import Edges, Inserted
 from blockcache.arena import SEGMENT, Arena, ArenaError, Hit
 from blockcache.layout import NODE_BYTES
 from blockcache.statistics import CacheStatistics, read_statistics
@@ -46,20 +46,6 @@ class PartitionsFull(CacheError):
 
 class CacheBroken(AssertionError):
     """check() found what cannot be; the message names the part."""
-
-
-class Inserted(NamedTuple):
-    """What became of a run: all of it, or what lies before a conflict (`conflict_offset`, else -1).
-
-    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter
-    (too large, below the log start, or all room is pinned); the others were there already.
-    """
-
-    stored_bytes: int
-    first_offset: int
-    next_offset: int
-    conflict_offset: int
-    skipped_bytes: int
 
 
 class Span(NamedTuple):
@@ -205,6 +191,22 @@ class BlockCache:
         self._call(rc)
         _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
+
+    def append(
+        self, slot: int, buf: Buffer, start: int, end: int, base_offset: int, leader_epoch: int
+    ) -> int | None:
+        """Stores the one v2 batch `buf[start:end]` as a broker does, with this base offset and leader epoch; `buf`
+        stays as it is. Returns where the run that holds it ends now. None where that is not all to be said, and
+        nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
+        """
+        if self._offering or not 0 <= start <= end <= len(buf):
+            self._not_while_offering()
+            raise BadBatch(f"no batch at [{start}, {end}) of {len(buf)} bytes")
+        source = buf if type(buf) is bytes else ffi.from_buffer(buf)
+        placed = (slot, source, start, end, base_offset, leader_epoch, self.high_water_bytes)
+        while (ends := lib.fc_append(self._a, *placed)) == lib.FC_RECLAIM:
+            self._offer()
+        return None if ends == lib.FC_NOT_STORED else self._call(ends)
 
     def lookup(
         self,

@@ -1,6 +1,6 @@
-"""Hatchling's build hook: puts the extension into the wheel; an editable install builds it in place.
+"""Hatchling's build hook: puts the extensions into the wheel; an editable install builds them in place.
 
-Must not know how it is compiled (`_build.py`). It is loaded by path, before the package can be imported.
+Must not know how they are compiled (`_build.py`). It is loaded by path, before the package can be imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ExtensionBuildHook(BuildHookInterface[Any]):
-    """Compiles `blockcache/_pyfastcache*.so` before a wheel, plain or editable, is put together."""
+    """Compiles the C extensions before a wheel, plain or editable, is put together."""
 
     PLUGIN_NAME = "custom"
 
@@ -21,13 +21,14 @@ class ExtensionBuildHook(BuildHookInterface[Any]):
         """`version` is "standard" or "editable"; the wheel is tagged for this interpreter and platform."""
         if self.target_name != "wheel":
             return
-        path = Path(self.root) / "blockcache" / "_build.py"
-        spec = importlib.util.spec_from_file_location("forebay_build", path)
+        source = Path(self.root) / "blockcache" / "_build.py"
+        spec = importlib.util.spec_from_file_location("forebay_build", source)
         assert spec is not None and spec.loader is not None
         builder = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(builder)
-        built: Path = builder.build()
+        built: list[Path] = builder.build()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            build_data["force_include"][str(built)] = f"blockcache/{built.name}"
+            for path in built:
+                build_data["force_include"][str(path)] = f"{path.parent.name}/{path.name}"

@@ -71,6 +71,7 @@ class Health:
         self._keys: dict[Hashable, _Key] = {}
         self._hung: set[Hashable] = set()
         self._news: list[Hashable] = []  # at most one entry a hanging key: see _clear
+        self._spare: _Key | None = None  # one that went as it came
         self.hangs = self.recoveries = self.probes = self.unwatched = 0
 
     def plan(self, key: Hashable, now_s: float) -> Verdict:
@@ -118,9 +119,11 @@ class Health:
                 if len(self._keys) >= self.rule.max_keys:
                     self.unwatched += 1
                     continue
-                found = self._keys[key] = _Key()
+                found = self._keys[key] = self._spare or _Key()
+                self._spare = None
             found.suspects[sent] = None
-            found.suspects.move_to_end(sent)
+            if len(found.suspects) > 1:
+                found.suspects.move_to_end(sent)
 
     def answered(self, sent: Sent, now_s: float) -> list[Hashable]:
         """The broker answered, whatever it said; the keys that no longer hang by it."""
@@ -136,26 +139,23 @@ class Health:
                 recovered.append(key)
             elif not in_time and found.hung_s is not None:
                 found.probe_at_s = min(found.probe_at_s, now_s)  # a sign of life: ask at once
-            if in_time:
-                self._acquit(found, sent.started_s)
-            self._drop(key, found, sent)
+            suspects = found.suspects
+            if in_time:  # what was sent before does not speak against the key
+                while suspects and next(iter(suspects)).started_s <= sent.started_s:
+                    suspects.popitem(last=False)
+            if suspects or found.hung_s is not None:
+                suspects.pop(sent, None)
+            if not suspects and found.hung_s is None:
+                self._spare = self._keys.pop(key)
         return recovered
-
-    def _acquit(self, found: _Key, started_s: float) -> None:
-        """What was sent before a request that was answered in time does not speak against the key."""
-        while found.suspects and next(iter(found.suspects)).started_s <= started_s:
-            found.suspects.popitem(last=False)
 
     def forgotten(self, sent: Sent) -> None:
         """There will be no answer: the link was closed. That neither condemns nor clears."""
         for key in sent.keys:
             if (found := self._keys.get(key)) is not None:
-                self._drop(key, found, sent)
-
-    def _drop(self, key: Hashable, found: _Key, sent: Sent) -> None:
-        found.suspects.pop(sent, None)
-        if not found.suspects and found.hung_s is None:
-            del self._keys[key]
+                found.suspects.pop(sent, None)
+                if not found.suspects and found.hung_s is None:
+                    del self._keys[key]
 
     def _clear(self, key: Hashable, found: _Key) -> None:
         found.hung_s = None

@@ -112,12 +112,13 @@ class _Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "aging", "canceled", "expired", "in_use", "limit", "lingering", "refusable", "refused",
+        "admitted", "aging", "canceled", "expired", "floor", "in_use", "limit", "lingering", "refusable", "refused",
         "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
+        self.floor = limit.floor
         self.in_use = 0
         self.serving: OrderedDict[Ticket, None] = OrderedDict()  # measured and unanswered, the oldest first
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
@@ -142,6 +143,8 @@ class Queues:
 
     def __init__(self, rule: QueueRule, control: Limit, new_data_limit: Callable[[], Limit]) -> None:
         self.rule = rule
+        self.due_after_s = min(rule.max_wait_s, rule.release_after_s)
+        """Nothing that is offered or admitted from now on is due before so long has passed."""
         self._queues = {CONTROL: _Queue(control)}
         self._queues |= {index: _Queue(new_data_limit()) for index in range(rule.data_queues)}
         self._lanes: dict[Hashable, tuple[int, int]] = {}  # lane: queue, tickets waiting there
@@ -174,6 +177,19 @@ class Queues:
         else:
             ticket.state = State.REFUSED
             line.refused += 1
+        return ticket
+
+    def take(
+        self, item: Any, queue: int, size_bytes: int, now_s: float, lane: Hashable, waits: Waits
+    ) -> Ticket | None:
+        """`offer` of a measured request that is admitted now; None where it would wait, and nothing has changed."""
+        line = self._queues[queue]
+        if line.waiting or lane in self._lanes:
+            return None
+        if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
+            return None
+        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, False, True)
+        self._admit(line, ticket, now_s)
         return ticket
 
     def _has_room(self, line: _Queue, size_bytes: int) -> bool:
@@ -235,17 +251,15 @@ class Queues:
             lasted_s = now_s - ticket.since_s if latency_s is None else latency_s
             line.limit.sample(now_s, lasted_s, line.in_use, ok)
         if ticket.holds_slot:
-            self._give_back(line, ticket)
+            ticket.holds_slot = False
+            line.in_use -= 1
+            line.aging[ticket.waits].pop(ticket, None)
         else:
             line.lingering[ticket.waits] -= 1
         ticket.state = State.DONE
-        self._release_aged(line, now_s)
-        return self._admit_waiting(line, now_s)
-
-    def _give_back(self, line: _Queue, ticket: Ticket) -> None:
-        ticket.holds_slot = False
-        line.in_use -= 1
-        line.aging[ticket.waits].pop(ticket, None)
+        if line.aging[Waits.POLL] or line.aging[Waits.ACKS]:
+            self._release_aged(line, now_s)
+        return self._admit_waiting(line, now_s) if line.waiting else []
 
     def release_early(self, ticket: Ticket, now_s: float) -> list[Ticket]:
         """This request is known to wait, not to be served: its slot is free. Whom that admits; nothing
@@ -265,7 +279,9 @@ class Queues:
 
     def _release(self, line: _Queue, ticket: Ticket) -> None:
         """What it says of the limit it says when it is answered."""
-        self._give_back(line, ticket)
+        ticket.holds_slot = False
+        line.in_use -= 1
+        line.aging[ticket.waits].pop(ticket, None)
         line.lingering[ticket.waits] += 1
         line.released += 1
 
@@ -331,10 +347,6 @@ class Queues:
                 if line.aging[waits] and self._may_linger(line, waits, now_s):
                     due.append(next(iter(line.aging[waits])).since_s + self.rule.release_after_s)
         return min(due) if due else None
-
-    def soonest_due_s(self, now_s: float) -> float:
-        """Nothing that is offered or admitted from now on is due before this."""
-        return now_s + min(self.rule.max_wait_s, self.rule.release_after_s)
 
     def lane_waits(self, lane: Hashable) -> bool:
         """Whether something of a lane waits: what order demands of a newcomer is then not known yet, but when

@@ -115,39 +115,39 @@ class RefusedSequences:
     that gave a batch up goes on with a higher epoch or another id (the default is five delivery.timeout.ms).
     """
 
-    __slots__ = ("_entries", "_unseen", "at_limit", "by_order", "forget_after_s", "limit")
+    __slots__ = ("_unseen", "at_limit", "by_order", "entries", "forget_after_s", "limit")
 
     def __init__(self, limit: int = 1000, forget_after_s: float = 600.0) -> None:
         self.limit = limit
         self.forget_after_s = forget_after_s
-        self._entries: dict[tuple[Hashable, int, int], _Refused] = {}
+        self.entries: dict[tuple[Hashable, int, int], _Refused] = {}
         self._unseen: dict[int, list[_Refused]] = {}  # by ordinal: refusals whose reply has not left
         self.at_limit = 0
         self.by_order = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def must_refuse(self, batch: Batch, ordinal: int) -> bool:
         """Whether a refused batch before this one has yet to return."""
-        refused = self._entries.get(batch[:3])
+        refused = self.entries.get(batch[:3])
         return refused is not None and _must_refuse(batch, refused, ordinal)
 
     def has_room_for(self, batches: Sequence[Batch]) -> bool:
         """Whether refusals of all of these can be remembered."""
-        if len(self._entries) + len(batches) <= self.limit:
+        if len(self.entries) + len(batches) <= self.limit:
             return True
-        new = {batch[:3] for batch in batches} - self._entries.keys()
-        return not new or len(self._entries) + len(new) <= self.limit
+        new = {batch[:3] for batch in batches} - self.entries.keys()
+        return not new or len(self.entries) + len(new) <= self.limit
 
     def apply(self, batches: Sequence[Batch], plan: Plan, ordinal: int, now_s: float) -> None:
         """The plan is carried out: what is refused is remembered, what returned is forgotten; not to be called
         for a plan whose PASS is not followed yet by forwarding (a request that only begins to wait).
         `ordinal`: the request's number on its connection, growing in the order of arrival.
         """
-        if not self._entries and not plan.refuses:
+        if not self.entries and not plan.refuses:
             return
-        if len(self._entries) >= self.limit:
+        if len(self.entries) >= self.limit:
             self._forget_old(now_s)
         if plan.must_wait or plan.must_close:
             self.at_limit += plan.refuses
@@ -159,23 +159,23 @@ class RefusedSequences:
                 self._forget(batch, ordinal)
 
     def _forget_old(self, now_s: float) -> None:
-        while self._entries:
-            key, oldest = next(iter(self._entries.items()))
+        while self.entries:
+            key, oldest = next(iter(self.entries.items()))
             if oldest.since_s + self.forget_after_s > now_s:
                 return
-            del self._entries[key]
+            del self.entries[key]
 
     def _remember(self, batch: Batch, ordinal: int, now_s: float) -> None:
         key = batch[:3]
-        known = self._entries.get(key)
+        known = self.entries.get(key)
         same_run = known is not None and batch.producer_epoch == known.producer_epoch
         if known is not None and _must_refuse(batch, known, ordinal):
             self.by_order += 1
             if same_run:
                 known.extend(batch)
             return  # a consequence of the first refusal, which stands
-        self._entries.pop(key, None)  # the oldest stays first
-        refused = self._entries[key] = _Refused(batch, now_s)
+        self.entries.pop(key, None)  # the oldest stays first
+        refused = self.entries[key] = _Refused(batch, now_s)
         if batch.producer_id == NO_PRODUCER_ID:
             self._unseen.setdefault(ordinal, []).append(refused)
         elif known is not None and same_run and _is_earlier(refused.end, known.end):
@@ -183,18 +183,18 @@ class RefusedSequences:
 
     def _forget(self, batch: Batch, ordinal: int) -> None:
         key = batch[:3]
-        known = self._entries.get(key)
+        known = self.entries.get(key)
         if known is None or _must_refuse(batch, known, ordinal):
             return
         if batch.producer_id == NO_PRODUCER_ID or batch.producer_epoch != known.producer_epoch:
-            del self._entries[key]
+            del self.entries[key]
         elif _is_earlier(known.awaited, batch.base_sequence):
-            del self._entries[key]  # what was awaited was settled elsewhere
+            del self.entries[key]  # what was awaited was settled elsewhere
         elif _is_earlier(known.awaited, _end_of(batch)):
             known.awaited = _end_of(batch)
             known.passed_over = 0
             if not _is_earlier(known.awaited, known.end):
-                del self._entries[key]
+                del self.entries[key]
 
     def reply_left(self, ordinal: int, last_received: int) -> None:
         """The answer to request `ordinal` was handed to the socket when `last_received` was the newest request
@@ -205,7 +205,7 @@ class RefusedSequences:
 
     def statistics(self) -> dict[str, int]:
         """Batches that have yet to return, batches refused by order only, plans that had to wait."""
-        return {"awaited": len(self._entries), "by_order": self.by_order, "at_limit": self.at_limit}
+        return {"awaited": len(self.entries), "by_order": self.by_order, "at_limit": self.at_limit}
 
 
 def plan_refusal(

@@ -27,10 +27,10 @@ MAGIC_V2: Final = 2
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
-_KNOWN_ATTRIBUTES: Final = _CODEC_MASK | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON
+_KNOWN_ATTRIBUTES: Final = _CODEC_MASK | _LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | _DELETE_HORIZON
 
 _LEADER_EPOCH_AT: Final = 12
 _CRC_AT: Final = 17
@@ -76,12 +76,12 @@ def is_log_append_time(attributes: int) -> bool:
 
 def is_transactional(attributes: int) -> bool:
     """Whether the batch belongs to a transaction."""
-    return bool(attributes & _TRANSACTIONAL)
+    return bool(attributes & TRANSACTIONAL)
 
 
 def is_control(attributes: int) -> bool:
     """Whether the batch is a control batch, such as a transaction's marker."""
-    return bool(attributes & _CONTROL)
+    return bool(attributes & CONTROL)
 
 
 @refuses_garbage

@@ -16,7 +16,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache.admission import Admission, Run, plan_admission
-from protocol import batch
+from protocol import batch, produce
+from protocol.errors import BadFrame, ErrorCode
 from proxy.fidelity import CODEC_MASK, HEAD_OUTSIDE_CRC
 from proxy.producers import Sending
 
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.partitions import Partition
 
-ZSTD = 4
+Key = tuple[str | bytes, int]
+"""Topic, as a request names it, and partition."""
+ZSTD, MAGIC_V2 = 4, 2
+NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC_AND_ATTRIBUTES = Struct(">IH")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Where a batch ends: DefaultRecordBatch, LastOffsetDelta behind CRC and attributes."""
@@ -66,22 +70,98 @@ def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
     return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark)
 
 
-def plan_produced(forwarded: Forwarded, acknowledged: ProducedPartition) -> str:
-    """What becomes of an acknowledged batch: "store", "sample", or why it is left to the watch."""
-    partition, sent = forwarded.partition, forwarded.batch
-    fidelity = partition.topic.fidelity
-    if sent.magic < 2:
-        return "old-format"
-    if forwarded.epoch < 0 or forwarded.epoch != partition.truth.epoch:
+def admit_answer(
+    broker: Broker, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
+) -> None:
+    """What the answer acknowledges of what was forwarded in `frame`."""
+    try:
+        response = produce.scan_response(answer, version)
+    except BadFrame:
+        return
+    for acknowledged in response.partitions:
+        noted = forwarded.get((acknowledged.topic, acknowledged.partition))
+        if noted is not None and acknowledged.error_code == ErrorCode.NONE:
+            partition = noted.partition
+            note_acknowledged(partition, acknowledged.base_offset, noted.batch.record_count)
+            stored = admit_produced(broker, noted, acknowledged, frame)
+            announce(broker, partition, acknowledged.base_offset, stored)
+
+
+def note_acknowledged(partition: Partition, base_offset: int, records: int) -> None:
+    """The broker has a batch; what follows on it comes there."""
+    if partition.stand_at < base_offset:
+        partition.stand_at = base_offset
+    if partition.acknowledged_end < base_offset + records:
+        partition.acknowledged_end = base_offset + records
+
+
+def announce(broker: Broker, partition: Partition, base_offset: int, stored: bool) -> None:
+    """Have the watch look at what was acknowledged; it may have been faster, and then who waits can be answered."""
+    truth = partition.truth
+    if stored and truth.high_watermark > base_offset:
+        for waiter in list(partition.parked):
+            waiter.wake(partition)
+    broker.watch.produced(partition)
+
+
+def plan_produced(
+    partition: Partition, sending: Sending, epoch: int, high_watermark: int, attributes: int, base_offset: int
+) -> str:
+    """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`
+    and `high_watermark` are what was known before it was forwarded.
+    """
+    truth, fidelity = partition.truth, partition.topic.fidelity
+    if epoch < 0 or epoch != truth.epoch:
         return "no-epoch"
-    if forwarded.sending is not Sending.FRESH:
-        return str(forwarded.sending.value)
-    if acknowledged.base_offset < max(forwarded.high_watermark, partition.truth.log_start_offset, 0):
+    if sending is not Sending.FRESH:
+        return str(sending.value)
+    if base_offset < high_watermark or base_offset < truth.log_start_offset or base_offset < 0:
         return "below-hw"
-    codec = sent.attributes & CODEC_MASK
-    if fidelity.wants_sample(codec):
-        return "sample"
-    return "store" if fidelity.stores(codec) else "unlike"
+    if fidelity.log_append_time is None:
+        return "unlike"
+    return "store" if attributes & CODEC_MASK in fidelity.equal_codecs else "sample"
+
+
+def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
+    """`plan_produced`, of a batch of any format."""
+    sent = forwarded.batch
+    if sent.magic < MAGIC_V2:
+        return "old-format"
+    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark)
+    return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
+
+
+def append_produced(
+    broker: Broker,
+    partition: Partition,
+    frame: Frame,
+    start: int,
+    end: int,
+    attributes: int,
+    base_offset: int,
+    following: int,
+    epoch: int,
+) -> bool:
+    """Store a batch that is to be stored, frame[start:end], at [base_offset, following), where it is plain: of no
+    transaction, its timestamps as they came, nothing there yet. False: it is for `admit_produced`.
+    """
+    if attributes & NOT_PLAIN or partition.topic.fidelity.log_append_time or base_offset > partition.tail:
+        return False
+    if attributes & CODEC_MASK == ZSTD and not partition.zstd:
+        return False
+    ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
+    if ends is None:
+        return False
+    broker.counters.produce_batches["store"] += 1
+    broker.counters.admitted_batches["produce"] += 1
+    if broker.access_log is not None:
+        broker.log_block(partition, base_offset, following, end - start, "produce")
+    if partition.produced_from < 0:
+        partition.produced_from = base_offset
+    tail = partition.tail
+    partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+    partition.transactions.passed(base_offset, following)
+    return True
 
 
 def admit_produced(
@@ -89,7 +169,7 @@ def admit_produced(
 ) -> bool:
     """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
     partition, sent = forwarded.partition, forwarded.batch
-    plan = plan_produced(forwarded, acknowledged)
+    plan = plan_forwarded(forwarded, acknowledged.base_offset)
     broker.counters.produce_batches[plan] += 1
     if plan not in ("store", "sample"):
         return False

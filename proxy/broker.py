@@ -21,6 +21,7 @@ from proxy.cleanup import Cleanup
 from proxy.counters import Counters
 from proxy.fetch_plan import UNREAD, Look
 from proxy.gate import Gate
+from proxy.ordinary import Routes
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.session_table import SessionTable
@@ -83,6 +84,7 @@ class Broker:
         self.watch = Watch(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
+        self.routes = Routes(self)
         self.cleanup = Cleanup(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
@@ -102,8 +104,12 @@ class Broker:
         try:
             action()
         except Exception:
-            self.counters.internal_errors += 1
-            log.exception("%s failed; the client is answered all the same", doing)
+            self.failed(doing)
+
+    def failed(self, doing: str) -> None:
+        """It raised what is being handled."""
+        self.counters.internal_errors += 1
+        log.exception("%s failed; the client is answered all the same", doing)
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 
@@ -169,6 +175,7 @@ class Broker:
     def forget(self, partition: Partition, reason: str) -> None:
         """The partition is not there any more: nothing of it is known."""
         self.counters.invalidations[reason] += 1
+        self.routes.clear()
         self.watch.forget(partition)
         self.partitions.forget(partition)
 
@@ -178,6 +185,7 @@ class Broker:
         for partition in [p for p in self.partitions if p.topic.id == topic_id]:
             self.forget(partition, "topic-gone")
         if topic is not None:
+            self.routes.clear()
             self.topics.forget(topic)
 
     def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:

@@ -12,13 +12,16 @@ It must not know what a handler does with a request. Invariants:
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation.refusals import RefusedSequences
-from protocol import header
+from protocol import header, ordinary
+from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from proxy.authorization import Authorization
 from proxy.lane import Lane
+from proxy.ordinary import pass_ordinary
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -43,6 +46,7 @@ class ClientLink:
     __slots__ = (
         "_counters",
         "_finishing",
+        "_holds_client",
         "_limits",
         "_open",
         "_request_bytes",
@@ -60,6 +64,7 @@ class ClientLink:
         "reads",
         "refused",
         "replies",
+        "stores",
         "upstream",
         "wire",
     )
@@ -67,12 +72,14 @@ class ClientLink:
     def __init__(self, listener: Listener, number: int) -> None:
         self.listener = listener
         self.broker: Broker = listener.broker
+        self.stores = self.broker.stores_on(listener)
         self.number = number
         self.client_id: str | None = None
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
         self._open = False
         self._finishing = False
+        self._holds_client = False
         self._request_bytes = 0
         self._response_bytes = 0
         self.wire = Wire(
@@ -102,26 +109,35 @@ class ClientLink:
         self.listener.opened(self)
 
     def _on_frame(self, frame: Frame) -> None:
+        size_bytes = len(frame)
+        scanned = ordinary.scan_request(frame)
         try:
-            head = header.peek_request(frame)
+            head = header.peek_request(frame) if scanned is None else None
         except BadFrame as error:
             self._on_bad(error)
             return
-        self._counters.requests_in[head.api_key].count(len(frame))
-        self._request_bytes += len(frame)
-        self.broker.requests.add(len(frame), self.wire)
+        hop = self._counters.requests_in[PRODUCE if head is None else head.api_key]
+        hop.frames += 1
+        hop.size_bytes += size_bytes
+        self._request_bytes += size_bytes
+        self.broker.requests.add(size_bytes, self.wire)
+        if scanned is None or not pass_ordinary(self, frame, scanned):
+            self._route(head or header.peek_request(frame), frame)
+        replies = self.replies
+        if replies.control:
+            self._yield_to_control()
+        over = self._request_bytes >= self._limits.connection_request_memory_bytes
+        if over or len(replies) >= self._limits.pipelined_requests:
+            self._holds_client = True
+            self.wire.hold_reading(replies)
+
+    def _route(self, head: RequestHeader, frame: Frame) -> None:
         if head.client_id != self.client_id:
             self.client_id = head.client_id
         try:
             ROUTES.get(head.api_key, relay)(self, head, frame)
         except BadFrame as error:
             self._on_bad(error)
-            return
-        if self.replies.control:
-            self._yield_to_control()
-        over = self._request_bytes >= self._limits.connection_request_memory_bytes
-        if over or len(self.replies) >= self._limits.pipelined_requests:
-            self.wire.hold_reading(self.replies)
 
     def _on_bad(self, error: BadFrame) -> None:
         self._counters.bad_frames += 1
@@ -154,13 +170,29 @@ class ClientLink:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will
         come.
         """
-        self._counters.requests_out[head.api_key].count(len(frame))
+        self.send(head.api_key, head.correlation_id, frame, on_answer)
+
+    def send(
+        self,
+        api_key: int,
+        correlation_id: int,
+        frame: Frame,
+        on_answer: Callable[[Frame | None], None] | None,
+    ) -> None:
+        """`forward`, for whom these two of the header are enough."""
+        counters, size_bytes = self._counters, len(frame)
+        hop = counters.requests_out[api_key]
+        hop.frames += 1
+        hop.size_bytes += size_bytes
         if on_answer is None:
-            self.upstream.send(frame, head.correlation_id, None, lambda _sent: self.request_done(len(frame)))
+            waits = self.upstream.send(
+                frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
+            )
         else:
-            arrived = self._counters.responses_in[head.api_key]
-            self.upstream.send(frame, head.correlation_id, on_answer, arrived=arrived)
-        if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
+            waits = self.upstream.send(
+                frame, correlation_id, on_answer, arrived=counters.responses_in[api_key]
+            )
+        if waits and self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
             self.wire.hold_reading(self.upstream)
 
     def answer(
@@ -177,19 +209,49 @@ class ClientLink:
         self.request_done(request_bytes)
         if held_bytes and self._open:  # else it goes nowhere
             self.hold(reply, held_bytes)
+        reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
-        def sent(delivered: bool) -> None:
-            if reply.held_bytes:
-                self._response_bytes -= reply.held_bytes
-                self.broker.responses.sub(reply.held_bytes)
-                if not self._response_bytes and self.upstream.is_connected:
-                    self.broker.responses.let_one(self.upstream.wire)
-            if delivered:
-                self._counters.responses_out[head.api_key].count(size_bytes)
-            if on_sent:
-                on_sent(delivered)
+    def answer_whole(self, api_key: int, reply: Reply, frame: Frame, request_bytes: int) -> None:
+        """`answer` with one frame of the broker's. What leaves at once and whole was never held."""
+        size_bytes = len(frame)
+        self.request_done(request_bytes)
+        replies = self.replies
+        if not (self._open and replies.take_oldest(reply)):
+            if self._open:
+                self.hold(reply, size_bytes)
+            reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, None))
+            return
+        outgoing = self.wire.send((frame,))
+        if outgoing is None:
+            hop = self._counters.responses_out[api_key]
+            hop.frames += 1
+            hop.size_bytes += size_bytes
+        else:
+            self.hold(reply, size_bytes)
+            outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, None)
+        if replies.waits:
+            replies.release()
+        elif outgoing is not None or self._holds_client or replies.control:
+            self._on_progress()
 
-        reply.complete(buffers, sent)
+    def _sent(
+        self,
+        api_key: int,
+        reply: Reply,
+        size_bytes: int,
+        on_sent: Callable[[bool], None] | None,
+        delivered: bool,
+    ) -> None:
+        """An answer's last byte has left, or never will."""
+        if reply.held_bytes:
+            self._response_bytes -= reply.held_bytes
+            self.broker.responses.sub(reply.held_bytes)
+            if not self._response_bytes and self.upstream.is_connected:
+                self.broker.responses.let_one(self.upstream.wire)
+        if delivered:
+            self._counters.responses_out[api_key].count(size_bytes)
+        if on_sent:
+            on_sent(delivered)
 
     def hold(self, reply: Reply, held_bytes: int) -> None:
         """Charge `held_bytes` more of heap memory until `reply` has left, or never will: before it is completed, or
@@ -234,6 +296,7 @@ class ClientLink:
             self.lane.hold_reading(self)
         under = self._request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
+            self._holds_client = False
             self.wire.release_reading(self.replies)
 
     def _yield_to_control(self) -> None:

@@ -27,7 +27,9 @@ class Sample(NamedTuple):
 
 
 class Fidelity:
-    """One topic. `log_append_time` is None until a fetched batch has shown it."""
+    """One topic. `log_append_time` is None until a fetched batch has shown it; from then on a produced batch of one of
+    `equal_codecs` is, once stamped, what the broker stores, and of another codec a sample is wanted.
+    """
 
     __slots__ = ("_samples", "equal_codecs", "log_append_time", "mismatches")
 
@@ -37,18 +39,10 @@ class Fidelity:
         self.mismatches = 0
         self._samples: dict[int, Sample] = {}
 
-    def stores(self, codec: int) -> bool:
-        """Whether a produced batch of `codec` is, once stamped, what the broker stores."""
-        return self.log_append_time is not None and codec in self.equal_codecs
-
     def keep_sample(self, partition: int, base_offset: int, codec: int, body: bytes) -> None:
         """Remember a produced batch (from its CRC field on, stamped) until the same offset is fetched."""
         if len(body) <= SAMPLE_LIMIT_BYTES:
             self._samples[codec] = Sample(partition, base_offset, body)
-
-    def wants_sample(self, codec: int) -> bool:
-        """Whether the timestamp type is known and this codec has not been seen both ways."""
-        return self.log_append_time is not None and codec not in self.equal_codecs
 
     def saw_fetched(
         self, partition: int, base_offset: int, log_append_time: bool, body: memoryview

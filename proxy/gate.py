@@ -51,7 +51,7 @@ class Entry:
     def __init__(
         self,
         link: ClientLink,
-        go: Callable[[Entry], None],
+        go: Callable[[Entry], None] | None,
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],
         reserved: Sequence[Reservation],
@@ -94,7 +94,8 @@ class Gate:
         self.quotas = QuotaTable(config)
         self._data_queues = config.data_queues
         self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
-        self._line: defaultdict[ClientLink, deque[Entry]] = defaultdict(deque)
+        self._line: dict[ClientLink, deque[Entry]] = {}
+        self._spare_line: deque[Entry] | None = None  # one that has come to be empty
         self._admitted: deque[Entry] = deque()
         self._is_going = False
         self._timer: asyncio.TimerHandle | None = None
@@ -145,8 +146,32 @@ class Gate:
         if ticket.state is State.ADMITTED:
             self._admitted.append(entry)
             self._let_in()
-        if self._due_at > self._queues.soonest_due_s(now):
+        if self._due_at > now + self._queues.due_after_s:
             self._schedule(now, ticket.queue)
+
+    def take(
+        self, link: ClientLink, topic: str | bytes, queue: int, size_bytes: int, waits: Waits
+    ) -> Entry | None:
+        """`enter`, `go` and `sent` in one, for a Produce of one topic that nothing stands against: its topic does not
+        hang, nothing waits on its connection, a slot of its queue (`queue_of`) is free. None otherwise, and nothing
+        has changed.
+        """
+        now = self._broker.now()
+        if self._is_going or self._health.plan(topic, now) is not Verdict.PASS:
+            return None
+        entry = Entry(link, None, None, (topic,), (), True)
+        ticket = entry.ticket = self._queues.take(entry, queue, size_bytes, now, link, waits)
+        if ticket is None:
+            return None
+        self._of_link[link][entry] = None
+        self.sent(entry)
+        if self._due_at > now + self._queues.due_after_s:
+            self._schedule(now, queue)
+        return entry
+
+    def queue_of(self, topic: str | bytes) -> int:
+        """The data queue of a topic."""
+        return queue_of_topic(topic, self._data_queues)
 
     def _let_in(self, tickets: Sequence[Ticket] = ()) -> None:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
@@ -165,22 +190,30 @@ class Gate:
         """It may go. Whether it does is `go`'s to say: it calls `sent`, or `leave`."""
         if entry.ticket is None:
             return  # its client is gone
+        assert entry.go is not None
         try:
             entry.go(entry)
         except Exception:
-            self._broker.counters.internal_errors += 1
-            log.exception("sending a request to the broker failed")
-            self.leave(entry)
-            entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
+            self.fail(entry)
         if entry.ticket is not None and entry.link.upstream.closed:
             self.leave(entry)
+
+    def fail(self, entry: Entry) -> None:
+        """Sending it raised what is being handled: an error of ours."""
+        self._broker.counters.internal_errors += 1
+        log.exception("sending a request to the broker failed")
+        self.leave(entry)
+        entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
 
     def sent(self, entry: Entry) -> None:
         """The request is on its way to the broker, on its client's first link."""
         if entry.ticket is None:
             return
         now = self._broker.now()
-        line = self._line[entry.link]
+        line = self._line.get(entry.link)
+        if line is None:
+            line = self._line[entry.link] = deque() if self._spare_line is None else self._spare_line
+            self._spare_line = None
         if entry.watched:
             entry.sent = self._health.sent(entry.watched, now, is_first=not line)
         if not line:
@@ -229,7 +262,7 @@ class Gate:
             return
         line.popleft()
         if not line:
-            del self._line[entry.link]
+            self._spare_line = self._line.pop(entry.link)
             return
         following = line[0]
         following.started_at = now
@@ -257,7 +290,7 @@ class Gate:
             admitted = self._queues.cancel(ticket, now)
         if admitted:
             self._let_in(admitted)
-        if lingered or self._due_at > self._queues.soonest_due_s(now):
+        if lingered or self._due_at > now + self._queues.due_after_s:
             self._schedule(now, ticket.queue)
 
     def _forget(self, entry: Entry) -> None:

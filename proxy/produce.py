@@ -16,7 +16,7 @@ from isolation import refusals
 from isolation.health import Verdict as Health
 from isolation.queues import Waits
 from protocol import api, batch, produce
-from protocol.errors import BadFrame, ErrorCode
+from protocol.errors import BadFrame
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
 from proxy import admit
 from proxy.relay import relay
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.produce import ProducePartition, ProduceRequest
     from protocol.wire import Frame
-    from proxy.admit import Forwarded
+    from proxy.admit import Forwarded, Key
     from proxy.client_link import ClientLink
     from proxy.gate import Entry
     from proxy.partitions import Partition
 
-Key = tuple[str | bytes, int]
 ACKS_ALL = -1
 PASS = refusals.Verdict.PASS
 ONE_PASSES = refusals.Plan((PASS,))
@@ -285,7 +284,8 @@ class ProduceInHand:
                 told = merge_response(answer, self._head.api_version, self._refused(plan))
             self._answer(told, plan)
             if forwarded:  # before any Fetch behind it is answered, but the client need not wait for it
-                admitting = partial(_admit, link, self._head, forwarded, self._frame, answer)
+                version = self._head.api_version
+                admitting = partial(admit.admit_answer, broker, version, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
             self._settle()
 
@@ -353,26 +353,3 @@ def _want_those_of(link: ClientLink, request: ProduceRequest) -> None:
     for produced in request.partitions:
         if (partition := _followed(link, produced)) is not None:
             link.broker.watch.produced(partition)
-
-
-def _admit(
-    link: ClientLink, head: RequestHeader, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
-) -> None:
-    broker = link.broker
-    try:
-        response = produce.scan_response(answer, head.api_version)
-    except BadFrame:
-        return
-    for acknowledged in response.partitions:
-        noted = forwarded.get((acknowledged.topic, acknowledged.partition))
-        if noted is None or acknowledged.error_code != ErrorCode.NONE:
-            continue
-        partition = noted.partition
-        partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
-        end = acknowledged.base_offset + noted.batch.record_count
-        partition.acknowledged_end = max(partition.acknowledged_end, end)
-        stored = admit.admit_produced(broker, noted, acknowledged, frame)
-        if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
-            for waiter in list(partition.parked):
-                waiter.wake(partition)
-        broker.watch.produced(partition)

@@ -95,6 +95,20 @@ class Replies:
         self.control += is_control
         return reply
 
+    def take_oldest(self, reply: Reply) -> bool:
+        """Give up the place of a reply whose turn it is: the caller sends it. False: it is not its turn."""
+        line = self._line
+        if not line or line[0] is not reply:
+            return False
+        line.popleft()
+        self.control -= reply.is_control
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether the oldest reply is complete: `release` is due."""
+        return bool(self._line) and self._line[0].buffers is not None
+
     def release(self) -> None:
         """Let everything leave that nothing holds back."""
         moved = False

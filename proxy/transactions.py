@@ -142,6 +142,17 @@ class Transactions:
             self._extend(scan_events(buf, batches, self._end), end)
             self._join()
 
+    def passed(self, start: int, end: int) -> None:
+        """`observed` of one batch that belongs to no transaction and is no marker."""
+        pieces = self._pieces
+        if start == self._end and not pieces:
+            self._end = end
+            self._hole_since = None
+        elif self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end:
+            pieces[-1].end = max(pieces[-1].end, end)
+        else:
+            self.observed(b"", (), start, end)
+
     def truncate(self, offset: int) -> None:
         """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the
         broker shows its LSO again: a marker that was cut off may have ended a transaction that began before

@@ -141,20 +141,22 @@ class UpstreamLink:
         on_answer: Answer | None,
         on_sent: Sent | None = None,
         arrived: Hop | None = None,
-    ) -> None:
-        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer."""
+    ) -> bool:
+        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer. Whether
+        something of what was sent has yet to leave.
+        """
         if self.closed:
             if on_answer:
                 on_answer(None)
             if on_sent:
                 on_sent(False)
-            return
+            return False
         self._sequence += 1
         if on_answer is None:
             self._last_unanswerable = self._sequence
         else:
             self._expected.append(Expected(correlation_id, self._sequence, on_answer, arrived))
-        self.wire.send((frame,), on_sent)
+        return (self._wire or self.wire).send((frame,), on_sent) is not None
 
     @property
     def is_connected(self) -> bool:

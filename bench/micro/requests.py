@@ -116,7 +116,7 @@ class Played:
         self._believe()
 
     def _believe(self) -> None:
-        """The topic is known, its epoch proven, its codec seen both ways."""
+        """The topic is known, its epoch proven by an answer that showed an empty log, its codec seen both ways."""
         broker = self.forebay.broker
         broker.topics.learn(TOPIC, TOPIC_ID)
         topic = broker.topics.find(TOPIC)
@@ -125,7 +125,10 @@ class Played:
         topic.fidelity.equal_codecs.add(0)
         partition = broker.partitions.follow(topic, 0)
         assert partition is not None
-        partition.truth.epoch = 0
+        far = broker.now() + 3600.0
+        partition.truth.learn(0, 0, 0, 0, far)
+        partition.tail = 0
+        partition.transactions.shown(0, 0, 0, broker.now())
 
     async def connect(self) -> None:
         """The first request opens the link to the broker."""

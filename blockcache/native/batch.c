@@ -37,6 +37,18 @@ int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out) {
     return 0;
 }
 
+static void write_big(uint8_t *bytes, int width, uint64_t value) {
+    for (int i = width - 1; i >= 0; i--, value >>= 8) {
+        bytes[i] = (uint8_t)value;
+    }
+}
+
+/* What the batch is stored with may not be what its bytes say: base offset and epoch, outside the CRC. */
+void fc_write_head(uint8_t *stored, const fc_batch *batch) {
+    write_big(stored, 8, (uint64_t)batch->base);
+    write_big(stored + 12, 4, (uint32_t)batch->epoch);
+}
+
 /* Whether a stored batch of the same base offset, last offset and epoch came of the same append. Bytes and record
  * count may differ: the log cleaner drops records within a batch and keeps its offsets and producer fields. */
 int fc_same_batch(const uint8_t *stored, const fc_batch *batch) {

@@ -58,6 +58,7 @@ static void store(fc_arena *a, uint32_t index, uint64_t at, const fc_batch *batc
     uint64_t owner = fc_owner_bytes(b), position = at + b->filled_bytes + owner;
     memcpy(fc_at(a, position - owner), &index, owner);
     memcpy(fc_at(a, position), batch->bytes, fc_footprint(a, batch->length));
+    fc_write_head(fc_at(a, position), batch);
     a->admitted_bytes += batch->length;
     a->admitted_batches++;
     fc_entry entry = {.covers_from = covers_from,
@@ -153,4 +154,52 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
     int rc = insert_run(a, fc_index_of_slot(slot), run, size, out);
     fc_done(&a->changes);
     return rc;
+}
+
+/* The batch buf[start, end), with the place that its broker gave it. */
+static int read_placed(const uint8_t *buf, uint64_t start, uint64_t end, int64_t base, int32_t epoch, fc_batch *out) {
+    if (fc_read_batch(buf + start, end - start, out) < 0 || out->length != end - start) {
+        return FC_BAD_BATCH;
+    }
+    int64_t delta = out->last - out->base;
+    if (base < 0 || base >= INT64_MAX - delta) {
+        return FC_BAD_BATCH;
+    }
+    out->base = base;
+    out->last = base + delta;
+    out->epoch = epoch;
+    return 0;
+}
+
+static int append_batch(fc_arena *a, uint32_t index, const fc_batch *batch) {
+    if (plan_batch(a, fc_partition_at(a, index), batch) != STORE) {
+        return FC_NOT_STORED;
+    }
+    uint64_t at;
+    int rc = reserve(a, index, batch->length, batch->length, &at);
+    if (rc == 0) {
+        store(a, index, at, batch, batch->base);
+    }
+    return rc == FC_NO_ROOM ? FC_NOT_STORED : rc;
+}
+
+/* One batch that was acknowledged, stored with that base offset and epoch; returns where its run ends now.
+ * FC_NOT_STORED: something of it is there, it may not enter, or more than `used_max` bytes of blocks are used; nothing
+ * but evictions has happened, and fc_insert says which. FC_RECLAIM as there. */
+int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
+                  int32_t epoch, uint64_t used_max) {
+    fc_batch batch;
+    if (fc_partition_of(a, slot) == NULL) {
+        return FC_STALE;
+    }
+    if (read_placed(buf, start, end, base_offset, epoch, &batch) < 0) {
+        return FC_BAD_BATCH;
+    }
+    if ((a->data_units - a->free_units) * FC_UNIT > used_max) {
+        return FC_NOT_STORED;
+    }
+    fc_begin(&a->changes);
+    int rc = append_batch(a, fc_index_of_slot(slot), &batch);
+    fc_done(&a->changes);
+    return rc < 0 ? rc : fc_contiguous_end(a, slot, base_offset);
 }

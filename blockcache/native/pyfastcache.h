@@ -203,6 +203,8 @@ int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset);
 int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset);
 /* insert.c */
 int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out);
+int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
+                  int32_t epoch, uint64_t used_max);
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
@@ -277,6 +279,7 @@ uint32_t fc_index_of_slot(int64_t slot);
 int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out);
 int fc_read_head(const uint8_t *bytes, fc_batch *out);
 int fc_same_batch(const uint8_t *stored, const fc_batch *batch);
+void fc_write_head(uint8_t *stored, const fc_batch *batch);
 /* units.c */
 uint64_t fc_units_take(fc_arena *a, uint64_t least, uint64_t most, uint64_t *got);
 uint64_t fc_units_take_within(fc_arena *a, uint64_t from, uint64_t to, uint64_t least, uint64_t most, uint64_t *got);

@@ -8,25 +8,34 @@ import pytest
 from blockcache import _build
 
 
+FASTCACHE, ORDINARY = _build.EXTENSIONS
+
+
 def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
-    declared = _build.read_declarations()
-    assert "#include" not in declared and "#if" not in declared
-    assert "fc_insert" in declared and "fc_units_take" not in declared
+    for extension in _build.EXTENSIONS:
+        declared = extension.read_declarations()
+        assert "#include" not in declared and "#if" not in declared
+    assert "fc_insert" in FASTCACHE.read_declarations() and "fc_units_take" not in FASTCACHE.read_declarations()
+    assert "po_scan_request" in ORDINARY.read_declarations()
 
 
-def test_a_current_extension_is_left_alone() -> None:
-    before = _build.extension_path().stat().st_mtime_ns
-    assert _build.build() == _build.extension_path()
-    assert _build.extension_path().stat().st_mtime_ns == before
+def test_current_extensions_are_left_alone() -> None:
+    before = [extension.path.stat().st_mtime_ns for extension in _build.EXTENSIONS]
+    assert _build.build() == [extension.path for extension in _build.EXTENSIONS]
+    assert [extension.path.stat().st_mtime_ns for extension in _build.EXTENSIONS] == before
 
 
-def test_an_older_extension_is_not_current(tmp_path: Path) -> None:
-    old = tmp_path / "extension"
-    assert not _build.is_current(old)
-    old.touch()
-    assert _build.is_current(old)
-    os.utime(old, (0, 0))
-    assert not _build.is_current(old)
+def test_an_older_extension_is_not_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_build, "ROOT", tmp_path)
+    native = tmp_path / "blockcache" / "native"
+    native.mkdir(parents=True)
+    (native / "some.c").touch()
+    assert not FASTCACHE.is_current()
+    FASTCACHE.path.touch()
+    os.utime(FASTCACHE.path, (2**33, 2**33))
+    assert FASTCACHE.is_current()
+    os.utime(FASTCACHE.path, (0, 0))
+    assert not FASTCACHE.is_current()
 
 
 def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from isolation.refusals import RefusedSequences
-from protocol import header, produce
+from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
 from proxy.config_isolation import Isolation
 from proxy.counters import Counters
 from proxy.gate import Gate
+from proxy.ordinary import Routes, pass_ordinary
 from proxy.produce import handle_produce
 from proxy.replies import Replies
 from tests.protocol import oracle
@@ -66,10 +67,12 @@ def make_broker(monkeypatch, **isolation):
         counters=Counters(),
         attempt=lambda action, doing: action(),
         stores_on=lambda listener: False,
-        topics=SimpleNamespace(find=lambda topic: None),
+        topics=SimpleNamespace(find=lambda topic: SimpleNamespace(name=topic)),
+        partitions=SimpleNamespace(follow=lambda topic, index: None),
         watch=SimpleNamespace(ask_metadata=lambda topic, link: None),
     )
     broker.gate = Gate(broker)
+    broker.routes = Routes(broker)
     return broker
 
 
@@ -82,6 +85,7 @@ class Link:
 
     def __init__(self, broker):
         self.broker = broker
+        self.stores = broker.stores_on(self.listener)
         self.replies = Replies(self._deliver, lambda: None)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
@@ -101,6 +105,9 @@ class Link:
         return self.last_ordinal
 
     def forward(self, head, frame, on_answer):
+        self.send(head.api_key, head.correlation_id, frame, on_answer)
+
+    def send(self, api_key, correlation_id, frame, on_answer):
         if self.upstream.closed:
             if on_answer:
                 on_answer(None)
@@ -109,6 +116,9 @@ class Link:
 
     def answer(self, head, reply, buffers, request_bytes, on_sent=None, held_bytes=0):
         reply.complete(buffers, on_sent)
+
+    def answer_whole(self, api_key, reply, frame, request_bytes):
+        reply.complete((frame,))
 
     def close(self, cause, blame=""):
         if not self.open:
@@ -132,7 +142,9 @@ class Link:
     def produce(self, *batches, acks=-1, transactional_id=None):
         """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
         frame = build_produce(batches, acks, transactional_id)
-        handle_produce(self, header.peek_request(frame), frame)
+        scanned = ordinary.scan_request(frame)
+        if scanned is None or not pass_ordinary(self, frame, scanned):
+            handle_produce(self, header.peek_request(frame), frame)
 
     def reply(self, base_offset=-1):
         """The broker answers the oldest request: a Produce with success."""

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.batch import Batch
 from protocol.produce import ProducedPartition
-from proxy.admit import Forwarded, note_forwarded, plan_produced, settle
+from proxy.admit import Forwarded, note_forwarded, plan_forwarded, settle
 from proxy.producers import NUM_BATCHES_TO_RETAIN, Sending
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
 
@@ -53,26 +53,26 @@ FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100}
         ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
     ],
 )
-def test_plan_produced(topic, sent, forwarded, base_offset, expected):
+def test_plan_forwarded(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
     planned = Forwarded(build_partition(**topic), batch, **(FRESH | forwarded))
-    assert plan_produced(planned, build_acknowledged(base_offset)) == expected
+    assert plan_forwarded(planned, base_offset) == expected
 
 
 def test_a_batch_below_the_log_start_is_history():
     partition = build_partition()
     learn(partition, 300, log_start_offset=200)
     forwarded = Forwarded(partition, build_sent(), **FRESH)
-    assert plan_produced(forwarded, build_acknowledged(199)) == "below-hw"
-    assert plan_produced(forwarded, build_acknowledged(200)) == "store"
+    assert plan_forwarded(forwarded, 199) == "below-hw"
+    assert plan_forwarded(forwarded, 200) == "store"
 
 
 def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
     partition = build_partition()
     forwarded = note_forwarded(partition, build_sent())
-    assert plan_produced(forwarded, build_acknowledged()) == "store"
+    assert plan_forwarded(forwarded, 100) == "store"
     learn(partition, 100, epoch=EPOCH + 1)
-    assert plan_produced(forwarded, build_acknowledged()) == "no-epoch"
+    assert plan_forwarded(forwarded, 100) == "no-epoch"
 
 
 def test_what_is_known_when_it_is_forwarded_goes_with_it():
@@ -80,7 +80,7 @@ def test_what_is_known_when_it_is_forwarded_goes_with_it():
     forwarded = note_forwarded(partition, build_sent())
     learn(partition, 150)
     assert (forwarded.epoch, forwarded.high_watermark, forwarded.sending) == (EPOCH, 100, Sending.FRESH)
-    assert plan_produced(forwarded, build_acknowledged(120)) == "store"
+    assert plan_forwarded(forwarded, 120) == "store"
 
 
 def test_a_producers_first_five_are_left_to_the_watch():
@@ -88,10 +88,10 @@ def test_a_producers_first_five_are_left_to_the_watch():
     plans = []
     for i in range(NUM_BATCHES_TO_RETAIN + 1):
         forwarded = note_forwarded(partition, build_sent(sequence=10 * i, producer_id=7))
-        plans.append(plan_produced(forwarded, build_acknowledged(100 + 10 * i)))
+        plans.append(plan_forwarded(forwarded, 100 + 10 * i))
     assert plans == ["warm-up"] * NUM_BATCHES_TO_RETAIN + ["store"]
     again = note_forwarded(partition, build_sent(sequence=10, producer_id=7))
-    assert plan_produced(again, build_acknowledged(110)) == "resent"
+    assert plan_forwarded(again, 110) == "resent"
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,19 @@ import pytest
 from protocol import header
 from proxy.relay import relay
 from tests.e2e.raw_frames import build_plain
+from tests.proxy import gated
 from tests.proxy.followed import QuietBroker, learn
 from tests.proxy.gated import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
 A, B = ("a", 0), ("b", 0)
+
+
+@pytest.fixture(autouse=True, params=["ordinary", "general"])
+def way(request, monkeypatch):
+    """What is ordinary goes the short way, or all goes the other."""
+    if request.param == "general":
+        monkeypatch.setattr(gated, "pass_ordinary", lambda *_: False)
 
 
 @pytest.fixture

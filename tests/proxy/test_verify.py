@@ -232,7 +232,7 @@ def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) ->
     setting.sent[0][1](build_answer(bytes(wrong)))
     assert setting.counters.verified == {"mismatch": 1}
     assert setting.dropped == [setting.partition, other]
-    assert not any(map(setting.partition.topic.fidelity.stores, range(5)))
+    assert not setting.partition.topic.fidelity.equal_codecs
     assert "partition 0 offsets 12 to 13, first differing byte 70" in caplog.text
 
 

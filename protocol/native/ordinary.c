@@ -1,0 +1,166 @@
+/* A cursor over one frame, and the two messages of the ordinary form (ProduceRequest.json, ProduceResponse.json). */
+#include <string.h>
+
+#include "ordinary.h"
+
+#define PRODUCE 0
+#define FIRST_VERSION 3
+#define LOG_START_FROM 5
+#define RECORD_ERRORS_FROM 8
+#define FLEXIBLE_FROM 9
+#define TOPIC_IDS_FROM 13
+#define TOPIC_ID_BYTES 16
+#define BATCH_HEADER 61
+#define MAGIC_AT 16
+
+_Static_assert(sizeof(po_request) == 13 * 8, "po_request is words");
+_Static_assert(sizeof(po_answer) == 3 * 8, "po_answer is words");
+
+typedef struct {
+    const uint8_t *bytes;
+    uint64_t size, at;          /* at <= size */
+    int flexible;
+    int ok;                     /* 0 once something was not as it must be: what is read after that means nothing */
+} cursor;
+
+static int has(cursor *c, uint64_t width) {
+    c->ok = c->ok && width <= c->size - c->at;
+    return c->ok;
+}
+
+static int64_t read_int(cursor *c, unsigned width) {
+    uint64_t value = 0;
+    if (!has(c, width)) {
+        return 0;
+    }
+    for (unsigned i = 0; i < width; i++) {
+        value = value << 8 | c->bytes[c->at + i];
+    }
+    c->at += width;
+    unsigned shift = 64 - 8 * width;
+    return (int64_t)(value << shift) >> shift;
+}
+
+static void skip(cursor *c, uint64_t width) {
+    c->at += has(c, width) ? width : 0;
+}
+
+static void expect(cursor *c, int is_so) {
+    c->ok = c->ok && is_so;
+}
+
+/* At most four bytes: what is longer is no length of anything here. */
+static int64_t read_uvarint(cursor *c) {
+    int64_t value = 0;
+    for (unsigned shift = 0; shift < 28; shift += 7) {
+        int64_t byte = read_int(c, 1) & 0xff;
+        value |= (byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return value;
+        }
+    }
+    c->ok = 0;
+    return 0;
+}
+
+/* A length or count, -1 for null. */
+static int64_t read_count(cursor *c, unsigned classic_width) {
+    return c->flexible ? read_uvarint(c) - 1 : read_int(c, classic_width);
+}
+
+static void skip_text(cursor *c, int64_t length, int may_be_null) {
+    expect(c, length >= (may_be_null ? -1 : 0));
+    skip(c, c->ok && length > 0 ? (uint64_t)length : 0);
+}
+
+static void expect_no_tags(cursor *c) {
+    if (c->flexible) {
+        expect(c, read_int(c, 1) == 0);
+    }
+}
+
+/* One topic, one partition, and its index. */
+static void skip_names(cursor *c, int version) {
+    expect(c, read_count(c, 4) == 1);
+    if (version >= TOPIC_IDS_FROM) {
+        skip(c, TOPIC_ID_BYTES);
+    } else {
+        skip_text(c, read_count(c, 2), 0);
+    }
+    expect(c, read_count(c, 4) == 1);
+    skip(c, 4);
+}
+
+/* The header of the one batch, which is `length` bytes long. */
+static void scan_batch(cursor *c, int64_t length, po_request *out) {
+    expect(c, length >= BATCH_HEADER && has(c, (uint64_t)length));
+    if (!c->ok) {
+        return;
+    }
+    out->start = (int64_t)c->at;
+    out->end = out->start + length;
+    expect(c, c->bytes[c->at + MAGIC_AT] == 2);
+    skip(c, 8);
+    expect(c, read_int(c, 4) == length - 12);
+    skip(c, 4 + 1);
+    out->crc = read_int(c, 4) & 0xffffffff;
+    out->attributes = read_int(c, 2);
+    out->last_delta = read_int(c, 4);
+    skip(c, 8 + 8);
+    out->producer_id = read_int(c, 8);
+    out->producer_epoch = read_int(c, 2);
+    out->base_sequence = read_int(c, 4);
+    out->record_count = read_int(c, 4);
+    expect(c, out->last_delta >= 0 && out->record_count >= 0);
+    skip(c, (uint64_t)length - BATCH_HEADER);
+}
+
+int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out) {
+    cursor c = {frame, size, 0, 0, 1};
+    skip(&c, 4);
+    expect(&c, read_int(&c, 2) == PRODUCE);
+    int64_t version = out->version = read_int(&c, 2);
+    expect(&c, version >= FIRST_VERSION && version <= TOPIC_IDS_FROM);
+    out->correlation_id = read_int(&c, 4);
+    skip_text(&c, read_int(&c, 2), 1); /* the client id is in the old encoding always */
+    c.flexible = version >= FLEXIBLE_FROM;
+    expect_no_tags(&c);
+    skip_text(&c, read_count(&c, 2), 1); /* transactional id */
+    expect(&c, read_int(&c, 2) != 0);    /* acks */
+    skip(&c, 4);                         /* timeout */
+    out->names_start = (int64_t)c.at;
+    skip_names(&c, (int)version);
+    out->route_end = (int64_t)c.at;
+    expect(&c, c.at <= PO_ROUTE_START + PO_ROUTE_MAX);
+    if (c.ok) { /* nearly always, and the rest is of a Produce */
+        scan_batch(&c, read_count(&c, 4), out);
+    }
+    expect_no_tags(&c);
+    expect_no_tags(&c);
+    expect_no_tags(&c);
+    return c.ok && c.at == size;
+}
+
+int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size,
+                   po_answer *out) {
+    cursor c = {frame, size, 0, version >= FLEXIBLE_FROM, 1};
+    skip(&c, 8);
+    expect_no_tags(&c);
+    if (!has(&c, names_size) || memcmp(frame + c.at, names, names_size) != 0) {
+        return 0;
+    }
+    skip(&c, names_size);
+    out->error_code = read_int(&c, 2);
+    out->base_offset = read_int(&c, 8);
+    out->log_append_time_ms = read_int(&c, 8);
+    skip(&c, version >= LOG_START_FROM ? 8 : 0);
+    if (version >= RECORD_ERRORS_FROM) {
+        expect(&c, read_count(&c, 4) == 0);
+        expect(&c, read_count(&c, 2) == -1);
+    }
+    expect_no_tags(&c);
+    expect_no_tags(&c);
+    skip(&c, 4); /* throttle time */
+    expect_no_tags(&c);
+    return c.ok && c.at == size;
+}

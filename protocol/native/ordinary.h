@@ -1,0 +1,38 @@
+/* ordinary: Produce requests and answers of the form that nearly all have, read in one pass. The only declaration.
+ *
+ * The ordinary form. A request: acks is not 0; one topic, one partition, one whole record batch v2 that fills the
+ * records field. Its answer: that same partition, without record errors or a message. Of both: versions 3 to 13, no
+ * tagged field, nothing after the last field.
+ * Owns: recognising it, and where what of it stands. Must not know: Python, what is done with it. Invariants: nothing is
+ * read beyond `size`; whatever is of another form, garbage included, is 0 and for protocol/produce.py to judge, which
+ * says the same of what is ordinary; no state.
+ * The part between the cdef marks is fed to cffi unchanged; the structs are words, in the order that Python unpacks. */
+#ifndef ORDINARY_H
+#define ORDINARY_H
+#include <stddef.h>
+#include <stdint.h>
+/* cdef begin */
+#define PO_ROUTE_START 12   /* of the client id's length: behind length, API key, version and correlation id */
+#define PO_ROUTE_MAX 1024   /* bytes; longer names are not ordinary */
+
+typedef struct {                /* 13 words */
+    int64_t version, correlation_id;
+    int64_t names_start;        /* where the array of topics begins */
+    int64_t route_end;          /* behind the partition's index: up to here a client's requests to it are the same */
+    int64_t start, end;         /* of the batch */
+    int64_t attributes, last_delta, crc;
+    int64_t producer_id, producer_epoch, base_sequence, record_count;
+} po_request;
+
+typedef struct {                /* 3 words */
+    int64_t error_code, base_offset, log_append_time_ms;
+} po_answer;
+
+/* 1: `frame` is an ordinary request, and `out` says what is in it. */
+int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
+/* 1: `frame` is an ordinary answer in `version` about what `names` says, the bytes from `names_start` to `route_end` of
+ * the request. */
+int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size,
+                   po_answer *out);
+/* cdef end */
+#endif

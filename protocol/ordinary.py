@@ -1,0 +1,38 @@
+"""Produce requests and answers of the ordinary form, read in one pass by C: native/ordinary.h says what that form is.
+
+Owns: handing frames to C and its words to Python. Must not know: what is done with them. Invariants: one thread; None
+is "of another form, or garbage", for `protocol.produce` to judge, and never an error; what is said of an ordinary
+frame is what `protocol.produce` and `protocol.batch` say of it.
+"""
+
+from typing import Final
+
+from protocol._ordinary import ffi, lib
+from protocol.wire import Frame
+
+ROUTE_START: Final[int] = lib.PO_ROUTE_START
+"""A request from here to its route's end (client id to partition) is the same whenever a client writes there."""
+
+_request = ffi.new("po_request *")
+_answer = ffi.new("po_answer *")
+_request_words = memoryview(ffi.buffer(_request)).cast("q")
+_answer_words = memoryview(ffi.buffer(_answer)).cast("q")
+_scan_request, _scan_answer, _from_buffer = lib.po_scan_request, lib.po_scan_answer, ffi.from_buffer
+
+
+def scan_request(frame: Frame) -> list[int] | None:
+    """Version, correlation id, start of the names, end of the route, start and end of the batch, its attributes, last
+    offset delta, CRC, producer id, producer epoch, base sequence and record count. None for any other frame.
+    """
+    source = frame if type(frame) is bytes else _from_buffer(frame)
+    return _request_words.tolist() if _scan_request(source, len(frame), _request) else None
+
+
+def scan_answer(frame: Frame, version: int, names: bytes) -> list[int] | None:
+    """Error code, base offset and log append time (ms) of the partition that `names` says, a request's bytes from the
+    start of its names to the end of its route. None for any other frame.
+    """
+    source = frame if type(frame) is bytes else _from_buffer(frame)
+    if _scan_answer(source, len(frame), version, names, len(names), _answer):
+        return _answer_words.tolist()
+    return None

@@ -1,0 +1,169 @@
+"""What C says of ordinary frames, held against the scanners in Python; of anything else it says nothing."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import batch, ordinary, produce
+from protocol.api import APIS, PRODUCE
+from protocol.errors import BadFrame
+from protocol.header import peek_request
+from protocol.produce_build import Refused, build_refusal
+from tests.fuzz.mutations import read_golden, spoil
+from tests.protocol import oracle
+from tests.protocol.batches import batch_v2, message_v1
+
+FIRST, LAST = APIS[PRODUCE].decoded
+VERSIONS = range(FIRST, LAST + 1)
+NAMES_START, ROUTE_END = 2, 3
+GOLDEN = [one for one in read_golden() if one.api_key == PRODUCE]
+
+
+def read(frame):
+    """The same from Python; None where the frame is not ordinary. Raises BadFrame."""
+    head = peek_request(frame)
+    request = produce.scan_request(frame, head.api_version, head.body_start)
+    if head.api_key != PRODUCE or len(request.partitions) != 1 or request.acks == 0:
+        return None
+    (asked,) = request.partitions
+    (one,) = batch.scan_batches(frame, asked.start, asked.end)
+    assert (one.start, one.end, one.magic) == (asked.start, asked.end, 2)
+    facts = (one.attributes, one.last_offset - one.base_offset, one.crc)
+    producer = (one.producer_id, one.producer_epoch, one.base_sequence, one.record_count)
+    return [head.api_version, head.correlation_id, one.start, one.end, *facts, *producer]
+
+
+def check(frame):
+    """Whether the frame is ordinary; then both read the same in it."""
+    scanned = ordinary.scan_request(frame)
+    assert ordinary.scan_request(memoryview(bytearray(frame))) == scanned
+    if scanned is not None:
+        try:
+            assert scanned[:NAMES_START] + scanned[ROUTE_END + 1 :] == read(frame)
+        except BadFrame as error:
+            assert "UTF-8" in str(error)  # noqa: PT017 - names are read when a route is
+    return scanned is not None
+
+
+def build(version, *, acks=-1, records=None, topics=1, partitions=1, transactional_id=None, topic="orders"):
+    """One Produce by hand: the classic or the flexible layout of ProduceRequest.json."""
+    flexible = version >= APIS[PRODUCE].flexible_from
+    tags = b"\0" if flexible else b""
+
+    def count(number, width=4):
+        return bytes([number + 1]) if flexible else number.to_bytes(width, "big", signed=True)
+
+    def text(value):
+        return count(-1 if value is None else len(value), 2) + (value or "").encode()
+
+    records = batch_v2(3) if records is None else records
+    length = oracle_varint(len(records) + 1) if flexible else len(records).to_bytes(4, "big")
+    name = bytes(range(16)) if version >= produce.TOPIC_IDS_FROM else text(topic)
+    one = (7).to_bytes(4, "big") + length + records + tags
+    data = name + count(partitions) + one * partitions + tags
+    head = PRODUCE.to_bytes(2, "big") + version.to_bytes(2, "big") + (42).to_bytes(4, "big") + b"\0\1c" + tags
+    body = text(transactional_id) + acks.to_bytes(2, "big", signed=True) + (5000).to_bytes(4, "big")
+    whole = head + body + count(topics) + data * topics + tags
+    return len(whole).to_bytes(4, "big") + whole
+
+
+def oracle_varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+def test_an_ordinary_request_is_read_as_by_python(version, acks, transactional_id):
+    producer = (7, 1, 5) if transactional_id else (-1, -1, -1)
+    records = batch_v2(40, producer=producer, transactional=transactional_id is not None)
+    frame = build(version, acks=acks, records=records, transactional_id=transactional_id)
+    assert check(frame)
+    route = frame[ordinary.ROUTE_START : ordinary.scan_request(frame)[ROUTE_END]]
+    assert route.startswith(b"\0\1c") and route.endswith(b"\0\0\0\7")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_not_ordinary_is_left_to_python(version):
+    two, old = batch_v2(1) + batch_v2(1), message_v1()
+    others = [build(version, topics=2), build(version, partitions=2), build(version, acks=0)]
+    others += [build(version, records=records) for records in (two, old, b"", batch_v2(1) + b"\0")]
+    others += [build(FIRST - 1), build(LAST + 1), build(version) + b"\0"]
+    assert not any(ordinary.scan_request(frame) for frame in others)
+
+
+def test_names_up_to_the_bound_and_one_byte_more():
+    def named(route_bytes):
+        frame = build(3, topic="t" * 200, transactional_id="")
+        have = ordinary.scan_request(frame)[ROUTE_END] - ordinary.ROUTE_START
+        return build(3, topic="t" * 200, transactional_id="i" * (route_bytes - have))
+
+    assert ordinary.scan_request(named(1024))[ROUTE_END] == ordinary.ROUTE_START + 1024
+    assert ordinary.scan_request(named(1025)) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("change", [-1, 1, 40])
+def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordinary(version, change):
+    frame = build(version)
+    assert not any(ordinary.scan_request(frame[:end]) for end in range(len(frame)))
+    at = ordinary.scan_request(frame)[ROUTE_END + 1] + 11
+    wrong = frame[:at] + bytes([(frame[at] + change) % 256]) + frame[at + 1 :]
+    assert ordinary.scan_request(wrong) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
+    check(oracle.request_frame(data.draw(oracle.requests(PRODUCE, version))))
+
+
+def test_requests_and_answers_of_real_clients_and_brokers_are_ordinary_and_spoiled_ones_agree():
+    rng = random.Random(3)
+    requests = [one.frame for one in GOLDEN if one.kind == "request"]
+    assert sum(map(check, requests)) > len(requests) // 2
+    for frame in requests:
+        for _ in range(100):
+            check(bytes(spoil(frame, rng)))
+
+
+def names_of(frame):
+    scanned = ordinary.scan_request(frame)
+    return frame[scanned[NAMES_START] : scanned[ROUTE_END]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_is_read_as_by_python_where_it_is_about_what_was_asked(version):
+    topic = bytes(range(16)) if version >= produce.TOPIC_IDS_FROM else "orders"
+    answer = build_refusal(version, 42, [Refused(topic, 7, 19)])
+    (said,) = produce.scan_response(answer, version).partitions
+    expected = [said.error_code, said.base_offset, said.log_append_time_ms]
+    names = names_of(build(version))
+    assert ordinary.scan_answer(answer, version, names) == expected
+    assert ordinary.scan_answer(memoryview(bytearray(answer)), version, names) == expected
+    assert ordinary.scan_answer(build_refusal(version, 42, [Refused(topic, 8, 19)]), version, names) is None
+    two = build_refusal(version, 42, [Refused(topic, 7, 19), Refused(topic, 8, 19)])
+    assert ordinary.scan_answer(two, version, names) is None
+    assert not any(ordinary.scan_answer(answer[:end], version, names) for end in range(len(answer)))
+    assert ordinary.scan_answer(answer + b"\0", version, names) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
+    answer = oracle.response_frame(data.draw(oracle.responses(PRODUCE, version)))
+    flexible = version >= APIS[PRODUCE].flexible_from
+    partitions = produce.scan_response(answer, version).partitions
+    for length in (6, 8, 12, 14, 22):
+        said = ordinary.scan_answer(answer, version, answer[8 + flexible :][:length])
+        if said is not None:
+            (one,) = partitions
+            assert said == [one.error_code, one.base_offset, one.log_append_time_ms]
