@@ -32,7 +32,8 @@ class Edges(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """What became of a run (`BlockCache.insert`): all of it, or what lies before a conflict (`conflict_offset`, else -1).
+    """What became of a run (`BlockCache.insert`): all of it, or what lies before a conflict (`conflict_offset`,
+    else -1).
 
     `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter
     (too large, below the log start, or all room is pinned); the others were there already.

@@ -68,7 +68,8 @@ class Health:
 
     def __init__(self, rule: HealthRule | None = None) -> None:
         self.rule = rule or HealthRule()
-        self._keys: dict[Hashable, _Key] = {}
+        self.keys: dict[Hashable, _Key] = {}
+        """Those with something unanswered, and those that hang: `plan` is PASS for any other."""
         self._hung: set[Hashable] = set()
         self._news: list[Hashable] = []  # at most one entry a hanging key: see _clear
         self._spare: _Key | None = None  # one that went as it came
@@ -78,7 +79,7 @@ class Health:
         """Whether a request may be sent now. PROBE: it may, as the one probe: report it by `sent`, by itself
         where the request can be cut. Looks at the oldest request, so it needs no timer to be right.
         """
-        found = self._keys.get(key)
+        found = self.keys.get(key)
         if found is None or not self._hangs(key, found, now_s):
             return Verdict.PASS
         return Verdict.PROBE if now_s >= found.probe_at_s else Verdict.REFUSE
@@ -101,7 +102,7 @@ class Health:
         """
         sent = Sent(tuple(dict.fromkeys(keys)), now_s)
         for key in sent.keys:
-            found = self._keys.get(key)
+            found = self.keys.get(key)
             if found is not None and found.hung_s is not None:
                 self.probes += 1
                 found.backoff_s = min(self.rule.probe_last_s, 2 * found.backoff_s)
@@ -114,12 +115,12 @@ class Health:
         """Everything before it on its link is answered: from now on the broker may be late with it."""
         sent.started_s = now_s
         for key in sent.keys:
-            found = self._keys.get(key)
+            found = self.keys.get(key)
             if found is None:
-                if len(self._keys) >= self.rule.max_keys:
+                if len(self.keys) >= self.rule.max_keys:
                     self.unwatched += 1
                     continue
-                found = self._keys[key] = self._spare or _Key()
+                found = self.keys[key] = self._spare or _Key()
                 self._spare = None
             found.suspects[sent] = None
             if len(found.suspects) > 1:
@@ -130,7 +131,7 @@ class Health:
         in_time = now_s - sent.started_s < self.rule.hang_after_s
         recovered = []
         for key in sent.keys:
-            found = self._keys.get(key)
+            found = self.keys.get(key)
             if found is None:
                 continue
             if in_time and found.hung_s is not None and sent.started_s >= found.hung_s:
@@ -146,16 +147,16 @@ class Health:
             if suspects or found.hung_s is not None:
                 suspects.pop(sent, None)
             if not suspects and found.hung_s is None:
-                self._spare = self._keys.pop(key)
+                self._spare = self.keys.pop(key)
         return recovered
 
     def forgotten(self, sent: Sent) -> None:
         """There will be no answer: the link was closed. That neither condemns nor clears."""
         for key in sent.keys:
-            if (found := self._keys.get(key)) is not None:
+            if (found := self.keys.get(key)) is not None:
                 found.suspects.pop(sent, None)
                 if not found.suspects and found.hung_s is None:
-                    del self._keys[key]
+                    del self.keys[key]
 
     def _clear(self, key: Hashable, found: _Key) -> None:
         found.hung_s = None
@@ -168,12 +169,12 @@ class Health:
         about twice a second. A hanging key that nobody asks for any more is forgotten in time.
         """
         unasked = []
-        for key, found in self._keys.items():
+        for key, found in self.keys.items():
             idle_s = now_s - found.probe_at_s
             if self._hangs(key, found, now_s) and not found.suspects and idle_s > self.rule.forget_after_s:
                 unasked.append(key)
         for key in unasked:
-            self._clear(key, self._keys.pop(key))
+            self._clear(key, self.keys.pop(key))
         news, self._news = self._news, []
         return news
 
@@ -184,7 +185,7 @@ class Health:
     def statistics(self) -> dict[str, int]:
         """Keys watched and hanging now, and totals since start."""
         return {
-            "watched": len(self._keys),
+            "watched": len(self.keys),
             "hanging": len(self._hung),
             "hangs": self.hangs,
             "recoveries": self.recoveries,

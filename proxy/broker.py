@@ -100,16 +100,16 @@ class Broker:
         return self.config.cache.mode != "off" and not listener.config.shares_identity
 
     def attempt(self, action: Callable[[], object], doing: str) -> None:
-        """Run what must not keep an answer from its client: an error in it is ours, logged and counted."""
+        """Run what must not keep an answer from its client: an error in it is logged and counted."""
         try:
             action()
         except Exception:
             self.failed(doing)
 
     def failed(self, doing: str) -> None:
-        """It raised what is being handled."""
+        """It raised what is being handled: an error of ours."""
         self.counters.internal_errors += 1
-        log.exception("%s failed; the client is answered all the same", doing)
+        log.exception("%s failed", doing)
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class Gate:
         self._queues = Queues(rule, control, lambda: build_limit(config.data_slots))
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
         self.quotas = QuotaTable(config)
-        self._data_queues = config.data_queues
+        self.data_queues = config.data_queues
         self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
         self._line: dict[ClientLink, deque[Entry]] = {}
         self._spare_line: deque[Entry] | None = None  # one that has come to be empty
@@ -128,7 +128,7 @@ class Gate:
         now = self._broker.now()
         ticket = entry.ticket = self._queues.offer(
             entry,
-            queue=classify(is_control, topics, self._data_queues, self._queues.load_of),
+            queue=classify(is_control, topics, self.data_queues, self._queues.load_of),
             size_bytes=size_bytes,
             now_s=now,
             lane=link if is_ordered else None,
@@ -152,12 +152,13 @@ class Gate:
     def take(
         self, link: ClientLink, topic: str | bytes, queue: int, size_bytes: int, waits: Waits
     ) -> Entry | None:
-        """`enter`, `go` and `sent` in one, for a Produce of one topic that nothing stands against: its topic does not
-        hang, nothing waits on its connection, a slot of its queue (`queue_of`) is free. None otherwise, and nothing
-        has changed.
+        """`enter`, `go` and `sent` in one, for a Produce of one topic that does not hang, where nothing waits on its
+        connection and a slot of its queue is free. None otherwise, and nothing has changed.
         """
         now = self._broker.now()
-        if self._is_going or self._health.plan(topic, now) is not Verdict.PASS:
+        if self._is_going or (
+            topic in self._health.keys and self._health.plan(topic, now) is not Verdict.PASS
+        ):
             return None
         entry = Entry(link, None, None, (topic,), (), True)
         ticket = entry.ticket = self._queues.take(entry, queue, size_bytes, now, link, waits)
@@ -168,10 +169,6 @@ class Gate:
         if self._due_at > now + self._queues.due_after_s:
             self._schedule(now, queue)
         return entry
-
-    def queue_of(self, topic: str | bytes) -> int:
-        """The data queue of a topic."""
-        return queue_of_topic(topic, self._data_queues)
 
     def _let_in(self, tickets: Sequence[Ticket] = ()) -> None:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
@@ -248,22 +245,15 @@ class Gate:
             for topic in self._health.answered(entry.sent, now):
                 log.info("topic %s answers again", topic)
         latency_s = now - entry.started_at if entry.is_measured and entry.started_at >= 0 else None
-        self._step(entry, now)
         self._done(entry, now, latency_s)
 
-    def _step(self, entry: Entry, now: float) -> None:
+    def _step(self, line: deque[Entry], entry: Entry, now: float) -> None:
         """The next one on its link is being worked on from now."""
-        line = self._line.get(entry.link)
-        if not line:
-            return
         if line[0] is not entry:
             if entry in line:
                 line.remove(entry)
             return
         line.popleft()
-        if not line:
-            self._spare_line = self._line.pop(entry.link)
-            return
         following = line[0]
         following.started_at = now
         if following.sent is not None:
@@ -276,12 +266,17 @@ class Gate:
         now = self._broker.now()
         if entry.sent is not None:
             self._health.forgotten(entry.sent)
-        self._step(entry, now)
         self._done(entry, now, None)
 
     def _done(self, entry: Entry, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
+        line = self._line.get(entry.link)
+        if line is not None and (len(line) > 1 or line[0] is not entry):
+            self._step(line, entry, now)
+        elif line is not None:
+            self._spare_line = self._line.pop(entry.link)
+            self._spare_line.clear()
         self._forget(entry)
         lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
         if ticket.state is State.ADMITTED:
@@ -355,7 +350,7 @@ class Gate:
         self._health_at = now
         for topic in cast("list[str | bytes]", self._health.turn(now)):
             log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
-            queue = queue_of_topic(topic, self._data_queues)
+            queue = queue_of_topic(topic, self.data_queues)
             self._settle(self._queues.refuse_waiting(queue, partial(_is_of, topic), now))
 
     def stop(self) -> None:
@@ -366,9 +361,8 @@ class Gate:
     def report(self) -> dict[str, object]:
         """For an operator: queues by name, topics that hang, quotas."""
         queues, health = self.statistics()
-        hanging = [
-            key if isinstance(key, str) else cast("bytes", key).hex() for key in self._health.hanging()
-        ]
+        keys = cast("list[str | bytes]", self._health.hanging())
+        hanging = [key if isinstance(key, str) else key.hex() for key in keys]
         return {
             "enabled": self.enabled,
             "queues": {queue_name(number): state for number, state in queues.items()},

@@ -1,16 +1,17 @@
-"""The ordinary Produce, on the shortest way to the broker and back: one topic, one partition, one batch, and nothing
-that stands against it.
+"""The ordinary Produce, on the shortest way to the broker and back: one topic, one partition, one batch, and
+nothing that stands against it.
 
 Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
-`pass_ordinary`. Must not know how one is refused, cut, held or charged to a quota: those are `proxy.produce`'s, to which
-False leaves a request as it came. Invariants: until all questions are answered nothing has changed; what becomes of a
-request is the same on both ways. Why there are two: docs/decisions/0012.
+`pass_ordinary`. Must not know how one is refused, cut, held or charged to a quota: that is `proxy.produce`'s, to
+which False leaves a request as it came. Invariants: until all questions are answered nothing has changed; what
+becomes of a request is the same on both ways. Why there are two: docs/decisions/0012.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from isolation.classify import queue_of_topic
 from isolation.queues import Waits
 from protocol import api, batch, header, ordinary, produce
 from protocol.errors import BadFrame
@@ -38,8 +39,8 @@ START: Final = 4
 
 
 class Route(NamedTuple):
-    """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the part of
-    the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored.
+    """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the
+    part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored.
     """
 
     version: int
@@ -94,16 +95,27 @@ class Routes:
         if topic is None or not topic.name or (stores and partition is None):
             return None
         waits = Waits.ACKS if request.acks == ACKS_ALL else Waits.NOTHING
-        queue = self._broker.gate.queue_of(topic.name)
-        return Route(head.api_version, head.client_id, topic.name, queue, waits, names, (asked.topic, asked.partition), partition)
+        queue = queue_of_topic(topic.name, self._broker.gate.data_queues)
+        return Route(
+            head.api_version,
+            head.client_id,
+            topic.name,
+            queue,
+            waits,
+            names,
+            (asked.topic, asked.partition),
+            partition,
+        )
 
 
 def pass_ordinary(link: ClientLink, frame: Frame, scanned: list[int]) -> bool:
-    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, if it may go now and nothing
-    stands against it. False: nothing has happened.
+    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, if it may go now and
+    nothing stands against it. False: nothing has happened.
     """
     broker = link.broker
-    version, correlation_id, names_start, route_end, _, _, _, _, _, producer_id, epoch, sequence, records = scanned
+    version, correlation_id, names_start, route_end, _, _, _, _, _, producer_id, epoch, sequence, records = (
+        scanned
+    )
     if link.refused.entries or broker.gate.quotas.active or link.upstream.closed:
         return False
     route = broker.routes.find(frame, version, names_start, route_end, link.stores)
@@ -174,7 +186,9 @@ class OrdinaryProduce:
             broker.gate.answered(self._entry)
         broker.counters.produce_s.observe(broker.now() - self._started_at)
         link.answer_whole(api.PRODUCE, self._reply, answer, len(self._frame))
-        if self.sending is not None:  # before any Fetch behind it is answered, but the client need not wait for it
+        if (
+            self.sending is not None
+        ):  # before any Fetch behind it is answered, but the client need not wait for it
             try:
                 self._admit(answer)
             except Exception:

@@ -142,8 +142,8 @@ class UpstreamLink:
         on_sent: Sent | None = None,
         arrived: Hop | None = None,
     ) -> bool:
-        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer. Whether
-        something of what was sent has yet to leave.
+        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer.
+        True where something of what was sent has yet to leave.
         """
         if self.closed:
             if on_answer:

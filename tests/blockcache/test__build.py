@@ -7,7 +7,6 @@ import pytest
 
 from blockcache import _build
 
-
 FASTCACHE, ORDINARY = _build.EXTENSIONS
 
 
@@ -15,7 +14,9 @@ def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
     for extension in _build.EXTENSIONS:
         declared = extension.read_declarations()
         assert "#include" not in declared and "#if" not in declared
-    assert "fc_insert" in FASTCACHE.read_declarations() and "fc_units_take" not in FASTCACHE.read_declarations()
+    assert (
+        "fc_insert" in FASTCACHE.read_declarations() and "fc_units_take" not in FASTCACHE.read_declarations()
+    )
     assert "po_scan_request" in ORDINARY.read_declarations()
 
 

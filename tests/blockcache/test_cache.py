@@ -1,5 +1,7 @@
 """The cache's rules one by one: what insert takes, keeps and refuses, what lookup answers, what invalidates."""
 
+import struct
+
 import pytest
 
 from blockcache.cache import BadBatch, BlockCache, CacheError, Inserted, PartitionsFull
@@ -223,6 +225,45 @@ def test_advance_start_keeps_the_batch_it_stands_in(cache: BlockCache, slot: int
     assert cache.tail(slot) == (500, 500)
     assert cache.statistics().start_moved_bytes == 2000
     cache.check()
+
+
+def test_a_batch_is_appended_as_its_broker_places_it(cache: BlockCache) -> None:
+    slot = cache.open(TOPIC, 0)
+    sent = build_batch(0, 3, epoch=-1)
+    frame = b"head" + sent + b"after"
+    assert cache.append(slot, frame, 4, 4 + len(sent), 10, 5) == 13
+    assert cache.append(slot, bytearray(frame), 4, 4 + len(sent), 13, 5) == 16
+    placed = [struct.pack(">q", base) + sent[8:12] + struct.pack(">i", 5) + sent[16:] for base in (10, 13)]
+    assert read(cache, slot, 10) == b"".join(placed)
+    assert frame == b"head" + sent + b"after"
+    cache.check()
+
+
+def test_what_is_there_already_or_leaves_no_room_is_not_appended(cache: BlockCache) -> None:
+    slot = cache.open(TOPIC, 0)
+    sent = build_batch(0, 3)
+    assert cache.append(slot, sent, 0, len(sent), 10, 0) == 13
+    for base, epoch in ((10, 0), (10, 1), (12, 0), (8, 0)):
+        assert cache.append(slot, sent, 0, len(sent), base, epoch) is None
+    assert cache.append(slot, sent, 0, len(sent), 20, 0) == 23
+    assert cache.append(slot, sent, 0, len(sent), 13, 0) == 16
+    cache.high_water_bytes = cache.used_bytes
+    assert cache.append(slot, sent, 0, len(sent), 23, 0) == 26
+    cache.high_water_bytes -= 1
+    assert cache.append(slot, sent, 0, len(sent), 26, 0) is None
+    cache.check()
+
+
+@pytest.mark.parametrize("base", [-1, (1 << 63) - 2])
+def test_an_append_of_what_is_no_whole_batch_or_has_no_place_is_refused(cache: BlockCache, base: int) -> None:
+    slot = cache.open(TOPIC, 0)
+    sent = build_batch(0, 3)
+    for start, end in ((0, len(sent) - 1), (1, len(sent)), (0, len(sent) + 1), (2, 1), (-1, 5)):
+        with pytest.raises(BadBatch):
+            cache.append(slot, sent, start, end, 10, 0)
+    with pytest.raises(BadBatch):
+        cache.append(slot, sent, 0, len(sent), base, 0)
+    assert cache.tail(slot) == (-1, -1)
 
 
 def test_advance_start_cuts_known_empty_offsets(cache: BlockCache, slot: int) -> None:

@@ -4,6 +4,7 @@ The model knows the rules of insert and lookup but not of eviction: it drops wha
 the bytes so lost must be exactly those that the cache says it evicted.
 """
 
+import struct
 from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
@@ -169,6 +170,31 @@ class CacheMachine(RuleBasedStateMachine):
             p.entries.append(Entry(covers_from, first + i, first + i + 1, 0, -1, data, clock))
             covers_from = first + i + 1
         p.entries.sort(key=lambda e: e.base)
+        self.forget_evicted()
+
+    @rule(
+        which=SLOTS,
+        first=OFFSETS,
+        count=st.integers(1, 4),
+        epoch=st.integers(0, 1),
+        size=st.integers(61, 700),
+    )
+    def append(self, which: int, first: int, count: int, epoch: int, size: int) -> None:
+        """A batch as it was sent, with its place beside: it comes in placed, or not at all."""
+        p, cache = self.partitions[which], self.cache
+        cache.eliminate()
+        self.forget_evicted()
+        sent = build_batch(0, count, epoch=-1, size=size)
+        placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
+        ends = cache.append(p.slot, b"xx" + sent + b"yy", 2, 2 + size, first, epoch)
+        new = Entry(first, first, first + count, epoch, -1, placed, cache.admitted_bytes)
+        if ends is None:
+            entries, room = list(p.entries), cache.used_bytes <= cache.high_water_bytes
+            assert not room or p.insert(new, cache.batch_max_bytes) != "store"
+            p.entries = entries
+        else:
+            assert p.insert(new, cache.batch_max_bytes) == "store"
+            assert ends == cache.contiguous_end(p.slot, first) >= first + count
         self.forget_evicted()
 
     @rule(

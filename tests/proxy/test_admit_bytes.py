@@ -1,6 +1,7 @@
 """Bytes into a real cache: a produced batch as the broker would return it, and a fetched one at the tail.
 
-Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand.
+Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand. What is produced goes
+both ways, and the same becomes of it.
 """
 
 from struct import Struct
@@ -15,6 +16,7 @@ from proxy.admit import admit_fetched, admit_produced, note_forwarded
 from tests.blockcache.batches import read
 from tests.protocol.batches import batch_v2
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.short_way import Link
 
 GZIP, ZSTD = 1, 4
 LOG_APPEND_TIME = 8
@@ -41,6 +43,14 @@ def said_to_be(codec, sent):
     return bytes(out)
 
 
+WAY = "general"
+
+
+@pytest.fixture(autouse=True, params=["ordinary", "general"])
+def way(request, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.WAY", request.param)
+
+
 class Storing:
     """A partition at HW and tail 100 whose topic is known to store what producers send."""
 
@@ -52,8 +62,16 @@ class Storing:
         self.fidelity = self.partition.topic.fidelity
         self.fidelity.log_append_time = log_append_time
         self.fidelity.equal_codecs.add(0)
+        self.link = Link(self.broker)
 
     def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
+        if WAY == "ordinary":
+            admitted = self.broker.counters.admitted_batches
+            before = admitted["produce"]
+            assert self.link.produce(sent, frame_type=frame_type)
+            self.link.reply(base_offset, append_time_ms)
+            assert self.link.failures == []
+            return admitted["produce"] > before
         frame = frame_type(b"head" + sent + b"after")
         (scanned,) = batch.scan_batches(frame, 4, 4 + len(sent))
         forwarded = note_forwarded(self.partition, scanned)

@@ -148,6 +148,20 @@ static void append(world *w, partition_log *p) {
     p->end = b->base + b->count;
 }
 
+/* One batch as it was sent, with its place beside. */
+static void step_place(world *w, partition_log *p, const record_batch *b) {
+    uint64_t size;
+    uint8_t *run = build_run(b, 1, &size);
+    memset(run, 0, 8);
+    memset(run + 12, 0xff, 4);
+    int64_t rc;
+    while ((rc = fc_append(w->arena, p->slot, run, 0, size, b->base, b->epoch, UINT64_MAX)) == FC_RECLAIM) {
+        answer_reclaim(w);
+    }
+    MUST(rc == FC_NOT_STORED || rc >= b->base + b->count);
+    free(run);
+}
+
 /* Any run of the newest hundred batches, twice as often the last ones. */
 static void step_insert(world *w, partition_log *p) {
     for (uint64_t i = below(w, 4); i > 0; i--) {
@@ -160,6 +174,10 @@ static void step_insert(world *w, partition_log *p) {
     uint32_t first = p->batches - 1 - (uint32_t)(back < p->batches ? back : p->batches - 1);
     uint32_t batches = 1 + (uint32_t)below(w, RUN_MAX);
     batches = batches < p->batches - first ? batches : p->batches - first;
+    if (below(w, 4) == 0) {
+        step_place(w, p, &p->log[first]);
+        return;
+    }
     fc_inserted out;
     MUST(insert(w, p, &p->log[first], batches, &out) == 0);
     const record_batch *last = &p->log[first + batches - 1];

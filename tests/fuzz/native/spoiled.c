@@ -1,7 +1,7 @@
 /* Spoiled record batches into the cache; built with sanitizers by test_native_batches.py.
  *
  * usage: spoiled ARENA_BYTES SHARED_BYTES OBSERVE < rows. A row: size (4 bytes), covers_from (8), both little-endian,
- * and so many bytes. Whatever they are, an insert takes them or says what is wrong, what was taken comes back as it
+ * and so many bytes. Whatever they are, an append or an insert takes them or says what is wrong, what was taken comes back as it
  * was given, and the arena is in order after each; each row is copied to memory of its very size, so that a read
  * beyond it is seen. */
 #include <stdio.h>
@@ -20,7 +20,7 @@ enum { PARTITIONS = 3, ROW_HEAD = 12 };
         }                                                                   \
     } while (0)
 
-static uint64_t taken, refused, compared;
+static uint64_t placed, taken, refused, compared;
 
 static uint64_t read_little(const uint8_t *at, int width) {
     uint64_t value = 0;
@@ -47,6 +47,10 @@ static void compare(fc_arena *a, int64_t slot, const fc_inserted *in, const uint
 }
 
 static void insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, int64_t covers_from) {
+    int64_t ends = fc_append(a, slot, run, 0, size, covers_from, 3, UINT64_MAX);
+    MUST(ends > covers_from || ends == FC_BAD_BATCH || ends == FC_NOT_STORED);
+    MUST(fc_check(a) == 0);
+    placed += ends >= 0;
     fc_inserted out = {.covers_from = covers_from};
     int rc = fc_insert(a, slot, run, size, &out);
     MUST(rc == 0 || rc == FC_BAD_BATCH || rc == FC_NO_ROOM);
@@ -90,6 +94,7 @@ int main(int argc, char **argv) {
         insert(a, slot[row % PARTITIONS], run, bytes, (int64_t)read_little(head + 4, 8));
         free(run);
     }
+    printf("placed %llu ", (unsigned long long)placed);
     printf("taken %llu refused %llu compared %llu\n", (unsigned long long)taken, (unsigned long long)refused,
            (unsigned long long)compared);
     free(a);
