@@ -252,7 +252,7 @@ class ParkedFetch:
         is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
         """
         return not any(one.is_here for one in seen) and any(
-            one.looked.look is Look.TAIL
+            one.looked.look in (Look.TAIL, Look.ASK)
             and one.looked.partition is not None
             and one.looked.partition.has_unseen(one.looked.asked.fetch_offset)
             for one in seen
