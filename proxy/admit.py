@@ -82,26 +82,19 @@ def admit_answer(
         noted = forwarded.get((acknowledged.topic, acknowledged.partition))
         if noted is not None and acknowledged.error_code == ErrorCode.NONE:
             partition = noted.partition
-            note_acknowledged(partition, acknowledged.base_offset, noted.batch.record_count)
+            partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
+            end = acknowledged.base_offset + noted.batch.record_count
+            partition.acknowledged_end = max(partition.acknowledged_end, end)
             stored = admit_produced(broker, noted, acknowledged, frame)
-            announce(broker, partition, acknowledged.base_offset, stored)
+            if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
+                wake(partition)
+            broker.watch.produced(partition)
 
 
-def note_acknowledged(partition: Partition, base_offset: int, records: int) -> None:
-    """The broker has a batch; what follows on it comes there."""
-    if partition.stand_at < base_offset:
-        partition.stand_at = base_offset
-    if partition.acknowledged_end < base_offset + records:
-        partition.acknowledged_end = base_offset + records
-
-
-def announce(broker: Broker, partition: Partition, base_offset: int, stored: bool) -> None:
-    """Have the watch look at what was acknowledged; it may have been faster, and then who waits can be answered."""
-    truth = partition.truth
-    if stored and truth.high_watermark > base_offset:
-        for waiter in list(partition.parked):
-            waiter.wake(partition)
-    broker.watch.produced(partition)
+def wake(partition: Partition) -> None:
+    """Whoever waits on it looks again."""
+    for waiter in list(partition.parked):
+        waiter.wake(partition)
 
 
 def plan_produced(

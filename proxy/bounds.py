@@ -36,7 +36,12 @@ class Bound:
     def add(self, nbytes: int, reader: Wire) -> None:
         """`reader` brought `nbytes`: at the bound it is not read any more."""
         self.in_flight_bytes += nbytes
-        if self.in_flight_bytes >= self.limit_bytes and reader not in self._paused:
+        if self.in_flight_bytes >= self.limit_bytes:
+            self.pause(reader)
+
+    def pause(self, reader: Wire) -> None:
+        """The count is at the bound: `reader` is not read any more."""
+        if reader not in self._paused:
             self._paused[reader] = None
             self.pauses += 1
             reader.hold_reading(self)

@@ -26,7 +26,7 @@ from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
 from proxy.upstream_link import UpstreamLink
-from proxy.wire import Wire
+from proxy.wire import PIECE_BYTES, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,9 @@ class ClientLink:
     __slots__ = (
         "_counters",
         "_finishing",
+        "_holds_broker",
         "_holds_client",
+        "_is_held",
         "_limits",
         "_open",
         "_request_bytes",
@@ -79,7 +81,8 @@ class ClientLink:
         self._counters = self.broker.counters
         self._open = False
         self._finishing = False
-        self._holds_client = False
+        self._holds_client = self._is_held = False  # at its own bound; for a broker that does not drain
+        self._holds_broker = False  # for a client that does not drain
         self._request_bytes = 0
         self._response_bytes = 0
         self.wire = Wire(
@@ -120,14 +123,17 @@ class ClientLink:
         hop.frames += 1
         hop.size_bytes += size_bytes
         self._request_bytes += size_bytes
-        self.broker.requests.add(size_bytes, self.wire)
+        requests = self.broker.requests
+        requests.in_flight_bytes += size_bytes
+        if requests.in_flight_bytes >= requests.limit_bytes:
+            requests.pause(self.wire)
         if scanned is None or not pass_ordinary(self, frame, scanned):
             self._route(head or header.peek_request(frame), frame)
         replies = self.replies
         if replies.control:
             self._yield_to_control()
         over = self._request_bytes >= self._limits.connection_request_memory_bytes
-        if over or len(replies) >= self._limits.pipelined_requests:
+        if over or len(replies.line) >= self._limits.pipelined_requests:
             self._holds_client = True
             self.wire.hold_reading(replies)
 
@@ -193,6 +199,7 @@ class ClientLink:
                 frame, correlation_id, on_answer, arrived=counters.responses_in[api_key]
             )
         if waits and self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
+            self._is_held = True
             self.wire.hold_reading(self.upstream)
 
     def answer(
@@ -216,7 +223,7 @@ class ClientLink:
         size_bytes = len(frame)
         self.request_done(request_bytes)
         replies = self.replies
-        if not (self._open and replies.take_oldest(reply)):
+        if not (self._open and size_bytes <= PIECE_BYTES and replies.take_oldest(reply)):
             if self._open:
                 self.hold(reply, size_bytes)
             reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, None))
@@ -229,9 +236,9 @@ class ClientLink:
         else:
             self.hold(reply, size_bytes)
             outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, None)
-        if replies.waits:
+        if replies.line:
             replies.release()
-        elif outgoing is not None or self._holds_client or replies.control:
+        if outgoing is not None or self._holds_client or replies.control:
             self._on_progress()
 
     def _sent(
@@ -292,6 +299,7 @@ class ClientLink:
         if self.replies.control:
             self._yield_to_control()
         if self._response_bytes >= self._limits.connection_response_memory_bytes:
+            self._holds_broker = True
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
         under = self._request_bytes < self._limits.connection_request_memory_bytes
@@ -306,13 +314,17 @@ class ClientLink:
             self.broker.leave_oldest(self, oldest)
 
     def _on_drained(self) -> None:
-        self.upstream.release_reading(self)
-        self.lane.release_reading(self)
+        if self._holds_broker:
+            self._holds_broker = False
+            self.upstream.release_reading(self)
+            self.lane.release_reading(self)
         if self._finishing and self.replies.oldest is None:
             self.close("client_closed")
 
     def _on_upstream_drained(self) -> None:
-        self.wire.release_reading(self.upstream)
+        if self._is_held:
+            self._is_held = False
+            self.wire.release_reading(self.upstream)
 
     # -- the end -------------------------------------------------------------------------------------------
 

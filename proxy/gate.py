@@ -93,8 +93,10 @@ class Gate:
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
-        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
-        self._line: dict[ClientLink, deque[Entry]] = {}
+        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(
+            dict
+        )  # but those in its line:
+        self._line: dict[ClientLink, deque[Entry]] = {}  # sent on its first link and unanswered
         self._spare_line: deque[Entry] | None = None  # one that has come to be empty
         self._admitted: deque[Entry] = deque()
         self._is_going = False
@@ -164,8 +166,7 @@ class Gate:
         ticket = entry.ticket = self._queues.take(entry, queue, size_bytes, now, link, waits)
         if ticket is None:
             return None
-        self._of_link[link][entry] = None
-        self.sent(entry)
+        self.sent(entry, now)
         if self._due_at > now + self._queues.due_after_s:
             self._schedule(now, queue)
         return entry
@@ -202,11 +203,13 @@ class Gate:
         self.leave(entry)
         entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
 
-    def sent(self, entry: Entry) -> None:
-        """The request is on its way to the broker, on its client's first link."""
+    def sent(self, entry: Entry, now: float | None = None) -> None:
+        """The request is on its way to the broker, on its client's first link. `now`: it comes from `take`."""
         if entry.ticket is None:
             return
-        now = self._broker.now()
+        if now is None:
+            now = self._broker.now()
+            self._unlist(entry)
         line = self._line.get(entry.link)
         if line is None:
             line = self._line[entry.link] = deque() if self._spare_line is None else self._spare_line
@@ -247,17 +250,19 @@ class Gate:
         latency_s = now - entry.started_at if entry.is_measured and entry.started_at >= 0 else None
         self._done(entry, now, latency_s)
 
-    def _step(self, line: deque[Entry], entry: Entry, now: float) -> None:
-        """The next one on its link is being worked on from now."""
+    def _step(self, line: deque[Entry], entry: Entry, now: float) -> bool:
+        """One of several on a link is done; the next is being worked on from now. False: it is none of them."""
         if line[0] is not entry:
-            if entry in line:
+            is_among = entry in line
+            if is_among:
                 line.remove(entry)
-            return
+            return is_among
         line.popleft()
         following = line[0]
         following.started_at = now
         if following.sent is not None:
             self._health.started(following.sent, now)
+        return True
 
     def leave(self, entry: Entry) -> None:
         """It went and needs no answer, or did not go after all, or its link is lost: no sample of the broker."""
@@ -272,12 +277,13 @@ class Gate:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         line = self._line.get(entry.link)
-        if line is not None and (len(line) > 1 or line[0] is not entry):
-            self._step(line, entry, now)
-        elif line is not None:
+        if line is not None and len(line) == 1 and line[0] is entry:
+            line.clear()
             self._spare_line = self._line.pop(entry.link)
-            self._spare_line.clear()
-        self._forget(entry)
+        elif line is None or not self._step(line, entry, now):
+            self._unlist(entry)
+        if entry.reserved:
+            entry.release()
         lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
         if ticket.state is State.ADMITTED:
             admitted = self._queues.finished(ticket, now, latency_s)
@@ -288,9 +294,7 @@ class Gate:
         if lingered or self._due_at > now + self._queues.due_after_s:
             self._schedule(now, ticket.queue)
 
-    def _forget(self, entry: Entry) -> None:
-        if entry.reserved:
-            entry.release()
+    def _unlist(self, entry: Entry) -> None:
         entries = self._of_link.get(entry.link)
         if entries is not None:
             entries.pop(entry, None)
@@ -299,7 +303,7 @@ class Gate:
 
     def drop_link(self, link: ClientLink) -> None:
         """The client is gone, and its link to the broker with it."""
-        for entry in list(self._of_link.get(link, ())):
+        for entry in [*self._line.get(link, ()), *self._of_link.get(link, ())]:
             self.leave(entry)
         self._line.pop(link, None)
 
@@ -339,7 +343,8 @@ class Gate:
             if entry.ticket is None:
                 continue  # its client is gone, by the refusal of another
             entry.ticket = None
-            self._forget(entry)
+            self._unlist(entry)
+            entry.release()
             if entry.refuse is not None:
                 self._broker.attempt(entry.refuse, "refusing a request")
 
@@ -365,7 +370,7 @@ class Gate:
         hanging = [key if isinstance(key, str) else key.hex() for key in keys]
         return {
             "enabled": self.enabled,
-            "queues": {queue_name(number): state for number, state in queues.items()},
+            "queues": {"control" if n == CONTROL else f"data-{n}": state for n, state in queues.items()},
             "topics": {**health, "names": sorted(hanging)},
             "quotas": {
                 "topics": self.quotas.topics.statistics(),
@@ -376,11 +381,6 @@ class Gate:
     def statistics(self) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
         """Queues by number (-1: control), and the health of topics."""
         return self._queues.statistics(self._broker.now()), self._health.statistics()
-
-
-def queue_name(number: int) -> str:
-    """As metrics and reports have it."""
-    return "control" if number == CONTROL else f"data-{number}"
 
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:

@@ -56,29 +56,28 @@ class Route(NamedTuple):
 class Routes:
     """The routes of one broker. What is forgotten of topics or partitions must be forgotten here (`clear`)."""
 
-    __slots__ = ("_broker", "_known")
+    __slots__ = ("_broker", "known")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known: dict[tuple[int, bytes], Route] = {}
+        self.known: dict[tuple[int, bytes], Route] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
     def clear(self) -> None:
         """They may stand for something else from now on."""
-        self._known.clear()
+        self.known.clear()
 
-    def find(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
-        """The route of an ordinary frame; None where something is not known yet, or cannot be."""
-        key = version, bytes(frame[ROUTE_START:end])
-        route = self._known.get(key)
-        if route is None or (stores and route.partition is None):
-            route = self._read(frame, bytes(frame[names_start:end]), stores)
-            if route is not None:
-                if len(self._known) >= ROUTES_LIMIT:
-                    self._known.clear()
-                self._known[key] = route
+    def learn(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
+        """The route of an ordinary frame that is not among the known; None where something is not known yet, or cannot
+        be.
+        """
+        route = self._read(frame, bytes(frame[names_start:end]), stores)
+        if route is not None:
+            if len(self.known) >= ROUTES_LIMIT:
+                self.known.clear()
+            self.known[version, bytes(frame[ROUTE_START:end])] = route
         return route
 
     def _read(self, frame: Frame, names: bytes, stores: bool) -> Route | None:
@@ -118,9 +117,12 @@ def pass_ordinary(link: ClientLink, frame: Frame, scanned: list[int]) -> bool:
     )
     if link.refused.entries or broker.gate.quotas.active or link.upstream.closed:
         return False
-    route = broker.routes.find(frame, version, names_start, route_end, link.stores)
-    if route is None:
-        return False
+    start = frame[ROUTE_START:route_end]
+    route = broker.routes.known.get((version, start if type(start) is bytes else bytes(start)))
+    if route is None or (link.stores and route.partition is None):
+        route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
+        if route is None:
+            return False
     entry = None
     if broker.gate.enabled:
         entry = broker.gate.take(link, route.topic, route.queue, len(frame), route.waits)
@@ -210,7 +212,10 @@ class OrdinaryProduce:
             return
         _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self._scanned
         epoch = self.epoch
-        admit.note_acknowledged(partition, base_offset, records)
+        if partition.stand_at < base_offset:
+            partition.stand_at = base_offset
+        if partition.acknowledged_end < base_offset + records:
+            partition.acknowledged_end = base_offset + records
         plan = admit.plan_produced(partition, sending, epoch, self.high_watermark, attributes, base_offset)
         following = base_offset + last_delta + 1
         stored = plan == "store" and admit.append_produced(
@@ -219,7 +224,9 @@ class OrdinaryProduce:
         if not stored:
             acknowledged = ProducedPartition(*route.key, error_code, base_offset, append_time_ms, NO_OFFSET)
             stored = admit.admit_produced(broker, self._forwarded(), acknowledged, frame)
-        admit.announce(broker, partition, base_offset, stored)
+        if stored and partition.truth.high_watermark > base_offset:  # the watch was faster
+            admit.wake(partition)
+        broker.watch.produced(partition)
 
     def _forwarded(self) -> Forwarded:
         partition, sending = self._route.partition, self.sending

@@ -71,49 +71,46 @@ class Reply:
 class Replies:
     """The line of one connection's replies."""
 
-    __slots__ = ("_deliver", "_line", "_on_progress", "control")
+    __slots__ = ("_deliver", "_on_progress", "control", "line")
 
     def __init__(self, deliver: Deliver, on_progress: Callable[[], None]) -> None:
         self._deliver = deliver
         self._on_progress = on_progress
-        self._line: deque[Reply] = deque()
+        self.line: deque[Reply] = deque()
         self.control = 0
         """Places of control requests in the line."""
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self.line)
 
     @property
     def oldest(self) -> Reply | None:
         """The reply that all others wait for."""
-        return self._line[0] if self._line else None
+        return self.line[0] if self.line else None
 
     def reserve(self, is_control: bool = False) -> Reply:
         """A place at the end of the line."""
         reply = Reply(self, is_control)
-        self._line.append(reply)
+        self.line.append(reply)
         self.control += is_control
         return reply
 
     def take_oldest(self, reply: Reply) -> bool:
-        """Give up the place of a reply whose turn it is: the caller sends it. False: it is not its turn."""
-        line = self._line
+        """Give up the place of a reply whose turn it is: the caller sends it, and calls `release` if there are others.
+        False: it is not its turn.
+        """
+        line = self.line
         if not line or line[0] is not reply:
             return False
         line.popleft()
         self.control -= reply.is_control
         return True
 
-    @property
-    def waits(self) -> bool:
-        """Whether the oldest reply is complete: `release` is due."""
-        return bool(self._line) and self._line[0].buffers is not None
-
     def release(self) -> None:
         """Let everything leave that nothing holds back."""
         moved = False
-        while self._line and self._line[0].buffers is not None:
-            reply = self._line.popleft()
+        while self.line and self.line[0].buffers is not None:
+            reply = self.line.popleft()
             self.control -= reply.is_control
             buffers, on_sent = reply.hand_over()
             reply.outgoing = self._deliver(buffers, on_sent)
@@ -125,7 +122,7 @@ class Replies:
         """The connection is gone: completed replies learn that they were not sent, later completions go
         nowhere.
         """
-        line, self._line = self._line, deque()
+        line, self.line = self.line, deque()
         for reply in line:
             if reply.buffers is not None:
                 _, on_sent = reply.hand_over()
