@@ -234,14 +234,7 @@ def _scan_forgotten(
 def scan_response(frame: Frame, version: int) -> FetchResponse:
     """What a Fetch response of version 4 to 18 says; raises `BadFrame`. Endpoints are skipped."""
     encoding = fetch_encoding(version)
-    at = response_body_start(frame, FETCH, version)
-    (throttle_time_ms,) = INT32.unpack_from(frame, at)
-    at += 4
-    error_code = session_id = 0
-    if version >= SESSIONS_FROM:
-        (error_code,) = INT16.unpack_from(frame, at)
-        (session_id,) = INT32.unpack_from(frame, at + 2)
-        at += 6
+    throttle_time_ms, error_code, session_id, at = _scan_top(frame, version)
     found: list[FetchedPartition] = []
     topics, at = read_array(encoding, frame, at)
     for _ in topics:
@@ -255,9 +248,59 @@ def scan_response(frame: Frame, version: int) -> FetchResponse:
     return FetchResponse(throttle_time_ms, error_code, session_id, found)
 
 
+@refuses_garbage
+def scan_response_head(frame: Frame, version: int, received: int) -> FetchResponse | None:
+    """The same of a frame of which only `received` bytes are there yet, if what lacks is the records of its last
+    partition and what is behind them; that partition's hints are not read. None for any other; raises `BadFrame`.
+    """
+    encoding = fetch_encoding(version)
+    head = frame[:received]
+    throttle_time_ms, error_code, session_id, at = _scan_top(head, version)
+    found: list[FetchedPartition] = []
+    topics, at = read_array(encoding, head, at)
+    for topics_left in reversed(topics):
+        topic, at = _read_topic(encoding, version, head, at)
+        partitions, at = read_array(encoding, head, at)
+        for left in reversed(partitions):
+            if left or topics_left:
+                answer, at = _scan_answer(encoding, version, head, at, topic)
+            else:
+                answer, at = _scan_to_records(encoding, version, head, at, topic, frame)
+            found.append(answer)
+        if topics_left:
+            at = encoding.skip_tags(head, at)
+    if not found or not 0 <= found[-1].start <= received < at:
+        return None
+    return FetchResponse(throttle_time_ms, error_code, session_id, found)
+
+
+def _scan_top(frame: Frame, version: int) -> tuple[int, int, int, int]:
+    """Throttle time, error code, session id, and where the topics begin."""
+    at = response_body_start(frame, FETCH, version)
+    (throttle_time_ms,) = INT32.unpack_from(frame, at)
+    if version < SESSIONS_FROM:
+        return throttle_time_ms, 0, 0, at + 4
+    (error_code,) = INT16.unpack_from(frame, at + 4)
+    (session_id,) = INT32.unpack_from(frame, at + 6)
+    return throttle_time_ms, error_code, session_id, at + 10
+
+
 def _scan_answer(
     encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic
 ) -> tuple[FetchedPartition, int]:
+    found, at = _scan_to_records(encoding, version, frame, at, topic, frame)
+    if encoding is FLEXIBLE:
+        tags, at = scan_tags(frame, at)
+        if tags:
+            diverging, leader = _scan_hints(frame, tags)
+            found = found._replace(diverging=diverging, current_leader=leader)
+    return found, at
+
+
+def _scan_to_records(
+    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic, whole: Frame
+) -> tuple[FetchedPartition, int]:
+    """A partition without its hints, and where its records end, which need not be there: only in `whole` is room."""
     if version >= LOG_START_FROM:
         partition, error_code, high_watermark, stable, log_start = ANSWER_V5.unpack_from(frame, at)
         at += ANSWER_V5.size
@@ -269,16 +312,11 @@ def _scan_answer(
     if version >= RACK_FROM:
         (replica,) = INT32.unpack_from(frame, at)
         at += 4
-    length, start = encoding.read_count(frame, at)
+    length, start = encoding.read_count(whole, at)
     if length < 0:
         start, end, at = NONE, NONE, start
     else:
         end = at = start + length
-    diverging = leader = None
-    if encoding is FLEXIBLE:
-        tags, at = scan_tags(frame, at)
-        if tags:
-            diverging, leader = _scan_hints(frame, tags)
     return FetchedPartition(
         topic,
         partition,
@@ -287,8 +325,8 @@ def _scan_answer(
         stable,
         log_start,
         replica,
-        diverging,
-        leader,
+        None,
+        None,
         aborted,
         start,
         end,

@@ -41,9 +41,9 @@ class Framer:
         "_large",
         "_large_bytes",
         "_max_frame_bytes",
-        "_received",
         "_small_bytes",
         "_start",
+        "rest",
     )
 
     def __init__(
@@ -55,12 +55,15 @@ class Framer:
         self._start = b""  # of a small frame that is not complete
         self._large: memoryview | None = None
         self._large_bytes = 0
-        self._received = 0  # of the large frame
+        self.rest: memoryview | None = None
+        """What is set aside of the large frame's memory and not filled yet; None between large frames."""
 
     @property
     def pending_bytes(self) -> int:
         """Bytes held of a frame that is not complete; 0 between frames."""
-        return len(self._start) if self._large is None else self._received
+        if self._large is None or self.rest is None:
+            return len(self._start)
+        return len(self._large) - len(self.rest)
 
     @property
     def held_bytes(self) -> int:
@@ -70,7 +73,18 @@ class Framer:
     @property
     def in_large(self) -> bool:
         """Whether what comes next belongs to a large frame: it is to be received into `get_buffer`."""
-        return self._large is not None
+        return self.rest is not None
+
+    @property
+    def begun_large(self) -> tuple[memoryview, int] | None:
+        """The large frame's memory, and how much of it is filled; None where it has not all its memory yet."""
+        if self._large is None or len(self._large) < self._large_bytes:
+            return None
+        return self._large, self.pending_bytes
+
+    def leave_large(self) -> None:
+        """The rest of the large frame goes elsewhere: what is given to `received` next is behind it."""
+        self._large = self.rest = None
 
     def received(self, chunk: bytes) -> list[bytes]:
         """The frames that `chunk` completes, in order; raises `BadFrame`."""
@@ -101,25 +115,29 @@ class Framer:
 
     def _start_large(self, chunk: bytes, at: int, frame_bytes: int) -> None:
         """Give the frame that starts at `at` of the chunk a buffer of its own."""
-        self._received = len(chunk) - at
+        received = len(chunk) - at
         self._large_bytes = frame_bytes
-        self._large = build_buffer(min(frame_bytes, max(self._eager_bytes, self._received)))
-        self._large[: self._received] = memoryview(chunk)[at:]
+        self._large = large = build_buffer(min(frame_bytes, max(self._eager_bytes, received)))
+        large[:received] = memoryview(chunk)[at:]
+        self.rest = large[received:]
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the large frame go; never empty."""
-        large = self._large
-        assert large is not None, "only a large frame has a buffer"
-        if self._received == len(large):
-            grown = build_buffer(min(self._large_bytes, 2 * len(large)))
-            grown[: self._received] = large
-            self._large = large = grown
-        return large[self._received :]
+        large, rest = self._large, self.rest
+        assert large is not None and rest is not None, "only a large frame has a buffer"
+        if not rest:
+            received = len(large)
+            self._large = build_buffer(min(self._large_bytes, 2 * received))
+            self._large[:received] = large
+            self.rest = rest = self._large[received:]
+        return rest
 
     def received_large(self, size_bytes: int) -> memoryview | None:
         """So many more bytes are in the buffer: the large frame, if they completed it."""
-        self._received += size_bytes
-        if self._received < self._large_bytes:
+        rest, frame = self.rest, self._large
+        assert rest is not None and frame is not None, "only a large frame has a buffer"
+        if size_bytes < len(rest) or len(frame) < self._large_bytes:
+            self.rest = rest[size_bytes:]
             return None
-        frame, self._large = self._large, None
+        self._large = self.rest = None
         return frame

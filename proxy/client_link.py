@@ -22,6 +22,7 @@ from protocol.errors import BadFrame
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.ordinary import pass_ordinary
+from proxy.passage import Passage, may_pass
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
+    from proxy.passage import Begun
+    from proxy.upstream_link import Begin
     from proxy.wire import Outgoing, Sendable
 
 log = logging.getLogger("forebay.client")
@@ -172,11 +175,12 @@ class ClientLink:
         head: RequestHeader,
         frame: Frame,
         on_answer: Callable[[Frame | None], None] | None,
+        on_begun: Begin | None = None,
     ) -> None:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will
-        come.
+        come; `on_begun` may let a large answer pass.
         """
-        self.send(head.api_key, head.correlation_id, frame, on_answer)
+        self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
 
     def send(
         self,
@@ -184,6 +188,7 @@ class ClientLink:
         correlation_id: int,
         frame: Frame,
         on_answer: Callable[[Frame | None], None] | None,
+        on_begun: Begin | None = None,
     ) -> None:
         """`forward`, for whom these two of the header are enough."""
         counters, size_bytes = self._counters, len(frame)
@@ -195,9 +200,8 @@ class ClientLink:
                 frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
             )
         else:
-            waits = self.upstream.send(
-                frame, correlation_id, on_answer, arrived=counters.responses_in[api_key]
-            )
+            arrived = counters.responses_in[api_key]
+            waits = self.upstream.send(frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun)
         if waits and self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
             self._is_held = True
             self.wire.hold_reading(self.upstream)
@@ -270,6 +274,26 @@ class ClientLink:
             self.broker.responses.add(held_bytes, self.upstream.wire)
         else:
             self.broker.responses.in_flight_bytes += held_bytes
+
+    def passage(
+        self,
+        head: RequestHeader,
+        reply: Reply,
+        source: Wire,
+        begun: Begun,
+        on_end: Callable[[bytes], None],
+    ) -> Passage | None:
+        """A way past this process's memory for a large answer that has begun, where there is one: it is its turn, and
+        nothing waits before it. `on_end` completes `reply` with the answer's last bytes.
+        """
+        if self.replies.oldest is not reply or not may_pass(source, self.wire, begun):
+            return None
+
+        def end(last: bytes) -> None:
+            self._counters.responses_out[head.api_key].size_bytes += begun.frame_bytes - len(last)
+            on_end(last)
+
+        return Passage(source, self.wire, self.broker.responses, begun, end)
 
     @property
     def session_owner(self) -> object:

@@ -23,10 +23,13 @@ from protocol.fetch_build import (
 )
 from proxy.answer import build_error, refuse_fetch
 from proxy.learn import learn_answer
+from proxy.passage import Begun
 from proxy.sessions import Kind
 from proxy.shared_reads import begin_forwarded, end_forwarded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocol.fetch import FetchedPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
@@ -34,8 +37,10 @@ if TYPE_CHECKING:
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
     from proxy.gate import Entry
+    from proxy.passage import Passage
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
+    from proxy.wire import Wire
 
 SESSIONLESS = (0, -1)
 CONSUMER = -1
@@ -62,7 +67,12 @@ def forward_fetch(
         gate.sent(entry)
         if is_ours:
             flights.extend(begin_forwarded(record, looks))
-        link.forward(head, frame, partial(on_answer, entry, link.broker.now()))
+        begun = None if is_ours else partial(_begin, record, partial(passed, entry))
+        link.forward(head, frame, partial(on_answer, entry, link.broker.now()), begun)
+
+    def passed(entry: Entry, response: FetchResponse, last: bytes) -> None:
+        gate.answered(entry)
+        record.forwarded(looks, response, last)
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
@@ -86,6 +96,24 @@ def forward_fetch(
         size_bytes=len(frame),
         waits=Waits.NOTHING if any(map(_is_behind, looks)) else Waits.POLL,
     )
+
+
+def _begin(
+    record: FetchRecord,
+    passed: Callable[[FetchResponse, bytes], None],
+    frame: memoryview,
+    received: int,
+    source: Wire,
+) -> Passage | None:
+    """A large answer has begun that teaches nothing: it passes, if all that is to be known of it is there."""
+    try:
+        response = fetch.scan_response_head(frame, record.head.api_version, received)
+    except BadFrame:
+        return None
+    if response is None:
+        return None
+    begun = Begun(bytes(frame[:received]), len(frame), len(frame) - response.partitions[-1].end)
+    return record.link.passage(record.head, record.reply, source, begun, partial(passed, response))
 
 
 def _is_behind(looked: Looked) -> bool:

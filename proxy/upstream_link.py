@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.bounds import Bound
     from proxy.counters import Counters, Hop
+    from proxy.passage import Passage
     from proxy.wire import Sendable
 
     Answer = Callable[[Frame | None], None]
+    Begin = Callable[[memoryview, int, Wire], Passage | None]
     Sent = Callable[[bool], None]
 
 log = logging.getLogger("forebay.upstream")
@@ -66,12 +68,15 @@ class Dial:
 
 
 class Expected(NamedTuple):
-    """A request that the broker owes an answer, to be counted as `arrived`."""
+    """A request that the broker owes an answer, to be counted as `arrived`. `on_begun` is asked with a large answer,
+    how much of it is there, and its wire: where it lets it pass, `on_answer` runs only if the link is lost.
+    """
 
     correlation_id: int
     sequence: int
     on_answer: Answer
     arrived: Hop | None
+    on_begun: Begin | None
 
 
 class UpstreamLink:
@@ -129,6 +134,7 @@ class UpstreamLink:
                 eager_bytes=BROKER_EAGER_BYTES,
             )
             self._wire.on_drained = self.on_drained
+            self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
             if self._held_by is not None:
                 self._wire.hold_reading(self._held_by)
             self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
@@ -141,9 +147,10 @@ class UpstreamLink:
         on_answer: Answer | None,
         on_sent: Sent | None = None,
         arrived: Hop | None = None,
+        on_begun: Begin | None = None,
     ) -> bool:
-        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer.
-        True where something of what was sent has yet to leave.
+        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer,
+        `on_begun` may let a large one pass. True where something of what was sent has yet to leave.
         """
         if self.closed:
             if on_answer:
@@ -155,7 +162,7 @@ class UpstreamLink:
         if on_answer is None:
             self._last_unanswerable = self._sequence
         else:
-            self._expected.append(Expected(correlation_id, self._sequence, on_answer, arrived))
+            self._expected.append(Expected(correlation_id, self._sequence, on_answer, arrived, on_begun))
         return (self._wire or self.wire).send((frame,), on_sent) is not None
 
     @property
@@ -221,6 +228,26 @@ class UpstreamLink:
         if expected.arrived is not None:
             expected.arrived.count(len(frame))
         expected.on_answer(frame)
+
+    def _on_large(self, frame: memoryview, received: int) -> Passage | None:
+        """A large answer has begun. One that is not the right one is found out when it has arrived."""
+        wire, expected = self._wire, self._expected[0] if self._expected else None
+        if wire is None or expected is None or expected.on_begun is None:
+            return None
+        if (
+            received < header.RESPONSE_TAGS_START
+            or header.peek_correlation_id(frame) != expected.correlation_id
+        ):
+            return None
+        return expected.on_begun(frame, received, wire)
+
+    def _on_passed(self, passage: Passage, last: bytes) -> None:
+        expected = self._expected.popleft()
+        if expected.sequence > self._last_unanswerable:
+            self._last_unanswerable = 0
+        if expected.arrived is not None:
+            expected.arrived.count(passage.begun_bytes)
+        passage.on_end(last)
 
     def _on_bad(self, error: BadFrame) -> None:
         self._lose(f"a frame of the broker's is unreadable: {error}")

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.wire import Frame
+    from proxy.passage import Passage
 
     Sendable = bytes | bytearray | memoryview
 
 PIECE_BYTES = (1 << 20) + (1 << 16)
 """The answer to a Fetch of 1 MiB leaves in one piece."""
-SCRATCH = memoryview(bytearray(1 << 16))
-"""Where what may be the start of another large frame is received: taken out before anybody else receives."""
+SCRATCH = memoryview(bytearray(1 << 12))
+"""Where what may be the start of another large frame is received: taken out before anybody else receives. Small:
+what is received here is copied twice, the frame's rest not at all (docs/decisions/0011).
+"""
 LINGER_S = 10.0
 """How long a peer that does not read may hold up a close."""
 
@@ -79,22 +82,33 @@ class Outgoing:
 class LargeFrame(asyncio.BufferedProtocol):
     """Stands in for a wire on its transport while large frames arrive, until one comes that is not."""
 
-    __slots__ = ("_wire",)
+    __slots__ = ("_framer", "_wire")
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._framer = wire.framer
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        framer = self._wire.framer
-        return framer.get_buffer() if framer.in_large else SCRATCH
+        rest = self._framer.rest
+        if rest is not None:
+            return rest or self._framer.get_buffer()
+        passage = self._wire.passage
+        return SCRATCH if passage is None else passage.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` more have arrived."""
-        if self._wire.framer.in_large:
-            self._wire.large_received(nbytes)
+        wire = self._wire
+        if self._framer.rest is not None:
+            frame = self._framer.received_large(nbytes)
+            if frame is not None:
+                wire.large_arrived(frame)
+        elif wire.passage is None:
+            wire.data_received(bytes(SCRATCH[:nbytes]))
         else:
-            self._wire.data_received(bytes(SCRATCH[:nbytes]))
+            last = wire.passage.received(nbytes)
+            if last:
+                wire.passed(last)
 
     def eof_received(self) -> bool:
         """The wire's."""
@@ -140,8 +154,14 @@ class Wire(asyncio.Protocol):
         self._read_holds: dict[int, object] = {}
         self._closed = False
         self._closing = False
+        self._fd: int | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._blind: Callable[[bytes], None] | None = None
+        self.passage: Passage | None = None
+        """The large frame that arrives and is not received here."""
+        self.on_large: Callable[[memoryview, int], Passage | None] | None = None
+        """Asked with a large frame, and how much of it is there, whether it is to pass."""
+        self.on_passed: Callable[[Passage, bytes], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.on_made: Callable[[], None] | None = None
         self.peer = ""
@@ -175,18 +195,35 @@ class Wire(asyncio.Protocol):
         except BadFrame as error:
             self._on_bad(error)
             return
-        if self.framer.in_large is not self._in_large:
+        if (self.framer.rest is not None) is not self._in_large:
             self._stand_in()
         for frame in frames:
             if self._closed or self._closing:
                 return
             self.frames += 1
             self._on_frame(frame)
+        if self.on_large is not None and self.framer.rest is not None:
+            self._offer_large(self.on_large)
 
-    def large_received(self, nbytes: int) -> None:
-        """`nbytes` more of a large frame have arrived: hand it on if they complete it."""
-        frame = self.framer.received_large(nbytes)
-        if frame is not None and not (self._closed or self._closing):
+    def _offer_large(self, on_large: Callable[[memoryview, int], Passage | None]) -> None:
+        begun = self.framer.begun_large
+        if begun is None or self._closed or self._closing:
+            return
+        self.passage = on_large(*begun)
+        if self.passage is not None:
+            self.framer.leave_large()
+            self.passage.begin()
+
+    def passed(self, last: bytes) -> None:
+        """All of a large frame but its `last` bytes has been given to where it goes."""
+        passage, self.passage = self.passage, None
+        if passage is not None and self.on_passed is not None and not (self._closed or self._closing):
+            self.frames += 1
+            self.on_passed(passage, last)
+
+    def large_arrived(self, frame: Frame) -> None:
+        """All of a large frame has arrived: hand it on."""
+        if not (self._closed or self._closing):
             self.frames += 1
             self._on_frame(frame)
 
@@ -231,7 +268,22 @@ class Wire(asyncio.Protocol):
     @property
     def pending_frame_bytes(self) -> int:
         """Bytes of a frame that has begun and not ended."""
+        if self.passage is not None:
+            return self.passage.begun_bytes
         return 0 if self._blind else self.framer.pending_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Open, and everything that was given to `send` has left."""
+        return not (self._outbox or self._write_paused) and self.is_open
+
+    @property
+    def plain_fd(self) -> int:
+        """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
+        if self._fd is None and self._transport is not None:
+            plain = self._transport.get_extra_info("ssl_object") is None
+            self._fd = self._transport.get_extra_info("socket").fileno() if plain else -1
+        return -1 if self._fd is None or self._transport is None else self._fd
 
     @property
     def unsent_bytes(self) -> int:

@@ -55,6 +55,32 @@ def test_a_response_of_kio_is_scanned(version, data):
     assert [readable(frame, p) for p in scanned.partitions] == answered_in(body)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_of_a_response_that_lacks_its_last_records_the_rest_is_scanned(version, data):
+    body = data.draw(oracle.responses(FETCH, version))
+    frame = oracle.response_frame(body)
+    whole = fetch.scan_response(frame, version)
+    last = whole.partitions[-1] if whole.partitions and body.responses[-1].partitions else None
+    beyond = data.draw(st.binary(min_size=1, max_size=200)) * len(frame)
+
+    edges = [0, len(frame)]
+    if last is not None and last.start >= 0:
+        edges = [last.start - 2, last.start - 1, last.start, last.end - 1, last.end]
+    for received in {*edges, data.draw(st.integers(0, len(frame)))}:
+        begun = frame[:received] + beyond[: len(frame) - received]  # memory not filled yet
+        try:
+            found = fetch.scan_response_head(begun, version, received)
+        except BadFrame:
+            found = None
+        if last is not None and last.start <= received < last.end:
+            without_hints = last._replace(diverging=None, current_leader=None)
+            assert found == whole._replace(partitions=[*whole.partitions[:-1], without_hints])
+        else:
+            assert found is None
+
+
 def asked_of(body):
     """FetchPartition's fields of each partition in kio's request, defaults for what its version lacks."""
     return [

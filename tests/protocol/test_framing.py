@@ -116,6 +116,27 @@ def test_an_incomplete_frame_larger_than_a_small_one_gets_a_buffer_of_its_own(si
     assert not framer.in_large
 
 
+@pytest.mark.parametrize(("eager", "is_offered"), [(200, True), (199, False)])
+def test_a_large_frame_that_has_its_memory_can_be_left_to_somebody_else(eager, is_offered):
+    framer = Framer(MAX_BYTES, small_bytes=SMALL, eager_bytes=eager)
+    large = frame_of(bytes(range(196)))
+    assert framer.begun_large is None
+    framer.received(large[:50])
+    framer.get_buffer()[:20] = large[50:70]
+    framer.received_large(20)
+    if not is_offered:
+        assert framer.begun_large is None
+        return
+
+    memory, received = framer.begun_large
+    assert (len(memory), bytes(memory[:received])) == (len(large), large[:70])
+    framer.leave_large()
+
+    assert not framer.in_large
+    assert framer.held_bytes == framer.pending_bytes == 0
+    assert fed(framer, frame_of(b"next"), [3]) == [frame_of(b"next")]
+
+
 def test_a_chunk_that_is_one_frame_is_not_copied():
     chunk = frame_of(b"whole")
 
