@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 BATCH = 50
 BATCH_S = 0.5
+HUNG_S = 60.0
+"""librdkafka's commit_transaction has hung for minutes while it drained a partition, whatever its timeout."""
+POLL_WITHIN_S = 30.0
 
 
 class Pipeline(threading.Thread):
@@ -35,6 +38,7 @@ class Pipeline(threading.Thread):
         self._finishing = threading.Event()
         self.copied: dict[Place, int] = {}
         self.errors: dict[str, int] = {}
+        self._ending_since = float("inf")
         common: dict[str, object] = {"bootstrap.servers": bootstrap, "client.id": name}
         self._reading = (
             readers.CLIENT
@@ -45,6 +49,7 @@ class Pipeline(threading.Thread):
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": False,
+                "max.poll.interval.ms": int(POLL_WITHIN_S * 1000),  # one that hangs is put out of the group
             }
         )
         self._writing = (
@@ -62,6 +67,11 @@ class Pipeline(threading.Thread):
     def finish(self) -> None:
         self._finishing.set()
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a transaction has been ending for longer than any timeout allows: another pipeline fences it."""
+        return time.monotonic() - self._ending_since > HUNG_S
+
     def run(self) -> None:
         """Whatever goes wrong, both are made anew; `errors` counts why, and what took long."""
         while not self._finishing.is_set():
@@ -72,6 +82,7 @@ class Pipeline(threading.Thread):
                 while not self._finishing.is_set() and self._copy(consumer, producer):
                     pass
             except KafkaException as failed:
+                self._ending_since = float("inf")
                 name = failed.args[0].name()
                 self.errors[name] = self.errors.get(name, 0) + 1
             finally:
@@ -91,11 +102,12 @@ class Pipeline(threading.Thread):
                 message.partition() or 0,  # copies keep their place
             )
         after = positions(found)
-        began = time.monotonic()
+        began = self._ending_since = time.monotonic()
         offsets = [TopicPartition(*place, offset) for place, offset in after.items()]
         self._send_offsets(consumer, producer, offsets)
         sent_s = time.monotonic() - began
         outcome, fresh = writers.commit(producer)
+        self._ending_since = float("inf")
         for what, took_s in (("offsets", sent_s), ("commit", time.monotonic() - began - sent_s)):
             if took_s > writers.COMMIT_S:
                 self.errors[f"slow {what} {took_s:.0f} s"] = 1

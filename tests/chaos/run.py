@@ -109,11 +109,14 @@ class Run:
             group.reached = dict.fromkeys(self._places(group.topics), 0)
             self.history.groups.append(group)
             self._members += [Member(group, through, protocol) for _ in range(members)]
-        self._pipeline = Pipeline(PIPELINE, through, TXN, SINK, self._sidecars.directory)
+        self._pipeline = self._open_pipeline()
         self._java = JavaReader("java-committed", through, TXN, self._sidecars.directory)
         self._phoenix = Phoenix(self._sidecars, random.Random(f"{self._seed}/phoenix"))
         for thread in (*self._writers, *self._members, self._pipeline, self._phoenix):
             thread.start()
+
+    def _open_pipeline(self) -> Pipeline:
+        return Pipeline(PIPELINE, self._sidecars.through, TXN, SINK, self._sidecars.directory)
 
     def _trouble(self, faults: Faults) -> None:
         faults.start()
@@ -195,6 +198,12 @@ class Run:
         wanted = [TopicPartition(*place) for place in last]
 
         def copied() -> bool:
+            if self._pipeline.hangs and "pipeline made anew" not in self.faults:
+                self.faults["pipeline made anew"] = 1
+                self._say(f"pipeline: hung in librdkafka, made anew; it was told {self._pipeline.errors}")
+                self._pipeline.finish()
+                self._pipeline = self._open_pipeline()
+                self._pipeline.start()
             found = {Place(one.topic, one.partition): one.offset for one in asking.committed(wanted, 20)}
             return all(found[place] >= offset for place, offset in last.items())
 
