@@ -22,7 +22,6 @@ from protocol.errors import BadFrame
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.ordinary import pass_ordinary
-from proxy.passage import Passage, may_pass
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
-    from proxy.passage import Begun
     from proxy.upstream_link import Begin
     from proxy.wire import Outgoing, Sendable
 
@@ -274,26 +272,6 @@ class ClientLink:
             self.broker.responses.add(held_bytes, self.upstream.wire)
         else:
             self.broker.responses.in_flight_bytes += held_bytes
-
-    def passage(
-        self,
-        head: RequestHeader,
-        reply: Reply,
-        source: Wire,
-        begun: Begun,
-        on_end: Callable[[bytes], None],
-    ) -> Passage | None:
-        """A way past this process's memory for a large answer that has begun, where there is one: it is its turn, and
-        nothing waits before it. `on_end` completes `reply` with the answer's last bytes.
-        """
-        if self.replies.oldest is not reply or not may_pass(source, self.wire, begun):
-            return None
-
-        def end(last: bytes) -> None:
-            self._counters.responses_out[head.api_key].size_bytes += begun.frame_bytes - len(last)
-            on_end(last)
-
-        return Passage(source, self.wire, self.broker.responses, begun, end)
 
     @property
     def session_owner(self) -> object:

@@ -23,7 +23,7 @@ from protocol.fetch_build import (
 )
 from proxy.answer import build_error, refuse_fetch
 from proxy.learn import learn_answer
-from proxy.passage import Begun
+from proxy.passage import Begun, Passage, may_pass
 from proxy.sessions import Kind
 from proxy.shared_reads import begin_forwarded, end_forwarded
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
     from proxy.gate import Entry
-    from proxy.passage import Passage
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
     from proxy.wire import Wire
@@ -105,15 +104,26 @@ def _begin(
     received: int,
     source: Wire,
 ) -> Passage | None:
-    """A large answer has begun that teaches nothing: it passes, if all that is to be known of it is there."""
+    """A large answer has begun that teaches nothing: it passes, if all that is to be known of it is there, it is its
+    turn, and nothing waits before it.
+    """
     try:
         response = fetch.scan_response_head(frame, record.head.api_version, received)
     except BadFrame:
         return None
     if response is None:
         return None
-    begun = Begun(bytes(frame[:received]), len(frame), len(frame) - response.partitions[-1].end)
-    return record.link.passage(record.head, record.reply, source, begun, partial(passed, response))
+    link = record.link
+    frame_bytes = len(frame)
+    begun = Begun(bytes(frame[:received]), frame_bytes, frame_bytes - response.partitions[-1].end)
+    if link.replies.oldest is not record.reply or not may_pass(source, link.wire, begun):
+        return None
+
+    def end(last: bytes) -> None:
+        link.broker.counters.responses_out[record.head.api_key].size_bytes += frame_bytes - len(last)
+        passed(response, last)
+
+    return Passage(source, link.wire, link.broker.responses, begun, end)
 
 
 def _is_behind(looked: Looked) -> bool:
