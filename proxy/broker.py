@@ -20,6 +20,7 @@ from proxy.bounds import Bound
 from proxy.cleanup import Cleanup
 from proxy.counters import Counters
 from proxy.fetch_plan import UNREAD, Look
+from proxy.fetch_record import Accounts
 from proxy.gate import Gate
 from proxy.ordinary import Routes
 from proxy.pacer import Pacer
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.config import Config
     from proxy.fetch_plan import Told
-    from proxy.fetch_record import FetchRecord
+    from proxy.fetch_record import Departed
     from proxy.listener import Listener
     from proxy.own_link import OwnLinks
     from proxy.parked import ParkedFetch
@@ -51,6 +52,8 @@ log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+LEAST_DELAY_S = 0.0000005
+"""What is less is no delay in a line, which tells thousandths of a millisecond."""
 REST_S = 10.0
 """How long after its last Fetch a session's partitions are stood for (standing.py)."""
 
@@ -74,6 +77,7 @@ class Broker:
         self.cache = cache
         self.access_log = access_log
         self.counters = Counters()
+        self.accounts = Accounts(self)
         self.requests = Bound(config.limits.request_memory_bytes)
         self.responses = Bound(config.limits.response_memory_bytes)
         self.topics = Topics()
@@ -191,8 +195,6 @@ class Broker:
     def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:
         """What a fetch has delivered counts toward the quotas of its client and topics."""
         quotas = self.gate.quotas
-        if not quotas.active:
-            return
         now = self.now()
         for one in told:
             topic = self.topics.find(one.looked.asked.topic)
@@ -222,41 +224,42 @@ class Broker:
             )
         )
 
-    def log_fetch(self, record: FetchRecord, told: Sequence[Told]) -> None:
-        """A Fetch has left, whole: one line a partition."""
+    def log_fetches(self, departed: Sequence[Departed]) -> None:
+        """Fetches have left, whole: one line a partition of each. What they have in common is looked up once."""
         assert self.access_log is not None
-        link, request = record.link, record.request
         ts = time.time_ns() // 1_000_000
-        wait_ms = round(record.waited_s * 1000, 3)
-        total_ms = round((self.now() - record.received_at) * 1000, 3)
-        for one in told:
-            asked = one.looked.asked
-            topic = self.topics.find(asked.topic)
-            partition = self.partitions.find(topic, asked.partition) if topic is not None else None
-            self.access_log.fetch(
-                FetchLine(
-                    ts,
-                    link.listener.name,
-                    link.number,
-                    link.client_id,
-                    record.head.api_version,
-                    (topic.name or None) if topic is not None else _name(asked.topic),
-                    topic.id if topic is not None else _id(asked.topic),
-                    asked.partition,
-                    asked.fetch_offset,
-                    request.isolation_level,
-                    one.result,
-                    one.reason,
-                    one.size_bytes,
-                    partition.truth.high_watermark if partition is not None else -1,
-                    self._age(partition, one),
-                    wait_ms,
-                    total_ms,
-                    self.cache.admitted_bytes,
-                    round(one.delay_s * 1000, 3) or None,
-                    one.would_hit_bytes,
+        admitted_bytes = self.cache.admitted_bytes
+        ages: dict[tuple[Partition, int], int | None] = {}
+        for record, told, _, left_at in departed:
+            link = record.link
+            for one in told:
+                asked = one.looked.asked
+                topic = self.topics.find(asked.topic)
+                partition = self.partitions.find(topic, asked.partition) if topic is not None else None
+                self.access_log.fetch(
+                    FetchLine(
+                        ts,
+                        link.listener.name,
+                        link.number,
+                        link.client_id,
+                        record.head.api_version,
+                        (topic.name or None) if topic is not None else _name(asked.topic),
+                        topic.id if topic is not None else _id(asked.topic),
+                        asked.partition,
+                        asked.fetch_offset,
+                        record.request.isolation_level,
+                        one.result,
+                        one.reason,
+                        one.size_bytes,
+                        partition.truth.high_watermark if partition is not None else -1,
+                        self._age(partition, one, ages) if partition is not None else None,
+                        record.waited_s * 1000,
+                        (left_at - record.received_at) * 1000,
+                        admitted_bytes,
+                        one.delay_s * 1000 if one.delay_s >= LEAST_DELAY_S else None,
+                        one.would_hit_bytes,
+                    )
                 )
-            )
 
     def log_unread(self, link: ClientLink, head: RequestHeader, received_at: float) -> None:
         """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""
@@ -279,22 +282,25 @@ class Broker:
                 -1,
                 None,
                 0.0,
-                round((self.now() - received_at) * 1000, 3),
+                (self.now() - received_at) * 1000,
                 self.cache.admitted_bytes,
             )
         )
 
-    def _age(self, partition: Partition | None, one: Told) -> int | None:
+    def _age(
+        self, partition: Partition, one: Told, known: dict[tuple[Partition, int], int | None]
+    ) -> int | None:
         """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it
         never was, or is forgotten. What is only observed may arrive at its reader first: it is as young as it
-        can be.
+        can be. `known` of others at the same moment.
         """
-        if partition is None or (one.looked.look is Look.TAIL and not one.size_bytes):
+        if one.looked.look is Look.TAIL and not one.size_bytes:
             return None
-        age_bytes = self.cache.age_bytes(partition.slot, one.looked.asked.fetch_offset)
-        if age_bytes is None and one.would_hit_bytes:
-            return one.size_bytes
-        return age_bytes
+        key = partition, one.looked.asked.fetch_offset
+        if key not in known:
+            known[key] = self.cache.age_bytes(partition.slot, key[1])
+        age_bytes = known[key]
+        return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
 
 
 def _name(topic: str | bytes) -> str | None:

@@ -2,12 +2,13 @@
 accounts.
 
 Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are
-counted when the reply's last byte has left, not before. It must not know how the answer was found.
+counted when the reply's last byte has left, not before. It must not know how the answer was found. Invariant:
+what one answer of the broker's wakes leaves before any of it is counted (`Accounts`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch_plan import HARD, Look, Looked, Told
 from proxy.observing import plan_observed
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
+    from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.sessions import FetchContext
     from proxy.wire import Sendable
@@ -82,11 +84,7 @@ class FetchRecord:
         def sent(delivered: bool) -> None:
             for hit in hits:
                 hit.release()
-            now = broker.now()
-            if self.parked_at >= 0:
-                broker.counters.fetch_wait_s.observe(self.waited_s)
-            broker.counters.fetch_hit_s.observe(now - self.received_at - self.waited_s)
-            self._count(told, delivered)
+            broker.accounts.enter(self, told, delivered, is_ours=True)
 
         link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
 
@@ -104,8 +102,7 @@ class FetchRecord:
             told = list(map(plan_observed, looks, self.would_hit_bytes, sizes))
 
         def sent(delivered: bool) -> None:
-            self.link.broker.counters.fetch_upstream_s.observe(self.link.broker.now() - self.received_at)
-            self._count(told, delivered)
+            self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
 
         self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
 
@@ -113,19 +110,75 @@ class FetchRecord:
         """The client or the broker went away before there was an answer."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
-    def _count(self, told: Sequence[Told], delivered: bool) -> None:
+    def count(self, told: Sequence[Told], is_ours: bool, left_at: float) -> None:
+        """It left at `left_at`. `is_ours`: the answer was Forebay's, not the broker's own frame."""
         broker = self.link.broker
         counters = broker.counters
-        if not delivered:
-            counters.undelivered_partitions += len(told)
-            return
         for one in told:
-            counters.fetch_partitions[one.result, one.reason] += 1
-            counters.fetch_bytes[one.result, one.reason] += one.size_bytes
-            counters.would_hit_bytes += one.would_hit_bytes or 0
-        broker.charge_fetch(self.link.client_id, told)
-        if broker.access_log is not None:
-            broker.log_fetch(self, told)
+            verdict = one.result, one.reason
+            counters.fetch_partitions[verdict] += 1
+            counters.fetch_bytes[verdict] += one.size_bytes
+            if one.would_hit_bytes:
+                counters.would_hit_bytes += one.would_hit_bytes
+        self.count_times(is_ours, left_at)
+        if broker.gate.quotas.active:
+            broker.charge_fetch(self.link.client_id, told)
+
+    def count_times(self, is_ours: bool, ended_at: float) -> None:
+        """How long it took, delivered or not."""
+        counters = self.link.broker.counters
+        if not is_ours:
+            counters.fetch_upstream_s.observe(ended_at - self.received_at)
+            return
+        if self.parked_at >= 0:
+            counters.fetch_wait_s.observe(self.waited_s)
+        counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
+
+
+class Departed(NamedTuple):
+    """An answer whose last byte has left; `is_ours`: it was Forebay's, not the broker's own frame."""
+
+    record: FetchRecord
+    told: Sequence[Told]
+    is_ours: bool
+    left_at: float
+
+
+class Accounts:
+    """Counts answers that have left: at once, or, while they are held, once all have left that leave together."""
+
+    __slots__ = ("_broker", "_held", "_waiting")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._held = False
+        self._waiting: list[Departed] = []
+
+    def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
+        """The answer to `record` has left, or never will."""
+        now = self._broker.now()
+        if not delivered:
+            self._broker.counters.undelivered_partitions += len(told)
+            record.count_times(is_ours, now)
+            return
+        self._waiting.append(Departed(record, told, is_ours, now))
+        if not self._held:
+            self.settle()
+
+    def hold(self) -> None:
+        """Many may leave now. `settle` must follow in the same callback of the loop."""
+        self._held = True
+
+    def settle(self) -> None:
+        """All have left: count them."""
+        self._held = False
+        if not self._waiting:
+            return
+        departed, self._waiting = self._waiting, []
+        for record, told, is_ours, left_at in departed:
+            record.count(told, is_ours, left_at)
+        if self._broker.access_log is not None:
+            self._broker.log_fetches(departed)
 
 
 def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:

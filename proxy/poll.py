@@ -181,10 +181,16 @@ class Poll:
         if response is None:
             self.forget_session()
             self._rest_until = self._broker.now() + REST_S
-        else:
-            assert answer is not None
+            self._broker.watch.polled(self, False)
+            return
+        assert answer is not None
+        accounts = self._broker.accounts
+        accounts.hold()  # first whoever waits, then the next poll, then what is only counted
+        try:
             self._learn(response, answer, sent_at)
-        self._broker.watch.polled(self, response is not None)
+            self._broker.watch.polled(self, True)
+        finally:
+            accounts.settle()
 
     def _scan(self, answer: Frame | None) -> FetchResponse | None:
         if answer is None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
 from proxy.counters import Counters
+from proxy.fetch_record import Accounts
 from proxy.partitions import Partitions
 from proxy.topics import Topics
 from tests.blockcache.batches import build_run, insert
@@ -47,6 +48,8 @@ class QuietBroker:
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
+        self.access_log = None
+        self.accounts = Accounts(self)
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
         self.invalidated = []
