@@ -52,6 +52,8 @@ class FetchAnswer(NamedTuple):
 
 def _by_topic(entries: Sequence[T]) -> list[tuple[Topic, list[T]]]:
     """Consecutive entries of one topic, which is their first field, together."""
+    if len(entries) == 1:
+        return [(entries[0][0], list(entries))]
     return [(topic, list(group)) for topic, group in groupby(entries, key=lambda entry: entry[0])]
 
 

@@ -187,8 +187,11 @@ def _build_flexible_string(value: str | None) -> bytes:
     return build_uvarint(len(raw) + 1) + raw
 
 
+_SMALL_COUNTS = [bytes((count + 1,)) for count in range(0x7F)]
+
+
 def _build_flexible_count(count: int) -> bytes:
-    return build_uvarint(count + 1)
+    return _SMALL_COUNTS[count] if 0 <= count < 0x7F else build_uvarint(count + 1)
 
 
 class Encoding(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
-from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, Told
+from proxy.fetch_plan import HARD, READ_COMMITTED, READY, Looked, Told
 from proxy.read import Stage
 from proxy.verify import Committed
 
@@ -31,6 +31,8 @@ REFUSED = ("miss", "refused")
 PAUSE_MS, LONGEST_PAUSE_MS = 500, 1000
 """A client mutes the whole connection for a throttle time (KIP-219)."""
 UNKNOWN = -1
+COPIED_BYTES = 16 << 10
+"""Records of an answer that are copied out of memory instead of shown, where nothing is before it on its connection."""
 
 
 class _Budget:
@@ -54,55 +56,82 @@ def build_answer(
     """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none.
     `has_quiet`: its session has more partitions, of which there is nothing new to say.
     """
-    assert record.context is not None
-    link = record.link
+    context, link = record.context, record.link
+    assert context is not None
     budget = _Budget(record.request.max_bytes)
     answers: list[FetchAnswer] = []
-    verdicts: list[tuple[str, str]] = []
-    delays_s: list[float] = []
+    told: list[Told] = []
     taken: list[Read] = []
     for looked, read in zip(looks, reads, strict=True):
-        delays_s.append(0.0)
         if looked.look not in HARD:
-            answers.append(_from_memory(record, looked, budget))
-            verdicts.append(("hit", ""))
-        elif read is not None and _is_due(read, budget):
-            answers.append(_from_read(read, looked, budget))
-            if read.is_shared:
-                link.broker.counters.shared_read_bytes += answers[-1].records_bytes
-            verdicts.append((looked.look.value, looked.reason))
-            taken.append(read)
-            delays_s[-1] = read.delay_s
-        elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
-            answers.append(_retell(read.said, looked))
-            verdicts.append((looked.look.value, looked.reason))
-        elif read is not None and read.answered is not None:
-            answers.append(_retell(read.answered, looked))
-            verdicts.append(PENDING)
+            answer = _from_memory(record, looked, budget)
+            told.append(Told(looked, answer.records_bytes, "hit", ""))
         else:
-            answers.append(_empty(record, looked))
-            verdicts.append(PENDING)
-    planned = record.context.plan_response(answers, link.broker.now())
-    waits_alone = bool(verdicts) and not has_quiet and all(verdict == PENDING for verdict in verdicts)
-    buffers = _build(record, planned, _throttle_time_ms(record, waits_alone, taken))
+            answer, one = _beside(record, looked, read, budget, taken)
+            told.append(one)
+        answers.append(answer)
     now = link.broker.now()
-    for looked, read in zip(looks, reads, strict=True):
-        is_owed = looked.look not in HARD or (read is not None and read.is_shared)
-        if is_owed and looked.partition is not None:  # the broker has not seen that this client reads it
-            link.authorization.used(looked.asked.topic, looked.partition, now)
+    planned = context.plan_response(answers, now)
+    pause_ms = _throttle_time_ms(record, told, taken, has_quiet, now)
+    buffers: Sequence[Frame] = _build(record, planned, pause_ms)
     for read in taken:
         link.reads.drop(read)
-    named = {(answer.topic, answer.partition) for answer in planned.answers}
-    told = [
-        Told(looked, answer.records_bytes, *verdict, delay_s)
-        for looked, answer, verdict, delay_s in zip(looks, answers, verdicts, delays_s, strict=True)
-        if (answer.topic, answer.partition) in named
-    ]
-    held_bytes = sum(one.size_bytes for one in told if one.looked.look in HARD)
-    for hit in budget.hits:
-        hit.on_reclaim = lambda _hit: _copy_out(record, budget.hits)
+    if len(planned.answers) != len(answers):
+        named = {(answer.topic, answer.partition) for answer in planned.answers}
+        told = [one for one in told if (one.looked.asked.topic, one.looked.asked.partition) in named]
+    held_bytes = sum([one.size_bytes for one in told if one.looked.look in HARD]) if taken else 0
+    hits = budget.hits
+    if hits and not held_bytes and _fits_at_once(record, budget):
+        buffers = (b"".join(buffers),)
+        held_bytes = len(buffers[0])
+        for hit in hits:
+            hit.release()
+        hits = []
+    for hit in hits:
+        hit.on_reclaim = lambda _hit: _copy_out(record, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
-    record.served(told, buffers, budget.hits, held_bytes)
+    record.served(told, buffers, hits, held_bytes)
+    _note_used(record, looks, reads, now)
+
+
+def _beside(
+    record: FetchRecord, looked: Looked, read: Read | None, budget: _Budget, taken: list[Read]
+) -> tuple[FetchAnswer, Told]:
+    """What a read beside has brought for one partition, and as what it counts."""
+    if read is not None and _is_due(read, budget):
+        answer = _from_read(read, looked, budget)
+        if read.is_shared:
+            record.link.broker.counters.shared_read_bytes += answer.records_bytes
+        taken.append(read)
+        told = Told(looked, answer.records_bytes, looked.look.value, looked.reason, read.delay_s)
+    elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
+        answer = _retell(read.said, looked)
+        told = Told(looked, 0, looked.look.value, looked.reason)
+    else:
+        answered = None if read is None else read.answered
+        answer = _empty(record, looked) if answered is None else _retell(answered, looked)
+        told = Told(looked, 0, *PENDING)
+    return answer, told
+
+
+def _fits_at_once(record: FetchRecord, budget: _Budget) -> bool:
+    """Whether the answer is small, and the kernel's from here on: then one copy costs less than views with pins, and
+    a client that does not read holds one such copy, in its transport.
+    """
+    link = record.link
+    is_small = record.request.max_bytes - budget.room <= COPIED_BYTES
+    return is_small and link.replies.oldest is record.reply and not link.wire.unsent_bytes
+
+
+def _note_used(
+    record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None], now: float
+) -> None:
+    """The broker has not seen that this client reads what was not read for it alone."""
+    authorization = record.link.authorization
+    for looked, read in zip(looks, reads, strict=True):
+        is_owed = looked.look not in HARD or (read is not None and read.is_shared)
+        if is_owed and looked.partition is not None:
+            authorization.used(looked.asked.topic, looked.partition, now)
 
 
 def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 0.0) -> None:
@@ -147,14 +176,15 @@ def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_
     )
 
 
-def _throttle_time_ms(record: FetchRecord, waits_alone: bool, taken: Sequence[Read]) -> int:
+def _throttle_time_ms(
+    record: FetchRecord, told: Sequence[Told], taken: Sequence[Read], has_quiet: bool, now: float
+) -> int:
     """What the broker has set; or, where all there is to say is that everything waits and the request did not
     wait for it, a pause, so that the client does not ask in a circle (KIP-219).
     """
-    if not waits_alone:
-        return max((read.throttle_time_ms for read in taken), default=0)
-    waited_ms = (record.link.broker.now() - record.received_at) * 1000
-    return max(0, round(PAUSE_MS - waited_ms))
+    if not told or has_quiet or told[0].reason != PENDING[1] or any(one.reason != PENDING[1] for one in told):
+        return max([read.throttle_time_ms for read in taken]) if taken else 0
+    return max(0, round(PAUSE_MS - (now - record.received_at) * 1000))
 
 
 def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
@@ -173,7 +203,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
     partition, asked = looked.partition, looked.asked
     assert partition is not None
     hit = None
-    if looked.look is Look.READY and (budget.room > 0 or not budget.began):
+    if looked.look is READY and (budget.room > 0 or not budget.began):
         most = max(min(asked.max_bytes, budget.room), 0)
         cache = record.link.broker.cache
         hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
@@ -181,16 +211,25 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         return _empty(record, looked)
     budget.hits.append(hit)
     budget.take(hit.size_bytes)
-    answer = _empty(record, looked)._replace(records=hit.views, records_bytes=hit.size_bytes)
-    committed = None
+    truth, stable = partition.truth, partition.last_stable_offset()
+    committed = aborted = None
     if record.request.isolation_level == READ_COMMITTED:
         end_offset = min(hit.next_offset, looked.limit_offset)  # the plan's: up to there it is known
         aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
         assert aborted is not None
-        answer = answer._replace(aborted=aborted)
-        committed = Committed(aborted, answer.last_stable_offset)
+        committed = Committed(aborted, stable)
     record.link.broker.verifier.offer(partition, asked.fetch_offset, hit, committed)
-    return answer
+    return FetchAnswer(
+        asked.topic,
+        asked.partition,
+        ErrorCode.NONE,
+        truth.high_watermark,
+        stable,
+        truth.log_start_offset,
+        aborted,
+        hit.views,
+        hit.size_bytes,
+    )
 
 
 def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:

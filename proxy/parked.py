@@ -20,7 +20,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.answer import build_answer
-from proxy.fetch_plan import HARD, READ_COMMITTED, Look, Looked, plan_given_up
+from proxy.fetch_plan import ASK, GAP, HARD, READ_COMMITTED, READY, TAIL, Look, Looked, plan_given_up
 from proxy.forward import forward_fetch
 from proxy.looks import find_unproven, look_at
 from proxy.read import Stage
@@ -45,27 +45,17 @@ before its disk is read for it regardless.
 TIMER_SLACK_S = 0.005
 
 
-class Seen(NamedTuple):
-    """One partition at one look, and its read beside if it has one."""
+class View(NamedTuple):
+    """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
+    `is_here`: there are records to answer with, from memory or from the broker; `must_arrive`: of some nothing can be
+    said before the broker has; `has_gap`: some are on their way into memory, and none are there.
+    """
 
-    looked: Looked
-    read: Read | None
-
-    @property
-    def has_arrived(self) -> bool:
-        """Whether its records are here, from the broker."""
-        return self.read is not None and self.read.stage is Stage.ARRIVED
-
-    @property
-    def is_here(self) -> bool:
-        """Whether there are records to answer with, from memory or from the broker."""
-        return self.looked.look is Look.READY or self.has_arrived
-
-    @property
-    def must_arrive(self) -> bool:
-        """Whether nothing can be said of it before the broker has."""
-        has_said = self.read is not None and self.read.said is not None
-        return self.looked.look in HARD and not (self.looked.nameable or self.has_arrived or has_said)
+    looks: list[Looked]
+    reads: Sequence[Read | None]
+    is_here: bool
+    must_arrive: bool
+    has_gap: bool
 
 
 class ParkedFetch:
@@ -148,24 +138,24 @@ class ParkedFetch:
     def _look(self) -> None:
         now = self._now()
         looks = self._look_at(now)
-        seen = self._see(looks)
+        view = self._see(looks)
         if self.done:
             return
-        if seen is None:
+        if view is None:
             self._forward(looks)
             return
-        asking = [one for one in looks if one.look is Look.ASK and not self._waits_at_tail(one, now)]
-        settled = not asking and not any(one.must_arrive for one in seen)
+        asking = [one for one in looks if one.look is ASK and not self._waits_at_tail(one, now)]
+        settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
-        is_outdated = is_late and self._is_outdated(seen)
-        if is_late and (asking or self._is_behind_own(seen) or (is_outdated and self._impatient)):
+        is_outdated = is_late and self._is_outdated(view)
+        if is_late and (asking or self._is_behind_own(view) or (is_outdated and self._impatient)):
             self._forward(looks)
         elif (
-            settled and not is_outdated and (is_late or self._is_enough(seen)) and self._may_leave(seen, now)
+            settled and not is_outdated and (is_late or self._is_enough(view)) and self._may_leave(view, now)
         ):
-            self._answer(seen)
-        elif self._hold(seen, asking):
-            self._hurry(PROOF_WAIT_S if is_outdated else self._patience_s(seen, asking))
+            self._answer(view)
+        elif self._hold(view, asking, now):
+            self._hurry(PROOF_WAIT_S if is_outdated else self._patience_s(view, asking))
         else:
             self._forward(looks)
 
@@ -179,16 +169,34 @@ class ParkedFetch:
         looks = look_at(self.record, now) if self._standing is None else self._standing.look(now)
         return [plan_given_up(looked) for looked in looks] if self._impatient else looks
 
-    def _see(self, looks: Sequence[Looked]) -> list[Seen] | None:
+    def _see(self, looks: list[Looked]) -> View | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
+        is_ready = is_gap = is_hard = False
+        for looked in looks:
+            look = looked.look
+            if look is READY:
+                is_ready = True
+            elif look is GAP:
+                is_gap = True
+            elif look in HARD:
+                is_hard = True
+        has_gap = is_gap and not is_ready
+        if is_hard:
+            reads = self._find_reads(looks)
+            return None if reads is None else _view(looks, reads, is_ready, has_gap)
+        beside = self.record.link.reads
+        if len(beside):
+            beside.drop_asked([looked.asked for looked in looks])
+        if not looks and not self._has_quiet:
+            return None
+        return View(looks, (None,) * len(looks), is_ready, False, has_gap)
+
+    def _find_reads(self, looks: list[Looked]) -> list[Read | None] | None:
+        """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
         reads = self.record.link.reads
-        missed = [looked for looked in looks if looked.look in HARD]
-        if not missed:
-            if len(reads):
-                reads.drop_asked([looked.asked for looked in looks])
-            return [Seen(looked, None) for looked in looks] if looks or self._has_quiet else None
         if self.record.request.rack_id:
             return None
+        missed = [looked for looked in looks if looked.look in HARD]
         isolation_level = self.record.request.isolation_level
         found = {id(one): reads.find(one, isolation_level) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
@@ -207,7 +215,7 @@ class ParkedFetch:
         for read in found.values():
             if read is not None:
                 read.waiter = self
-        return [Seen(looked, found.get(id(looked))) for looked in looks]
+        return [found.get(id(looked)) for looked in looks]
 
     def _goes_apart(self, missed: Sequence[Looked]) -> bool:
         """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
@@ -234,52 +242,51 @@ class ParkedFetch:
             return False
         return now >= self._deadline or (partition.covered > 0 and not partition.truth.unchecked)
 
-    def _may_leave(self, seen: Sequence[Seen], now: float) -> bool:
+    def _may_leave(self, view: View, now: float) -> bool:
         """Not with nothing, while the broker is reading: it would itself answer with what it reads, max_wait
         or not. What waits for the disk's turn holds nobody.
         """
-        if self._leaving or any(one.is_here for one in seen):
+        if self._leaving or view.is_here:
             return True
-        reading = any(one.read is not None and one.read.holds_up for one in seen)
+        reading = any(read is not None and read.holds_up for read in view.reads)
         return not reading or now >= self._deadline + GRACE_S
 
-    def _is_behind_own(self, seen: Sequence[Seen]) -> bool:
+    def _is_behind_own(self, view: View) -> bool:
         """Whether it would be answered empty before a Produce that came before it on its connection."""
-        return self.record.link.answered_ordinal < self._behind and not any(one.is_here for one in seen)
+        return self.record.link.answered_ordinal < self._behind and not view.is_here
 
-    def _is_outdated(self, seen: Sequence[Seen]) -> bool:
+    def _is_outdated(self, view: View) -> bool:
         """Whether it would be answered empty where something was acknowledged that a broker would show. The watch
         is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
         """
-        return not any(one.is_here for one in seen) and any(
-            one.looked.look in (Look.TAIL, Look.ASK)
-            and one.looked.partition is not None
-            and one.looked.partition.has_unseen(one.looked.asked.fetch_offset)
-            for one in seen
+        return not view.is_here and any(
+            one.look in (TAIL, ASK)
+            and one.partition is not None
+            and one.partition.has_unseen(one.asked.fetch_offset)
+            for one in view.looks
         )
 
-    def _waits_for_gap(self, seen: Sequence[Seen]) -> bool:
-        """Whether bytes on their way are all there is to wait for."""
-        looks = [one.looked.look for one in seen]
-        return Look.GAP in looks and Look.READY not in looks
-
-    def _is_enough(self, seen: Sequence[Seen]) -> bool:
+    def _is_enough(self, view: View) -> bool:
         request = self.record.request
         if request.max_wait_ms <= 0 or request.min_bytes <= 0:
             return True
-        here = [one for one in seen if one.is_here]
-        if request.min_bytes == 1 or any(one.read is not None and one.read.has_error for one in here):
-            return bool(here)
-        return sum(map(self._readable_bytes, here)) >= request.min_bytes
+        if request.min_bytes == 1 or not view.is_here:
+            return view.is_here
+        if any(_has_arrived(read) and read.has_error for read in view.reads if read is not None):
+            return True
+        readable = map(self._readable_bytes, view.looks, view.reads)
+        return sum(readable) >= request.min_bytes
 
-    def _readable_bytes(self, one: Seen) -> int:
-        asked = one.looked.asked
-        if one.read is not None:
-            return min(one.read.held_bytes, asked.max_bytes)
-        assert one.looked.partition is not None
+    def _readable_bytes(self, looked: Looked, read: Read | None) -> int:
+        asked = looked.asked
+        if read is not None and _has_arrived(read):
+            return min(read.held_bytes, asked.max_bytes)
+        if looked.look is not READY:
+            return 0
+        assert looked.partition is not None
         cache = self.record.link.broker.cache
         hit = cache.lookup(
-            one.looked.partition.slot, asked.fetch_offset, one.looked.limit_offset, asked.max_bytes, True
+            looked.partition.slot, asked.fetch_offset, looked.limit_offset, asked.max_bytes, True
         )
         if hit is None:
             return 0
@@ -288,25 +295,33 @@ class ParkedFetch:
 
     # -- waiting -------------------------------------------------------------------------------------------
 
-    def _hold(self, seen: Sequence[Seen], asking: Sequence[Looked]) -> bool:
+    def _hold(self, view: View, asking: Sequence[Looked], now: float) -> bool:
         """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
         link = self.record.link
         broker = link.broker
         if self._timer is None:
             if not broker.park(link, self):
                 return False
-            self.record.parked_at = self._now()
+            self.record.parked_at = now
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(self._deadline - self._now(), 0), self._expire)
+            self._timer = loop.call_later(max(self._deadline - now, 0), self._expire)
             if self._standing is not None:
                 self._standing.fetch = self
-        watched = [one.looked for one in seen if one.read is None and one.looked.partition is not None]
-        self._register([looked.partition for looked in watched if looked.partition is not None])
+        self._register(
+            [
+                looked.partition
+                for looked, read in zip(view.looks, view.reads, strict=True)
+                if read is None and looked.partition is not None
+            ]
+        )
         for looked in asking:
             assert looked.partition is not None
             if not broker.watch.ask(looked.partition, link, looked.asked):
                 return False
-        return all(broker.watch.cover(partition, link) for partition in self.held)
+        for partition in self.held:
+            if not (partition.covered or broker.watch.cover(partition, link)):
+                return False
+        return True
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these: one that was forgotten and is followed again is another."""
@@ -318,16 +333,16 @@ class ParkedFetch:
         for partition in partitions:
             partition.parked[self] = None
 
-    def _patience_s(self, seen: Sequence[Seen], asking: Sequence[Looked]) -> float | None:
+    def _patience_s(self, view: View, asking: Sequence[Looked]) -> float | None:
         """For how long what is on its way is waited for; None: as long as for news. What nothing is known of yet may
         be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
         worth knowing.
         """
-        if not asking and not self._waits_for_gap(seen):
+        if not asking and not view.has_gap:
             return None
         link = self.record.link
         is_new = all(one.partition is not None and not one.partition.truth.known for one in asking)
-        holds_others = any(one.is_here or one.looked.look is Look.GAP for one in seen)
+        holds_others = view.is_here or view.has_gap
         if asking and is_new and link.reads.go_apart and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s
@@ -362,7 +377,8 @@ class ParkedFetch:
                 timer.cancel()
         for partition in self.held:
             partition.parked.pop(self, None)
-        link.reads.leave(self)
+        if len(link.reads):
+            link.reads.leave(self)
         if self._standing is not None and self._standing.fetch is self:
             self._standing.fetch = None
         if self._timer is not None:
@@ -381,7 +397,21 @@ class ParkedFetch:
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         forward_fetch(self.record, self._frame, looks, max_wait_ms)
 
-    def _answer(self, seen: Sequence[Seen]) -> None:
+    def _answer(self, view: View) -> None:
         self._end()
-        looks, reads = [one.looked for one in seen], [one.read for one in seen]
-        build_answer(self.record, looks, reads, has_quiet=self._has_quiet)
+        build_answer(self.record, view.looks, view.reads, has_quiet=self._has_quiet)
+
+
+def _has_arrived(read: Read) -> bool:
+    return read.stage is Stage.ARRIVED
+
+
+def _view(looks: list[Looked], reads: list[Read | None], is_ready: bool, has_gap: bool) -> View:
+    """The same where some are missed."""
+    is_here, must_arrive = is_ready, False
+    for looked, read in zip(looks, reads, strict=True):
+        has_arrived = read is not None and _has_arrived(read)
+        is_here = is_here or has_arrived
+        if looked.look in HARD and not (looked.nameable or has_arrived):
+            must_arrive = must_arrive or read is None or read.said is None
+    return View(looks, reads, is_here, must_arrive, has_gap)

@@ -186,11 +186,14 @@ class Transactions:
         """The LSO under that HW, as far as it is known: exact where everything below the HW has been
         observed, else a lower bound; None where nothing is known.
         """
-        self._deliver(high_watermark)
         known = max(self._shown, self._log_start)
+        if self._decided:
+            self._deliver(high_watermark)
         if self._known_from != NO_OFFSET:
-            unstable = min((one.first for one in self._decided), default=self._end)
-            known = max(known, min(unstable, next(iter(self._open.values()), self._end)))
+            unstable = min([one.first for one in self._decided]) if self._decided else self._end
+            if self._open:
+                unstable = min(unstable, next(iter(self._open.values())))
+            known = max(known, unstable)
         return None if known == NO_OFFSET else min(high_watermark, known)
 
     def listed_end(self, fetch_offset: int) -> int:
