@@ -289,6 +289,8 @@ def _first_to_enter(
     end = batches[-1].last_offset + 1
     if partition.tail >= 0 and covers_from <= partition.tail < end:
         return next(i for i, b in enumerate(batches) if b.last_offset >= partition.tail)
+    if end <= partition.tail and end <= broker.cache.contiguous_end(partition.slot, covers_from):
+        return -1  # nothing of it is new: the usual case, since Produce was faster
     run = Run(
         covers_from,
         end,

@@ -27,6 +27,7 @@ from proxy.pacer import Pacer
 from proxy.partitions import Partitions
 from proxy.session_table import SessionTable
 from proxy.shared_reads import SharedReads
+from proxy.standing import Woken
 from proxy.topics import Topics
 from proxy.verify import Verifier
 from proxy.watch import Watch
@@ -78,6 +79,7 @@ class Broker:
         self.access_log = access_log
         self.counters = Counters()
         self.accounts = Accounts(self)
+        self.woken = Woken()
         self.requests = Bound(config.limits.request_memory_bytes)
         self.responses = Bound(config.limits.response_memory_bytes)
         self.topics = Topics()

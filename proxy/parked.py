@@ -318,10 +318,7 @@ class ParkedFetch:
             assert looked.partition is not None
             if not broker.watch.ask(looked.partition, link, looked.asked):
                 return False
-        for partition in self.held:
-            if not (partition.covered or broker.watch.cover(partition, link)):
-                return False
-        return True
+        return all([partition.covered or broker.watch.cover(partition, link) for partition in self.held])
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these: one that was forgotten and is followed again is another."""

@@ -184,13 +184,17 @@ class Poll:
             self._broker.watch.polled(self, False)
             return
         assert answer is not None
-        accounts = self._broker.accounts
-        accounts.hold()  # first whoever waits, then the next poll, then what is only counted
+        broker = self._broker
+        broker.accounts.hold()  # first whoever waits, then the next poll, then what is only counted
+        broker.woken.gather()
         try:
-            self._learn(response, answer, sent_at)
-            self._broker.watch.polled(self, True)
+            try:
+                self._learn(response, answer, sent_at)
+            finally:
+                broker.woken.look(broker)
+            broker.watch.polled(self, True)
         finally:
-            accounts.settle()
+            broker.accounts.settle()
 
     def _scan(self, answer: Frame | None) -> FetchResponse | None:
         if answer is None:

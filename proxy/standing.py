@@ -21,6 +21,7 @@ from proxy.sessions import Kind
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
+    from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
@@ -30,6 +31,34 @@ if TYPE_CHECKING:
 
 RELOOK_S = 10.0
 """How long the absence of news is relied on."""
+
+
+class Woken:
+    """Sessions with news whose Fetch is to look again: in the loop's next turn, or, while an answer is learned from,
+    as soon as all of it has been. Then nobody waits for what else the loop has to do.
+    """
+
+    __slots__ = ("_gathered",)
+
+    def __init__(self) -> None:
+        self._gathered: list[Standing] | None = None
+
+    def gather(self) -> None:
+        """An answer is being learned from. `look` must follow in the same callback of the loop."""
+        self._gathered = []
+
+    def take(self, standing: Standing) -> None:
+        """`standing` has news, and a Fetch that waits."""
+        if self._gathered is None:
+            asyncio.get_running_loop().call_soon(standing.look_again)
+        else:
+            self._gathered.append(standing)
+
+    def look(self, broker: Broker) -> None:
+        """All has been learned."""
+        gathered, self._gathered = self._gathered or (), None
+        for standing in gathered:
+            broker.attempt(standing.look_again, "waking a fetch")
 
 
 class Looker(NamedTuple):
@@ -145,9 +174,10 @@ class Standing:
         """One look for all that an answer has woken."""
         if not self._is_waking:
             self._is_waking = True
-            asyncio.get_running_loop().call_soon(self._look_again)
+            self.looker.link.broker.woken.take(self)
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
+        """All that had news has said so: the Fetch that waits looks at it."""
         self._is_waking = False
         if self.fetch is not None:
             self.fetch.look_again()

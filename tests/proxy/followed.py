@@ -10,6 +10,7 @@ from blockcache.cache import BlockCache
 from proxy.counters import Counters
 from proxy.fetch_record import Accounts
 from proxy.partitions import Partitions
+from proxy.standing import Woken
 from proxy.topics import Topics
 from tests.blockcache.batches import build_run, insert
 
@@ -50,6 +51,7 @@ class QuietBroker:
         self.watch = QuietWatch()
         self.access_log = None
         self.accounts = Accounts(self)
+        self.woken = Woken()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
         self.invalidated = []

@@ -13,7 +13,7 @@ from proxy.fetch_plan import Look, Looked
 from proxy.partitions import Partition
 from proxy.session_table import Kept, SessionTable
 from proxy.sessions import Kind
-from proxy.standing import RELOOK_S, Looker, Standing, find_standing
+from proxy.standing import RELOOK_S, Looker, Standing, Woken, find_standing
 from proxy.topics import Topic
 
 COUNT = 5
@@ -32,6 +32,8 @@ class Scene:
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
             standings=defaultdict(dict),
+            woken=Woken(),
+            attempt=lambda action, _doing: action(),
             watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
             own_links=SimpleNamespace(usable=True),
         )
@@ -180,6 +182,19 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
 
     assert asyncio.run(play()) == 1
     assert scene.covered == []
+
+
+def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
+    looked = []
+    scene.look()
+    scene.standing.fetch = SimpleNamespace(look_again=lambda: looked.append(scene.look()[1]))
+    broker = scene.link.broker
+    broker.woken.gather()
+    scene.wake(0)
+    scene.wake(3)
+    assert looked == []
+    broker.woken.look(broker)
+    assert looked == [2], "without a turn of the loop"
 
 
 def test_between_two_polls_news_has_the_watch_keep_it(scene):
