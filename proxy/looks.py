@@ -1,23 +1,60 @@
 """One look at what a Fetch asks for: whether its client may be told, whether it is followed, what memory can say.
 
-Owns the join of the client's rights, the topics and partitions that are known, and the plan of a partition. It
-must not know what becomes of a look. Invariant: a partition is named only where the client's right to it is
-proven.
+Owns the join of the client's rights, the topics and partitions that are known, and the plan of a partition; and
+what the looks of one Fetch come to together (`View`). It must not know what becomes of a look. Invariant: a
+partition is named only where the client's right to it is proven.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from proxy.fetch_plan import Look, Looked, plan_partition
+from proxy.fetch_plan import GAP, HARD, READY, Look, Looked, plan_partition
+from proxy.read import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from protocol.fetch import FetchPartition
     from proxy.client_link import ClientLink
     from proxy.fetch_record import FetchRecord
     from proxy.partitions import Partition
+    from proxy.read import Read
+
+
+class View(NamedTuple):
+    """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
+    `is_here`: there are records to answer with, from memory or from the broker; `must_arrive`: of some nothing can be
+    said before the broker has; `has_gap`: some are on their way into memory, and none are there.
+    """
+
+    looks: list[Looked]
+    reads: Sequence[Read | None]
+    is_here: bool
+    must_arrive: bool
+    has_gap: bool
+
+
+def build_view(looks: list[Looked], reads: Sequence[Read | None]) -> View:
+    """The view of these, each with its read."""
+    is_ready = is_gap = have_arrived = must_arrive = False
+    for looked, read in zip(looks, reads, strict=True):
+        look = looked.look
+        if look is READY:
+            is_ready = True
+        elif look is GAP:
+            is_gap = True
+        elif look in HARD:
+            is_read = read is not None and has_arrived(read)
+            have_arrived = have_arrived or is_read
+            has_said = read is not None and read.said is not None
+            must_arrive = must_arrive or not (looked.nameable or is_read or has_said)
+    return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready)
+
+
+def has_arrived(read: Read) -> bool:
+    """Whether its records are here, from the broker."""
+    return read.stage is Stage.ARRIVED
 
 
 def look_at(record: FetchRecord, now: float) -> list[Looked]:

@@ -17,12 +17,12 @@ Owns the waiting of one Fetch. It must not know how news arrives: it is woken, a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from proxy.answer import build_answer
-from proxy.fetch_plan import ASK, GAP, HARD, READ_COMMITTED, READY, TAIL, Look, Looked, plan_given_up
+from proxy.fetch_plan import ASK, HARD, READ_COMMITTED, READY, TAIL, Look, Looked, plan_given_up
 from proxy.forward import forward_fetch
-from proxy.looks import find_unproven, look_at
+from proxy.looks import View, build_view, find_unproven, has_arrived, look_at
 from proxy.read import Stage
 from proxy.shared_reads import build_question
 from proxy.standing import find_standing
@@ -43,19 +43,6 @@ PROOF_WAIT_S = 0.1
 before its disk is read for it regardless.
 """
 TIMER_SLACK_S = 0.005
-
-
-class View(NamedTuple):
-    """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
-    `is_here`: there are records to answer with, from memory or from the broker; `must_arrive`: of some nothing can be
-    said before the broker has; `has_gap`: some are on their way into memory, and none are there.
-    """
-
-    looks: list[Looked]
-    reads: Sequence[Read | None]
-    is_here: bool
-    must_arrive: bool
-    has_gap: bool
 
 
 class ParkedFetch:
@@ -171,25 +158,14 @@ class ParkedFetch:
 
     def _see(self, looks: list[Looked]) -> View | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
-        is_ready = is_gap = is_hard = False
         for looked in looks:
-            look = looked.look
-            if look is READY:
-                is_ready = True
-            elif look is GAP:
-                is_gap = True
-            elif look in HARD:
-                is_hard = True
-        has_gap = is_gap and not is_ready
-        if is_hard:
-            reads = self._find_reads(looks)
-            return None if reads is None else _view(looks, reads, is_ready, has_gap)
+            if looked.look in HARD:
+                reads = self._find_reads(looks)
+                return None if reads is None else build_view(looks, reads)
         beside = self.record.link.reads
         if len(beside):
             beside.drop_asked([looked.asked for looked in looks])
-        if not looks and not self._has_quiet:
-            return None
-        return View(looks, (None,) * len(looks), is_ready, False, has_gap)
+        return build_view(looks, (None,) * len(looks)) if looks or self._has_quiet else None
 
     def _find_reads(self, looks: list[Looked]) -> list[Read | None] | None:
         """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
@@ -272,14 +248,14 @@ class ParkedFetch:
             return True
         if request.min_bytes == 1 or not view.is_here:
             return view.is_here
-        if any(_has_arrived(read) and read.has_error for read in view.reads if read is not None):
+        if any(has_arrived(read) and read.has_error for read in view.reads if read is not None):
             return True
         readable = map(self._readable_bytes, view.looks, view.reads)
         return sum(readable) >= request.min_bytes
 
     def _readable_bytes(self, looked: Looked, read: Read | None) -> int:
         asked = looked.asked
-        if read is not None and _has_arrived(read):
+        if read is not None and has_arrived(read):
             return min(read.held_bytes, asked.max_bytes)
         if looked.look is not READY:
             return 0
@@ -318,7 +294,7 @@ class ParkedFetch:
             assert looked.partition is not None
             if not broker.watch.ask(looked.partition, link, looked.asked):
                 return False
-        return all([partition.covered or broker.watch.cover(partition, link) for partition in self.held])
+        return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these: one that was forgotten and is followed again is another."""
@@ -397,18 +373,3 @@ class ParkedFetch:
     def _answer(self, view: View) -> None:
         self._end()
         build_answer(self.record, view.looks, view.reads, has_quiet=self._has_quiet)
-
-
-def _has_arrived(read: Read) -> bool:
-    return read.stage is Stage.ARRIVED
-
-
-def _view(looks: list[Looked], reads: list[Read | None], is_ready: bool, has_gap: bool) -> View:
-    """The same where some are missed."""
-    is_here, must_arrive = is_ready, False
-    for looked, read in zip(looks, reads, strict=True):
-        has_arrived = read is not None and _has_arrived(read)
-        is_here = is_here or has_arrived
-        if looked.look in HARD and not (looked.nameable or has_arrived):
-            must_arrive = must_arrive or read is None or read.said is None
-    return View(looks, reads, is_here, must_arrive, has_gap)
