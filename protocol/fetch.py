@@ -63,7 +63,8 @@ class FetchPartition(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
-    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given.
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `offset_at` is the index
+    of the last partition's fetch offset, -1 where none is named.
     """
 
     replica_id: int
@@ -77,6 +78,7 @@ class FetchRequest(NamedTuple):
     rack_id: str
     partitions: list[FetchPartition]
     forgotten: list[tuple[Topic, int]]
+    offset_at: int = NONE
 
 
 class FetchedPartition(NamedTuple):
@@ -110,18 +112,20 @@ class FetchResponse(NamedTuple):
 class PartitionLayout(NamedTuple):
     """A request's partition in one range of versions: its fields on the wire, and how to order them.
 
-    `scan` picks FetchPartition's fields after the topic from the wire's followed by -1; `build` the reverse.
+    `scan` picks FetchPartition's fields after the topic from the wire's followed by -1; `build` the reverse; the
+    fetch offset stands `offset_after` bytes after the first.
     """
 
     wire: Struct
     scan: Callable[[tuple[int, ...]], tuple[int, ...]]
     build: Callable[[FetchPartition], tuple[int, ...]]
+    offset_after: int
 
 
-_V4 = PartitionLayout(Struct(">iqi"), itemgetter(0, 3, 1, 3, 3, 2), itemgetter(1, 3, 6))
-_V5 = PartitionLayout(Struct(">iqqi"), itemgetter(0, 4, 1, 4, 2, 3), itemgetter(1, 3, 5, 6))
-_V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(0, 1, 2, 5, 3, 4), itemgetter(1, 2, 3, 5, 6))
-_V12 = PartitionLayout(Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6))
+_V4 = PartitionLayout(Struct(">iqi"), itemgetter(0, 3, 1, 3, 3, 2), itemgetter(1, 3, 6), 4)
+_V5 = PartitionLayout(Struct(">iqqi"), itemgetter(0, 4, 1, 4, 2, 3), itemgetter(1, 3, 5, 6), 4)
+_V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(0, 1, 2, 5, 3, 4), itemgetter(1, 2, 3, 5, 6), 8)
+_V12 = PartitionLayout(Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6), 8)
 
 
 def partition_layout(version: int) -> PartitionLayout:
@@ -159,7 +163,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
         session_at = at
         session_id, session_epoch = INT32_PAIR.unpack_from(frame, at)
         at += INT32_PAIR.size
-    partitions, at = _scan_asked(encoding, version, frame, at)
+    partitions, offset_at, at = _scan_asked(encoding, version, frame, at)
     forgotten: list[tuple[Topic, int]] = []
     if version >= SESSIONS_FROM:
         forgotten, at = _scan_forgotten(encoding, version, frame, at)
@@ -182,6 +186,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
         rack_id,
         partitions,
         forgotten,
+        offset_at,
     )
 
 
@@ -199,10 +204,14 @@ def _check_tag(start: int, end: int, least: int) -> None:
         raise BadFrame(f"a tagged field of {end - start} bytes where {least} are needed")
 
 
-def _scan_asked(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[list[FetchPartition], int]:
-    wire, scan, _ = partition_layout(version)
+def _scan_asked(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[list[FetchPartition], int, int]:
+    """All partitions, where the last one's fetch offset stands, and what follows."""
+    wire, scan, _, offset_after = partition_layout(version)
     skip_tags, size = encoding.skip_tags, wire.size
     found = []
+    offset_at = NONE
     topics, at = read_array(encoding, frame, at)
     for _ in topics:
         topic, at = _read_topic(encoding, version, frame, at)
@@ -210,9 +219,10 @@ def _scan_asked(encoding: Encoding, version: int, frame: Frame, at: int) -> tupl
         for _ in partitions:
             fields = scan((*wire.unpack_from(frame, at), NONE))
             found.append(FetchPartition(topic, *fields))
+            offset_at = at + offset_after
             at = skip_tags(frame, at + size)
         at = skip_tags(frame, at)
-    return found, at
+    return found, offset_at, at
 
 
 def _scan_forgotten(

@@ -104,7 +104,7 @@ def build_request(
 def _put_asked(
     frame: bytearray, encoding: Encoding, version: int, partitions: Sequence[FetchPartition]
 ) -> None:
-    wire, _, build = partition_layout(version)
+    wire, _, build, _ = partition_layout(version)
     topics = _by_topic(partitions)
     frame += encoding.build_count(len(topics))
     for topic, asked in topics:

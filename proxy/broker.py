@@ -75,6 +75,7 @@ class Broker:
         self.config = config
         self.version = version
         self.now = now
+        self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
         self.counters = Counters()
@@ -103,7 +104,7 @@ class Broker:
 
     def stores_on(self, listener: Listener) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""
-        return self.config.cache.mode != "off" and not listener.config.shares_identity
+        return self._stores and not listener.config.shares_identity
 
     def attempt(self, action: Callable[[], object], doing: str) -> None:
         """Run what must not keep an answer from its client: an error in it is logged and counted."""

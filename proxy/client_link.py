@@ -19,6 +19,7 @@ from isolation.refusals import RefusedSequences
 from protocol import header, ordinary
 from protocol.api import PRODUCE
 from protocol.errors import BadFrame
+from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.ordinary import pass_ordinary
@@ -58,6 +59,7 @@ class ClientLink:
         "authorization",
         "broker",
         "client_id",
+        "fetches",
         "lane",
         "last_ordinal",
         "listener",
@@ -98,6 +100,7 @@ class ClientLink:
         self.upstream.on_drained = self._on_upstream_drained
         self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
+        self.fetches = FetchScanner()
         self.reads = Reads(self)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0

@@ -84,7 +84,7 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest |
     """The request, or None where it cannot be read: then the broker judges it, and it is counted as one pass."""
     if api.APIS[api.FETCH].decodes(head.api_version):
         try:
-            return fetch.scan_request(frame, head.api_version, head.body_start)
+            return link.fetches.scan(frame, head.api_version, head.body_start)
         except BadFrame:
             pass
     return None

@@ -79,17 +79,18 @@ class ParkedFetch:
 
     def start(self) -> None:
         """Look for the first time; where a right is missing to what could be told, after the broker was asked."""
+        now = self.record.received_at
         asked = self.record.partitions if self._standing is None else self._standing.lively()
-        unproven = find_unproven(self.record, asked, self._now())
+        unproven = find_unproven(self.record, asked, now)
         if unproven:
             link, version = self.record.link, self.record.head.api_version
             link.authorization.prove(unproven, version, self._proven)
         else:
-            self._look()
+            self._look(now)
 
     def _proven(self, answered: bool) -> None:
         if answered:
-            self._look()
+            self._look(self._now())
         else:
             self.drop()
 
@@ -100,7 +101,7 @@ class ParkedFetch:
     def look_again(self) -> None:
         """A read beside has come to an end, or something changed."""
         if not self.done:
-            self._look()
+            self._look(self._now())
 
     def leave(self) -> None:
         """Answer with what there is, now: the process is stopping, or the client has finished sending, or
@@ -108,8 +109,9 @@ class ParkedFetch:
         """
         if not self.done:
             self._leaving = True
-            self._deadline = min(self._deadline, self._now())
-            self._look()
+            now = self._now()
+            self._deadline = min(self._deadline, now)
+            self._look(now)
 
     def drop(self) -> None:
         """The client is gone."""
@@ -122,8 +124,7 @@ class ParkedFetch:
     def _now(self) -> float:
         return self.record.link.broker.now()
 
-    def _look(self) -> None:
-        now = self._now()
+    def _look(self, now: float) -> None:
         looks = self._look_at(now)
         view = self._see(looks)
         if self.done:

@@ -217,8 +217,10 @@ def _open_whole(
     """All that the request names; of a partition named twice the last, in the place of the first, as in
     FetchRequest.fetchData.
     """
-    asked = {(one.topic, one.partition): one for one in request.partitions}
-    partitions = request.partitions if len(asked) == len(request.partitions) else list(asked.values())
+    partitions = request.partitions
+    if len(partitions) > 1:
+        asked = {(one.topic, one.partition): one for one in partitions}
+        partitions = partitions if len(asked) == len(partitions) else list(asked.values())
     return FetchContext(kind, table, owner, version >= TOPIC_IDS_FROM, partitions)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metrics import log_files
 from metrics.access_log import (
+    BATCH_LINES,
     MAX_TEXT_CHARS,
     AccessLog,
     BlockLine,
@@ -226,3 +227,26 @@ def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
     assert log.statistics().dropped_lines == 2
     assert log.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("waiting", [BATCH_LINES, BATCH_LINES + 1])
+def test_no_more_lines_than_a_batch_are_formatted_in_one_go(tmp_path: Path, monkeypatch, waiting) -> None:
+    counts: list[int] = []
+    write, held, all_in = log_files.LogFiles.write, threading.Event(), threading.Event()
+
+    def counting_write(self: log_files.LogFiles, data: bytes) -> None:
+        counts.append(data.count(b'"type":"fetch"'))
+        held.set()
+        assert all_in.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", counting_write)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
+    log.fetch(fetch_line())
+    assert held.wait(30)
+    for _ in range(waiting):
+        log.fetch(fetch_line())
+    all_in.set()
+    assert log.close(timeout_s=30)
+    assert [count for count in counts if count] == [1, *([64] if waiting == 64 else [64, 1])]
+    assert log.statistics().written_lines == 1 + waiting
