@@ -8,8 +8,9 @@ has left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from blockcache.arena import Hit
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch_plan import HARD, READ_COMMITTED, READY, Looked, Told
@@ -19,7 +20,6 @@ from proxy.verify import Committed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from blockcache.arena import Hit
     from protocol.fetch import FetchedPartition
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
@@ -36,18 +36,30 @@ COPIED_BYTES = 16 << 10
 
 
 class _Budget:
-    """What is left of the request's bytes, and the pins of what has been taken."""
+    """What is left of the request's bytes, and the pins of what has been taken. `room_to_copy`: what of it may be
+    copied instead.
+    """
 
-    __slots__ = ("began", "hits", "room")
+    __slots__ = ("began", "copied_bytes", "hits", "room", "room_to_copy")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, room_to_copy: int) -> None:
         self.room = max_bytes
         self.began = False
         self.hits: list[Hit] = []
+        self.room_to_copy = room_to_copy
+        self.copied_bytes = 0
 
     def take(self, size_bytes: int) -> None:
         self.room -= size_bytes
         self.began = True
+
+
+class Found(NamedTuple):
+    """Records of memory as an answer says them; of a read_committed one also what a sample is compared with."""
+
+    answer: FetchAnswer
+    hit: Hit
+    committed: Committed | None
 
 
 def build_answer(
@@ -58,7 +70,7 @@ def build_answer(
     """
     context, link = record.context, record.link
     assert context is not None
-    budget = _Budget(record.request.max_bytes)
+    budget = _Budget(record.request.max_bytes, COPIED_BYTES if _leaves_at_once(record) else 0)
     answers: list[FetchAnswer] = []
     told: list[Told] = []
     taken: list[Read] = []
@@ -79,14 +91,12 @@ def build_answer(
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
         told = [one for one in told if (one.looked.asked.topic, one.looked.asked.partition) in named]
-    held_bytes = sum([one.size_bytes for one in told if one.looked.look in HARD]) if taken else 0
+    held_bytes = budget.copied_bytes
+    if taken:
+        held_bytes += sum([one.size_bytes for one in told if one.looked.look in HARD])
     hits = budget.hits
-    if hits and not held_bytes and _fits_at_once(record, budget):
+    if budget.copied_bytes and not (hits or taken):
         buffers = (b"".join(buffers),)
-        held_bytes = len(buffers[0])
-        for hit in hits:
-            hit.release()
-        hits = []
     for hit in hits:
         hit.on_reclaim = lambda _hit: _copy_out(record, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
@@ -114,13 +124,12 @@ def _beside(
     return answer, told
 
 
-def _fits_at_once(record: FetchRecord, budget: _Budget) -> bool:
-    """Whether the answer is small, and the kernel's from here on: then one copy costs less than views with pins, and
-    a client that does not read holds one such copy, in its transport.
+def _leaves_at_once(record: FetchRecord) -> bool:
+    """Whether the answer is the kernel's from here on, but for what it does not take. Then a copy of a few records
+    costs less than views with pins, and a client that does not read holds no more than one.
     """
     link = record.link
-    is_small = record.request.max_bytes - budget.room <= COPIED_BYTES
-    return is_small and link.replies.oldest is record.reply and not link.wire.unsent_bytes
+    return link.replies.oldest is record.reply and not link.wire.unsent_bytes
 
 
 def _note_used(
@@ -200,17 +209,44 @@ def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
 
 
 def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchAnswer:
-    partition, asked = looked.partition, looked.asked
-    assert partition is not None
-    hit = None
-    if looked.look is READY and (budget.room > 0 or not budget.began):
-        most = max(min(asked.max_bytes, budget.room), 0)
-        cache = record.link.broker.cache
-        hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
-    if hit is None or not hit.size_bytes:
+    """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
+    asked = looked.asked
+    if looked.look is not READY or (budget.room <= 0 and budget.began):
         return _empty(record, looked)
-    budget.hits.append(hit)
-    budget.take(hit.size_bytes)
+    broker, isolation_level = record.link.broker, record.request.isolation_level
+    most = max(min(asked.max_bytes, budget.room), 0)
+    alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
+    key = asked, looked.limit_offset, most, isolation_level
+    found = None if alike is None else alike.get(key)
+    if found is None:
+        found = _find(record, looked, most, budget)
+        if found is None:
+            return _empty(record, looked)
+        if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
+            alike[key] = found
+    answer, hit, committed = found
+    budget.take(answer.records_bytes)
+    if hit.pins or answer.records_bytes > budget.room_to_copy:
+        budget.hits.append(hit)
+    else:
+        budget.room_to_copy -= answer.records_bytes
+        budget.copied_bytes += answer.records_bytes
+    assert looked.partition is not None
+    broker.verifier.offer(looked.partition, asked.fetch_offset, hit, committed)
+    return answer
+
+
+def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Found | None:
+    """Records of at most `most` bytes, the first batch regardless; few of them as a copy. None: there are none."""
+    partition, asked, cache = looked.partition, looked.asked, record.link.broker.cache
+    assert partition is not None
+    hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
+    if hit is None or not hit.size_bytes:
+        return None
+    if hit.size_bytes <= budget.room_to_copy:
+        copied = Hit(None, b"", (memoryview(b"".join(hit.views)),), hit.next_offset)
+        hit.release()
+        hit = copied
     truth, stable = partition.truth, partition.last_stable_offset()
     committed = aborted = None
     if record.request.isolation_level == READ_COMMITTED:
@@ -218,8 +254,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
         assert aborted is not None
         committed = Committed(aborted, stable)
-    record.link.broker.verifier.offer(partition, asked.fetch_offset, hit, committed)
-    return FetchAnswer(
+    answer = FetchAnswer(
         asked.topic,
         asked.partition,
         ErrorCode.NONE,
@@ -230,6 +265,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         hit.views,
         hit.size_bytes,
     )
+    return Found(answer, hit, committed)
 
 
 def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:

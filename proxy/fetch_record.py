@@ -14,12 +14,13 @@ from proxy.fetch_plan import HARD, Look, Looked, Told
 from proxy.observing import plan_observed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from blockcache.arena import Hit
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
+    from proxy.answer import Found
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.sessions import FetchContext
@@ -145,14 +146,16 @@ class Departed(NamedTuple):
 
 
 class Accounts:
-    """Counts answers that have left: at once, or, while they are held, once all have left that leave together."""
+    """Counts answers that have left: at once, or, while they are held, once all have left that leave together. What
+    those may have in common is in `alike` meanwhile, by what was asked: nothing that is known changes in between.
+    """
 
-    __slots__ = ("_broker", "_held", "_waiting")
+    __slots__ = ("_broker", "_waiting", "alike")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._held = False
         self._waiting: list[Departed] = []
+        self.alike: dict[Hashable, Found] | None = None
 
     def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
         """The answer to `record` has left, or never will."""
@@ -162,16 +165,16 @@ class Accounts:
             record.count_times(is_ours, now)
             return
         self._waiting.append(Departed(record, told, is_ours, now))
-        if not self._held:
+        if self.alike is None:
             self.settle()
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
-        self._held = True
+        self.alike = {}
 
     def settle(self) -> None:
         """All have left: count them."""
-        self._held = False
+        self.alike = None
         if not self._waiting:
             return
         departed, self._waiting = self._waiting, []

@@ -72,5 +72,34 @@ def test_a_small_answer_that_nothing_is_before_leaves_in_one_piece_without_pins(
     assert (len(record.buffers) == 1, record.hits == []) == (is_copied, is_copied)
     assert broker.cache.statistics().pinned_bytes == 0 or not is_copied
     assert [one.size_bytes for one in record.told] == [size_bytes]
-    assert record.held_bytes == (len(frame) if is_copied else 0), "a copy is charged"
+    assert record.held_bytes == (size_bytes if is_copied else 0), "a copy is charged"
     assert len(record.used) == 1
+
+
+def leave(broker, partition, *, limit_offset=1, isolation_level=0, max_bytes=1 << 20, **how):
+    record = Record(broker, **how)
+    record.request = record.request._replace(isolation_level=isolation_level)
+    asking = record.request.partitions[0]._replace(max_bytes=max_bytes)
+    build_answer(record, [Looked(asking, partition, Look.READY, "", limit_offset)], [None])
+    return b"".join(record.buffers)
+
+
+def test_those_who_ask_alike_while_many_leave_are_told_alike_with_one_look_at_memory(monkeypatch):
+    _, _, broker = answer(1000)
+    partition = broker.follow()
+    lookups = []
+    lookup = broker.cache.lookup
+    monkeypatch.setattr(broker.cache, "lookup", lambda *args: lookups.append(args) or lookup(*args))
+    alone = [leave(broker, partition) for _ in range(2)]
+    assert len(lookups) == 2
+    broker.accounts.hold()
+    assert [leave(broker, partition) for _ in range(3)] == [alone[0]] * 3
+    assert len(lookups) == 3
+    leave(broker, partition, limit_offset=2)
+    leave(broker, partition, max_bytes=1001)
+    assert len(lookups) == 5, "another question"
+    leave(broker, partition, unsent_bytes=1)
+    assert len(lookups) == 6, "what waits is a view of its own"
+    broker.accounts.settle()
+    leave(broker, partition)
+    assert len(lookups) == 7, "and not beyond that moment"
