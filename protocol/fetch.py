@@ -12,7 +12,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.api import FETCH, is_flexible
+from protocol.api import APIS, FETCH
 from protocol.errors import BadFrame
 from protocol.header import response_body_start
 from protocol.wire import (
@@ -35,6 +35,7 @@ from protocol.wire import (
 TOPIC_IDS_FROM: Final = 13
 SESSIONS_FROM: Final = 7
 LOG_START_FROM: Final = 5
+FLEXIBLE_FROM: Final = APIS[FETCH].flexible_from
 REPLICA_STATE_FROM: Final = 15
 RACK_FROM: Final = 11
 NONE: Final = -1
@@ -139,7 +140,7 @@ def partition_layout(version: int) -> PartitionLayout:
 
 def fetch_encoding(version: int) -> Encoding:
     """The encoding of that version's bodies."""
-    return FLEXIBLE if is_flexible(FETCH, version) else CLASSIC
+    return FLEXIBLE if version >= FLEXIBLE_FROM else CLASSIC
 
 
 def _read_topic(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[Topic, int]:

@@ -9,12 +9,14 @@ share its entry (FetchResponse.toMessage).
 
 from collections.abc import Sequence
 from itertools import groupby
+from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
 from protocol.api import FETCH
 from protocol.fetch import (
     ANSWER_V4,
     ANSWER_V5,
+    FLEXIBLE_FROM,
     LIMITS,
     LOG_START_FROM,
     NONE,
@@ -30,6 +32,9 @@ from protocol.header import build_request_header, response_body_start
 from protocol.wire import INT16, INT32, INT32_PAIR, INT64_PAIR, TOPIC_ID_BYTES, Encoding, Frame, Topic
 
 CONSUMER = -1
+_HEAD = Struct(">iii")  # length, correlation id, throttle time
+_SESSION_HEAD = Struct(">iiihi")  # and error code, session id
+_FLEXIBLE_HEAD = Struct(">iibihi")  # with the header's tags
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
@@ -142,11 +147,13 @@ def build_response(
     error code nor the session id is sent.
     """
     encoding = fetch_encoding(version)
-    piece = first = (
-        bytearray(4) + INT32.pack(correlation_id) + encoding.no_tags + INT32.pack(throttle_time_ms)
-    )
-    if version >= SESSIONS_FROM:
-        piece += INT16.pack(error_code) + INT32.pack(session_id)
+    if version >= FLEXIBLE_FROM:
+        head = _FLEXIBLE_HEAD.pack(0, correlation_id, 0, throttle_time_ms, error_code, session_id)
+    elif version >= SESSIONS_FROM:
+        head = _SESSION_HEAD.pack(0, correlation_id, throttle_time_ms, error_code, session_id)
+    else:
+        head = _HEAD.pack(0, correlation_id, throttle_time_ms)
+    piece = first = bytearray(head)
     out: list[Frame] = [first]
     frame_bytes = 0  # of all buffers but the last piece
     topics = _by_topic(partitions)

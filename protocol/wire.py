@@ -187,11 +187,11 @@ def _build_flexible_string(value: str | None) -> bytes:
     return build_uvarint(len(raw) + 1) + raw
 
 
-_SMALL_COUNTS = [bytes((count + 1,)) for count in range(0x7F)]
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def _build_flexible_count(count: int) -> bytes:
-    return _SMALL_COUNTS[count] if 0 <= count < 0x7F else build_uvarint(count + 1)
+    return _ONE_BYTE[count + 1] if count < 0x7F else build_uvarint(count + 1)
 
 
 class Encoding(NamedTuple):
