@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from proxy.fetch_plan import GAP, HARD, READY, Look, Looked, plan_partition
+from proxy.fetch_plan import ASK, GAP, HARD, READY, Look, Looked, plan_partition
 from proxy.read import Stage
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class View(NamedTuple):
     """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
     `is_here`: there are records to answer with, from memory or from the broker; `must_arrive`: of some nothing can be
-    said before the broker has; `has_gap`: some are on their way into memory, and none are there.
+    said before the broker has; `has_gap`: some are on their way into memory, and none are there; `has_ask`: some are to
+    be confirmed.
     """
 
     looks: list[Looked]
@@ -33,23 +34,26 @@ class View(NamedTuple):
     is_here: bool
     must_arrive: bool
     has_gap: bool
+    has_ask: bool
 
 
 def build_view(looks: list[Looked], reads: Sequence[Read | None]) -> View:
     """The view of these, each with its read."""
-    is_ready = is_gap = have_arrived = must_arrive = False
+    is_ready = is_gap = is_ask = have_arrived = must_arrive = False
     for looked, read in zip(looks, reads, strict=True):
         look = looked.look
         if look is READY:
             is_ready = True
         elif look is GAP:
             is_gap = True
+        elif look is ASK:
+            is_ask = True
         elif look in HARD:
             is_read = read is not None and has_arrived(read)
             have_arrived = have_arrived or is_read
             has_said = read is not None and read.said is not None
             must_arrive = must_arrive or not (looked.nameable or is_read or has_said)
-    return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready)
+    return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
 
 
 def has_arrived(read: Read) -> bool:
@@ -62,6 +66,8 @@ def look_at(record: FetchRecord, now: float) -> list[Looked]:
     link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
     partitions = record.partitions
     link.broker.counters.looked_partitions += len(partitions)
+    if len(partitions) == 1:
+        return [look_at_one(link, partitions[0], isolation, version, now)]
     return [look_at_one(link, asked, isolation, version, now) for asked in partitions]
 
 

@@ -96,7 +96,8 @@ class ParkedFetch:
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""
-        self.look_again()
+        if not self.done:
+            self._look(self.record.link.broker.now())
 
     def look_again(self) -> None:
         """A read beside has come to an end, or something changed."""
@@ -132,7 +133,9 @@ class ParkedFetch:
         if view is None:
             self._forward(looks)
             return
-        asking = [one for one in looks if one.look is ASK and not self._waits_at_tail(one, now)]
+        asking: Sequence[Looked] = ()
+        if view.has_ask:
+            asking = [one for one in looks if one.look is ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
         is_outdated = is_late and self._is_outdated(view)

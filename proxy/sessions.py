@@ -137,7 +137,7 @@ class FetchContext:
             return PlannedResponse(self.error_code, NO_SESSION, [])
         if self.kind is Kind.INCREMENTAL:
             return self._plan_incremental(answers, must_name)
-        assert len(answers) == len(self.partitions), "a full answer names every partition"
+        assert len(answers) == len(self.changed), "a full answer names every partition"
         if self.kind is Kind.FULL:
             self._grant(answers, now_s)
         session_id = NO_SESSION if self.session is None else self.session.id

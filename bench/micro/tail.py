@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.ladder.frames import FETCH_VERSION
 from bench.micro.requests import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
-from protocol import batch, fetch, produce
+from protocol import batch, fetch, header, produce
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy.client_link import ClientLink
 from proxy.upstream_link import UpstreamLink
@@ -99,26 +99,22 @@ class Tail:
         links: Any = self.own
         self.broker.own_links = self.played.forebay.own_links = links
         self.groups = [Group(self.played, 2 + i, in_session) for i in range(groups)]
-        request = produce.scan_request(self.played.frame, 9, self._body_start())
+        request = produce.scan_request(
+            self.played.frame, 9, header.peek_request(self.played.frame).body_start
+        )
         part = request.partitions[0]
         self.batch = bytearray(self.played.frame[part.start : part.end])
 
-    def _body_start(self) -> int:
-        from protocol import header
-
-        return header.peek_request(self.played.frame).body_start
-
     async def start(self) -> None:
         """Until all stand at the tail."""
-        await self.played.connect()
-        self.end = self.played.offset
         topic = self.broker.topics.find(TOPIC)
         assert topic is not None
+        topic.may_be_compacted = False
         partition = self.broker.partitions.find(topic, 0)
         assert partition is not None
-        topic.may_be_compacted = False
-        self.partition = partition
         partition.truth.suggest(0)
+        await self.played.connect()
+        self.end = self.played.offset
         self.ask_next()
         for _ in range(10):
             await asyncio.sleep(0)
