@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import api, fetch
+from protocol import api
 from protocol.errors import BadFrame
 from proxy.answer import answer_error, refuse_fetch
 from proxy.fetch_plan import HARD, UNREAD, Look, Looked
