@@ -117,27 +117,35 @@ class Poll:
         if link is not self.link:
             self.link = link
             self.forget_session()
-        asked = self._plan(partitions)
+        asked, covering = self._plan(partitions)
         if not asked:
             return False
         frame = self._build(asked)
         self.in_flight = True
         self._asked = asked
-        covering = self._cover(asked, 1) if self.max_wait_s > 0 else []
+        if self.max_wait_s > 0:
+            for partition in covering:
+                partition.covered += 1
+        else:
+            covering = []
         self._broker.counters.watch_requests[self.source] += 1
         sent_at = self._broker.now()
         link.send(frame, 0, lambda answer: self._answered(answer, covering, sent_at))
         return True
 
-    def _plan(self, partitions: Iterable[Partition]) -> dict[Key, FetchPartition]:
+    def _plan(self, partitions: Iterable[Partition]) -> tuple[dict[Key, FetchPartition], list[Partition]]:
+        """What to ask, and of whom."""
         cache = self._broker.cache
+        block_bytes = cache.block_max_bytes
         asked: dict[Key, FetchPartition] = {}
+        named = []
         for partition in partitions:
             edges = cache.edges(partition.slot, 0) if partition.truth.unchecked else NOTHING_STORED
-            plan = plan_asked(partition, edges, cache.block_max_bytes)
+            plan = plan_asked(partition, edges, block_bytes)
             if plan is not None:
                 asked[partition.topic.id, partition.index] = plan
-        return asked
+                named.append(partition)
+        return asked, named
 
     def _build(self, asked: dict[Key, FetchPartition]) -> bytes:
         session = NO_SESSION
@@ -162,16 +170,6 @@ class Poll:
             partitions=sorted(named, key=lambda a: a.topic),
             forgotten=sorted(forgotten),
         )
-
-    def _cover(self, asked: dict[Key, FetchPartition], by: int) -> list[Partition]:
-        covered = []
-        for topic_id, index in asked:
-            topic = self._broker.topics.find(topic_id)
-            partition = self._broker.partitions.find(topic, index) if topic is not None else None
-            if partition is not None:
-                partition.covered += by
-                covered.append(partition)
-        return covered
 
     def _answered(self, answer: Frame | None, covered: Sequence[Partition], sent_at: float) -> None:
         self.in_flight = False
