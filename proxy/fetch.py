@@ -109,7 +109,7 @@ def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
     """The reason for which a request goes to the broker as it came, fetch session and all, or ""."""
     if request.replica_id != CONSUMER:
         return "follower"
-    return "" if link.broker.stores_on(link.listener) else "disabled"
+    return "" if link.stores else "disabled"
 
 
 def _look_past(record: FetchRecord, look: Look, reason: str) -> list[Looked]:
