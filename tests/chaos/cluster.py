@@ -9,6 +9,7 @@ must live as long as the run.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -117,10 +118,11 @@ class Sidecars:
         self._stack.__exit__(kind, error, trace)
 
     def keep_logs(self) -> None:
-        """Forebay's logs beside the brokers'."""
+        """Forebay's logs, and what it served to whom, beside the brokers'."""
         for node, sidecar in self.sidecars.items():
             with contextlib.suppress(OSError):
                 (self.directory / f"forebay-{node}.log").write_bytes(sidecar.log_path.read_bytes())
+                shutil.copytree(sidecar.log_directory, self.directory / f"access-{node}", dirs_exist_ok=True)
 
     def restart_forebay(self, node: int) -> None:
         """As `kill -9` and a supervisor do. Not ready in time is no failure: its broker may be away."""
