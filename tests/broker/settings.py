@@ -42,6 +42,7 @@ DEFAULTS: "Mapping[str, object]" = {
     "group.initial.rebalance.delay.ms": 0,
     "num.recovery.threads.per.data.dir": 1,
     "log.cleaner.dedupe.buffer.size": 4 << 20,
+    "log.retention.ms": -1,  # many tests' records bear old timestamps: they would go 30 s after the broker's start
     "initial.broker.registration.timeout.ms": 120_000,
 }
 

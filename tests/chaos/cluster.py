@@ -42,7 +42,7 @@ OVERRIDES = {
     "group.consumer.session.timeout.ms": 15_000,
     "group.consumer.min.session.timeout.ms": 10_000,
 }
-SETTINGS = {"cache": {"size": "16MiB"}, "log": {"level": "info", "format": "text"}}
+SETTINGS = {"cache": {"size": "16MiB", "verifyRatio": 1.0}, "log": {"level": "info", "format": "text"}}
 
 
 class Idle(NamedTuple):

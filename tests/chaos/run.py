@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ PLAIN, TXN, SINK, BULK = "plain", "txn", "sink", "bulk"
 WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
+UNEQUAL = re.compile("memory (served other bytes|told a read_committed client)")
+"""What the verifier says of an answer from memory that the broker gives otherwise."""
 PROGRESS_S = 10.0
 POLL_S = 0.5
 PIPELINE = "pipeline"
@@ -227,8 +230,12 @@ class Run:
         gc.collect()  # a client that an error's traceback holds is still connected
         self.problems += [f"leak: {what}" for what in find_leaks(sidecars, PATIENCE_S)]
         for node, sidecar in sidecars.sidecars.items():
-            if "Traceback" in sidecar.log_path.read_text(errors="replace"):
+            said = sidecar.log_path.read_text(errors="replace")
+            if "Traceback" in said:
                 self.problems.append(f"trace: the log of Forebay {node} has one")
+            self.problems += [
+                f"unequal: Forebay {node}: {line}" for line in said.splitlines() if UNEQUAL.search(line)
+            ]
         outcomes = {one.value: sum(x is one for x in history.outcomes.values()) for one in Outcome}
         self._say(
             f"{len(history.sent)} records, transactions {outcomes}, {self._phoenix.incarnations} incarnations, "

@@ -33,7 +33,6 @@ RUN_TIMEOUT_S = 300.0
 LEAST_SHARE = 0.5
 """Of the tail reads' bytes from memory: a producer's first batches and the first read come from the broker."""
 OVERRIDES = {
-    "log.retention.ms": -1,  # the programme's records bear old timestamps
     "group.coordinator.rebalance.protocols": "classic,consumer",
     "group.consumer.heartbeat.interval.ms": 500,
     "group.consumer.min.heartbeat.interval.ms": 500,
