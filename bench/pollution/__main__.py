@@ -99,9 +99,14 @@ def sizes_of(arm: Arm, options: argparse.Namespace, sizes: Sizes) -> Sizes:
     return sizes if is_judged else sizes._replace(polluted_s=min(options.other_seconds, sizes.polluted_s))
 
 
-def count_runs(options: argparse.Namespace) -> int:
-    """How often any arm runs."""
-    return int(options.rounds) * len(options.arms.split(","))
+def count_produced_s(options: argparse.Namespace, sizes: Sizes) -> float:
+    """For how long the producer is at work in all arms."""
+    total_s = 0.0
+    for name in options.arms.split(","):
+        one = sizes_of(ARMS[name], options, sizes)
+        total_s += one.quiet_s + one.polluted_s
+        total_s += one.paused_s + one.recover_s if name in WITH_PAUSE else 0.0
+    return float(options.rounds) * total_s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     sizes = build_sizes(options)
     options.image_directory.mkdir(parents=True, exist_ok=True)
-    missing = find_missing(options.disk, options.image_directory, disk_bytes(sizes, count_runs(options)))
+    missing = find_missing(
+        options.disk, options.image_directory, disk_bytes(sizes, count_produced_s(options, sizes))
+    )
     try:
         find_version(wanted_controllers(options.disk))
     except Unfit as error:
@@ -177,7 +184,7 @@ def pollute(
     order = random.Random(options.seed)
     steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
-    with open_lab(sizes, count_runs(options), options.disk, options.image_directory) as lab:
+    with open_lab(sizes, count_produced_s(options, sizes), options.disk, options.image_directory) as lab:
         progress.step(f"writing a backlog of {sizes.backlog_bytes / 1e9:.1f} GB to {lab.disk.name}")
         lab.fill()
         if not options.no_sweep:

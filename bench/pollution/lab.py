@@ -133,13 +133,14 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab(sizes: Sizes, runs: int, kind: str, directory: Path) -> Iterator[Lab]:
-    """Disk (`kind`: PACED or LIMITED) with room for `runs` of an arm, group and broker, without the backlog.
+def open_lab(sizes: Sizes, produced_s: float, kind: str, directory: Path) -> Iterator[Lab]:
+    """Disk (`kind`: PACED or LIMITED) with room for the producer's records of so long, group and broker, without the
+    backlog.
 
     All of it is gone at the end.
     """
     with contextlib.ExitStack() as stack:
-        disk = open_disk(stack, kind, directory, disk_bytes(sizes, runs), sizes.read_limit)
+        disk = open_disk(stack, kind, directory, disk_bytes(sizes, produced_s), sizes.read_limit)
         group = Group(wanted_controllers(kind))
         stack.callback(group.close)
         group.limit_memory(sizes.memory_bytes)
@@ -162,10 +163,9 @@ def wanted_controllers(kind: str) -> tuple[str, ...]:
     return ("memory", "io") if kind == LIMITED else ("memory",)
 
 
-def disk_bytes(sizes: Sizes, runs: int) -> int:
-    """The image's size, which is sparse: the backlog, and what the producer adds in so many runs of an arm."""
-    longest_s = sizes.quiet_s + sizes.polluted_s + sizes.paused_s + sizes.recover_s
-    produced = int((runs * longest_s + SWEEP_S) * sizes.rate * sizes.record_bytes)
+def disk_bytes(sizes: Sizes, produced_s: float) -> int:
+    """The image's size, which is sparse: the backlog, and what the producer adds in all arms and the sweep."""
+    produced = int((produced_s + SWEEP_S) * sizes.rate * sizes.record_bytes)
     return int((sizes.backlog_bytes + produced) * DISK_SLACK) + DISK_SPARE_BYTES
 
 

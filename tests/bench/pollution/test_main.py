@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.pollution.__main__ import EXIT_FAILED, EXIT_UNFIT, build_parser, build_sizes, main, sizes_of
+from bench.pollution.__main__ import (
+    EXIT_FAILED,
+    EXIT_UNFIT,
+    build_parser,
+    build_sizes,
+    count_produced_s,
+    main,
+    sizes_of,
+)
 from bench.pollution.arms import ARMS, FOREBAY, PLAIN
 
 
@@ -28,3 +36,21 @@ def test_arms_that_no_bar_judges_may_be_shorter() -> None:
     seconds = {name: sizes_of(arm, options, sizes).polluted_s for name, arm in ARMS.items()}
     assert {name for name, polluted_s in seconds.items() if polluted_s == 60} == {PLAIN, FOREBAY}
     assert set(seconds.values()) == {60, 30}
+
+
+def test_the_disk_is_as_large_as_the_arms_are_long() -> None:
+    options = build_parser().parse_args(
+        [
+            "--rounds",
+            "2",
+            "--arms",
+            "plain,no-lane",
+            "--seconds",
+            "60",
+            "--quiet-seconds",
+            "10",
+            "--other-seconds",
+            "30",
+        ]
+    )
+    assert count_produced_s(options, build_sizes(options)) == 2 * ((10 + 60 + 25 + 12) + (10 + 30))
