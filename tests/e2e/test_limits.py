@@ -205,6 +205,11 @@ def test_request_memory(cluster: KafkaCluster, limits: dict[str, str], clients: 
         assert in_flight(sidecar, "request") == 0
 
 
+def is_held(sidecar: Sidecar) -> bool:
+    """The bound was reached, or, where answers pass memory by, something is left that a client did not take."""
+    return sidecar.metrics()["forebay_reads_paused", "response"] > 0 or in_flight(sidecar, "response") > 0
+
+
 def test_response_memory(cluster: KafkaCluster) -> None:
     """Clients do not read what the broker sends: it is not read for them either, and later all arrives."""
     clients, requests, asked_bytes = 3, 60, 400_000  # far more than the kernel holds
@@ -220,7 +225,7 @@ def test_response_memory(cluster: KafkaCluster) -> None:
         frames = [[build_fetch(topic, 0, 0, asked_bytes) for _ in range(requests)] for _ in links]
         for link, sent in zip(links, frames, strict=True):
             link.send(*sent)
-        wait_until(lambda: sidecar.metrics()["forebay_reads_paused", "response"] > 0, "the bound was reached")
+        wait_until(lambda: is_held(sidecar), "what clients do not take is held, and no more is read")
         assert most_in_a_while(lambda: in_flight(sidecar, "response")) <= MIB + clients * (asked_bytes + KIB)
         pool = stack.enter_context(ThreadPoolExecutor(clients))
         reading = [pool.submit(lambda one: [one.take() for _ in range(requests)], link) for link in links]
