@@ -21,6 +21,11 @@ def queue_of_topic(topic: str | bytes, data_queues: int) -> int:
     return crc32(topic.encode() if isinstance(topic, str) else topic) % data_queues
 
 
+def queue_name(number: int) -> str:
+    """As metrics and reports have it."""
+    return "control" if number == CONTROL else f"data-{number}"
+
+
 def classify(
     is_control: bool,
     topics: Collection[str | bytes],

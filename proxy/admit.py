@@ -82,19 +82,24 @@ def admit_answer(
         noted = forwarded.get((acknowledged.topic, acknowledged.partition))
         if noted is not None and acknowledged.error_code == ErrorCode.NONE:
             partition = noted.partition
-            partition.stand_at = max(partition.stand_at, acknowledged.base_offset)
-            end = acknowledged.base_offset + noted.batch.record_count
-            partition.acknowledged_end = max(partition.acknowledged_end, end)
+            note_acknowledged(partition, acknowledged.base_offset, noted.batch.record_count)
             stored = admit_produced(broker, noted, acknowledged, frame)
-            if stored and partition.truth.high_watermark > acknowledged.base_offset:  # the watch was faster
-                wake(partition)
-            broker.watch.produced(partition)
+            announce(broker, partition, acknowledged.base_offset, stored)
 
 
-def wake(partition: Partition) -> None:
-    """Whoever waits on it looks again."""
-    for waiter in list(partition.parked):
-        waiter.wake(partition)
+def note_acknowledged(partition: Partition, base_offset: int, records: int) -> None:
+    """The broker has so many records from `base_offset` on. Acknowledgements of several connections may cross."""
+    if partition.stand_at < base_offset:
+        partition.stand_at = base_offset
+    if partition.acknowledged_end < base_offset + records:
+        partition.acknowledged_end = base_offset + records
+
+
+def announce(broker: Broker, partition: Partition, base_offset: int, stored: bool) -> None:
+    """What was acknowledged is `stored`, or not: have the watch look, and who waits where the watch was faster."""
+    if stored and partition.truth.high_watermark > base_offset:
+        partition.wake_parked()
+    broker.watch.produced(partition)
 
 
 def plan_produced(

@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from isolation.classify import CONTROL, classify, queue_of_topic
+from isolation.classify import CONTROL, classify, queue_name, queue_of_topic
 from isolation.health import Health, HealthRule, Verdict
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
 from isolation.queues import QueueRule, Queues, State, Ticket, Turn, Waits
@@ -93,10 +93,9 @@ class Gate:
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
-        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(
-            dict
-        )  # but those in its line:
-        self._line: dict[ClientLink, deque[Entry]] = {}  # sent on its first link and unanswered
+        # sent on a client's first link and unanswered; its others
+        self._line: dict[ClientLink, deque[Entry]] = {}
+        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
         self._spare_line: deque[Entry] | None = None  # one that has come to be empty
         self._admitted: deque[Entry] = deque()
         self._is_going = False
@@ -370,7 +369,7 @@ class Gate:
         hanging = [key if isinstance(key, str) else key.hex() for key in keys]
         return {
             "enabled": self.enabled,
-            "queues": {"control" if n == CONTROL else f"data-{n}": state for n, state in queues.items()},
+            "queues": {queue_name(number): state for number, state in queues.items()},
             "topics": {**health, "names": sorted(hanging)},
             "quotas": {
                 "topics": self.quotas.topics.statistics(),

@@ -188,9 +188,8 @@ class OrdinaryProduce:
             broker.gate.answered(self._entry)
         broker.counters.produce_s.observe(broker.now() - self._started_at)
         link.answer_whole(api.PRODUCE, self._reply, answer, len(self._frame))
-        if (
-            self.sending is not None
-        ):  # before any Fetch behind it is answered, but the client need not wait for it
+        # before any Fetch behind it is answered, but the client need not wait for it
+        if self.sending is not None:
             try:
                 self._admit(answer)
             except Exception:
@@ -212,10 +211,7 @@ class OrdinaryProduce:
             return
         _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self._scanned
         epoch = self.epoch
-        if partition.stand_at < base_offset:
-            partition.stand_at = base_offset
-        if partition.acknowledged_end < base_offset + records:
-            partition.acknowledged_end = base_offset + records
+        admit.note_acknowledged(partition, base_offset, records)
         plan = admit.plan_produced(partition, sending, epoch, self.high_watermark, attributes, base_offset)
         following = base_offset + last_delta + 1
         stored = plan == "store" and admit.append_produced(
@@ -224,9 +220,7 @@ class OrdinaryProduce:
         if not stored:
             acknowledged = ProducedPartition(*route.key, error_code, base_offset, append_time_ms, NO_OFFSET)
             stored = admit.admit_produced(broker, self._forwarded(), acknowledged, frame)
-        if stored and partition.truth.high_watermark > base_offset:  # the watch was faster
-            admit.wake(partition)
-        broker.watch.produced(partition)
+        admit.announce(broker, partition, base_offset, stored)
 
     def _forwarded(self) -> Forwarded:
         partition, sending = self._route.partition, self.sending

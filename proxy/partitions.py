@@ -96,6 +96,11 @@ class Partition:
         """
         return self.acknowledged_end > max(offset, self.truth.high_watermark)
 
+    def wake_parked(self) -> None:
+        """Whoever waits on it looks again."""
+        for waiter in list(self.parked):
+            waiter.wake(self)
+
     def last_stable_offset(self) -> int:
         """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that
         was shown in this epoch. -1 unknown.
@@ -193,5 +198,4 @@ class Partitions:
         self._count(partition.topic, -1)
         partition.truth.revoke()
         self.cache.drop(partition.slot)
-        for waiter in list(partition.parked):
-            waiter.wake(partition)
+        partition.wake_parked()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolation.classify import queue_name
 from metrics.access_log_schema import RESULT_REASONS
 from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
@@ -138,7 +139,7 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
 def _isolation(broker: Broker) -> Iterator[Sample]:
     queues, health = broker.gate.statistics()
     for number, state in queues.items():
-        name = "control" if number < 0 else f"data-{number}"
+        name = queue_name(number)
         for gauge in QUEUE_GAUGES:
             yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
         for total in ("admitted", "refused", "expired", "canceled", "released"):
