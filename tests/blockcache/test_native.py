@@ -93,18 +93,23 @@ def test_bounds_are_those_of_the_arrays() -> None:
     assert lib.FC_LEAF_MAX * lib.FC_INNER_MAX ** (lib.FC_HEIGHT_MAX - 1) > 2**40
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver and the library, built with sanitizers."""
-    program = tmp_path_factory.mktemp("native") / "driver"
-    sources = [str(DRIVER), *map(str, sorted(NATIVE.glob("*.c")))]
-    command = [*_build.find_compiler(), *SANITIZED, "-I", str(NATIVE), *sources, "-o", str(program)]
+def build_sanitized(source: Path, native: Path, directory: Path) -> Path:
+    """The program of `source` and the library in `native`, built with sanitizers into `directory`."""
+    program = directory / source.stem
+    sources = [str(source), *map(str, sorted(native.glob("*.c")))]
+    command = [*_build.find_compiler(), *SANITIZED, "-I", str(native), *sources, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (
         "the C tests need a compiler with AddressSanitizer and UBSan "
         f"(on Debian or Ubuntu: apt install gcc libc6-dev):\n{done.stderr}"
     )
     return program
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver and the library, built with sanitizers."""
+    return build_sanitized(DRIVER, NATIVE, tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.parametrize(("seed", "steps", "arena_bytes", "shared_bytes", "observe"), [

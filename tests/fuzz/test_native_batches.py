@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from blockcache import _build
 from protocol import fetch, produce
 from protocol.api import FETCH, PRODUCE
 from protocol.header import peek_request
-from tests.blockcache.test_native import NATIVE, SANITIZED
+from tests.blockcache.test_native import NATIVE, build_sanitized
 from tests.fuzz.mutations import EDGES, WORDS, read_golden
 
 PROGRAM = Path(__file__).parent / "native" / "spoiled.c"
@@ -58,12 +57,7 @@ def spoil_run(span: bytes, rng: random.Random) -> bytes:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("native") / "spoiled"
-    sources = [str(PROGRAM), *map(str, sorted(NATIVE.glob("*.c")))]
-    command = [*_build.find_compiler(), *SANITIZED, "-I", str(NATIVE), *sources, "-o", str(built)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return built
+    return build_sanitized(PROGRAM, NATIVE, tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blockcache import _build
 from protocol.api import PRODUCE
-from tests.blockcache.test_native import SANITIZED
+from tests.blockcache.test_native import build_sanitized
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 
@@ -32,11 +32,7 @@ def test_a_spoiled_frame_is_ordinary_or_not(tmp_path: Path) -> None:
             start = min(NAMES_AT + rng.randrange(2), len(frame))
             end = min(start + rng.choice((0, 8, 12, 14, 16, 20, 22)), len(frame))
             rows.append(struct.pack("<BHHI", one.version, start, end, len(frame)) + frame)
-    program = tmp_path / "spoiled"
-    sources = [str(PROGRAM), *map(str, sorted(NATIVE.glob("*.c")))]
-    command = [*_build.find_compiler(), *SANITIZED, "-I", str(NATIVE), *sources, "-o", str(program)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    program = build_sanitized(PROGRAM, NATIVE, tmp_path)
     done = subprocess.run([str(program)], input=b"".join(rows), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     words = done.stdout.decode().split()

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "must.h"
 #include "pyfastcache.h"
 
 enum { PARTITIONS = 5, LOG_MAX = 4096, HELD_MAX = 12, RUN_MAX = 6 };
@@ -39,14 +40,6 @@ typedef struct {
     held_hit held[HELD_MAX];
     uint64_t hits, conflicts, reclaims, copied;
 } world;
-
-#define MUST(condition)                                                     \
-    do {                                                                    \
-        if (!(condition)) {                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);         \
-            exit(1);                                                        \
-        }                                                                   \
-    } while (0)
 
 static uint64_t next_random(world *w) {
     w->random ^= w->random << 13;

@@ -8,24 +8,9 @@
 #include <string.h>
 
 #include "ordinary.h"
+#include "rows.h"
 
 enum { ROW_HEAD = 9 };
-
-#define MUST(condition)                                                     \
-    do {                                                                    \
-        if (!(condition)) {                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);         \
-            exit(1);                                                        \
-        }                                                                   \
-    } while (0)
-
-static uint64_t read_little(const uint8_t *at, int width) {
-    uint64_t value = 0;
-    for (int i = width; i-- > 0;) {
-        value = value << 8 | at[i];
-    }
-    return value;
-}
 
 int main(void) {
     uint64_t requests = 0, answers = 0, rows = 0;

@@ -9,26 +9,11 @@
 #include <string.h>
 
 #include "pyfastcache.h"
+#include "rows.h"
 
 enum { PARTITIONS = 3, ROW_HEAD = 12 };
 
-#define MUST(condition)                                                     \
-    do {                                                                    \
-        if (!(condition)) {                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);         \
-            exit(1);                                                        \
-        }                                                                   \
-    } while (0)
-
 static uint64_t placed, taken, refused, compared;
-
-static uint64_t read_little(const uint8_t *at, int width) {
-    uint64_t value = 0;
-    for (int i = width; i-- > 0;) {
-        value = value << 8 | at[i];
-    }
-    return value;
-}
 
 /* What is found at the run's first offset is the run, as far as it goes. */
 static void compare(fc_arena *a, int64_t slot, const fc_inserted *in, const uint8_t *run, uint64_t size) {
