@@ -40,12 +40,16 @@ PASS, CACHE, NO_LOG, TLS, AGAINST = (
 )
 ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, PASS, CACHE, NO_LOG, TLS, AGAINST)
 START_TIMEOUT_S = 30.0
+LIMITS = {"maxConnections": 10_000}
+"""More than idle connections are measured: the default closes those beyond 4,096."""
 CACHE_SETTINGS: Mapping[str, Any] = {
     "cache": {"size": "256MiB"},
+    "limits": LIMITS,
     "log": {"level": "warning", "format": "text"},
 }
 PASS_SETTINGS: Mapping[str, Any] = {
     "cache": {"mode": "off"},
+    "limits": LIMITS,
     "isolation": {"enabled": False},
     "throttle": {"enabled": False},
     "accessLog": {},

@@ -10,7 +10,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.ladder import arms
 from bench.ladder.cpu import read_rss_bytes
@@ -42,12 +42,12 @@ def measure_idle(bench: Bench) -> Said:
         arm = bench.ladder.arms.get(name)
         if arm is None:
             continue
-        before, alone = read_rss_bytes(arm.pid), _share(arm, bench)
+        before, alone = read_rss_bytes(arm.pid), idle_share(arm, bench)
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(arm.address)) for _ in range(IDLE_CONNECTIONS)]
             time.sleep(SETTLE_S)
             silent = read_rss_bytes(arm.pid)
-            many = _share(arm, bench)
+            many = idle_share(arm, bench)
             for client in clients[:USED_CONNECTIONS]:
                 client.call(control.build_metadata_request(12, 1, "idle", topics=["ring"]))
             time.sleep(SETTLE_S)
@@ -61,12 +61,45 @@ def measure_idle(bench: Bench) -> Said:
     return said
 
 
-def _share(arm: arms.Arm, bench: Bench) -> float:
+def idle_share(arm: arms.Arm, bench: Bench) -> float:
     """Of one core, over a while in which nothing is asked."""
     meter = Meter(arm.pid, bench.ladder.broker_pid)
     time.sleep(IDLE_S)
     elapsed_s, cpu_s, _ = meter.stop()
     return cpu_s / elapsed_s
+
+
+class TailIdle(NamedTuple):
+    """Beside one consumer at the tail of idle partitions: shares of a core, the proxy's and the broker's, and how often
+    the proxy asks of its own accord.
+    """
+
+    own: float
+    broker: float
+    requests_per_s: float
+
+
+def tail_idle(bench: Bench, arm: arms.Arm, topic: str, partitions: int) -> TailIdle:
+    """One consumer with a fetch session at the tail of the topic's first `partitions`, none of which has news."""
+    with RawClient(arm.address) as client:
+        consumer = SessionClient(client, FETCH_VERSION)
+        if partitions:
+            words = client.topic(topic, partitions)
+            for index in range(partitions):
+                consumer.want[words.id, index] = fetch.FetchPartition(words.id, index, 0, 0, -1, -1, 1 << 20)
+        for _ in range(8 if partitions else 0):
+            consumer.poll(500)
+        polls = _count_polls(arm)
+        meter = Meter(arm.pid, bench.ladder.broker_pid)
+        begun = time.monotonic()
+        while time.monotonic() - begun < WATCH_S:
+            if partitions:
+                consumer.poll(500)
+            else:
+                time.sleep(0.5)
+        elapsed_s, cpu_s, broker_s = meter.stop()
+        asked = (_count_polls(arm) - polls) / elapsed_s
+    return TailIdle(cpu_s / elapsed_s, broker_s / elapsed_s, asked)
 
 
 def measure_partitions(bench: Bench) -> Said:
@@ -77,23 +110,10 @@ def measure_partitions(bench: Bench) -> Said:
         arm = bench.ladder.arms.get(name)
         if arm is None:
             continue
-        with RawClient(arm.address) as client:
-            words = client.topic(topic, PARTITIONS)
-            consumer = SessionClient(client, FETCH_VERSION)
-            for index in range(PARTITIONS):
-                consumer.want[words.id, index] = fetch.FetchPartition(words.id, index, 0, 0, -1, -1, 1 << 20)
-            for _ in range(8):
-                consumer.poll(500)
-            polls = _count_polls(arm)
-            meter = Meter(arm.pid, bench.ladder.broker_pid)
-            begun = time.monotonic()
-            while time.monotonic() - begun < WATCH_S:
-                consumer.poll(500)
-            elapsed_s, cpu_s, broker_s = meter.stop()
-            asked = (_count_polls(arm) - polls) / elapsed_s
-        share = broker_s / elapsed_s
-        found = f"broker {share:.2%} of a core, {share / PARTITIONS * 1e6:.2f} us per partition and second"
-        own = f"; proxy {cpu_s / elapsed_s:.2%}; {asked:.1f} requests/s of its own" if arm.pid else ""
+        one = tail_idle(bench, arm, topic, PARTITIONS)
+        each_us = one.broker / PARTITIONS * 1e6
+        found = f"broker {one.broker:.2%} of a core, {each_us:.2f} us per partition and second"
+        own = f"; proxy {one.own:.2%}; {one.requests_per_s:.1f} requests/s of its own" if arm.pid else ""
         said.append(
             (f"{name}: {PARTITIONS} idle partitions at the tail of one session consumer", found + own)
         )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaException
 
-from bench.ladder import arms, loads, tailing
+from bench.ladder import arms, java_tools, loads, tailing
+from tests.broker.process import ToolFailed
 from tests.broker.topics import create_topic
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ def _real(bench: Bench, arm: Arm) -> Figures:
     return tailing.tail_librdkafka(arm, bench.ladder.broker_pid, topic, REAL_RATE_PER_S, TAIL_S)
 
 
+def _java(bench: Bench, arm: Arm) -> Figures:
+    topic = create_topic(bench.direct)
+    loads.prove_codec(arm, bench.direct, topic)
+    loads.wait_unwatched(arm)
+    return java_tools.run_tools(arm, bench.ladder.broker_pid, topic)
+
+
 PEERS = (arms.DIRECT, arms.HAPROXY, arms.TUNED, arms.KROXYLICIOUS, arms.PASS, arms.CACHE, arms.AGAINST)
 OWN = (arms.NO_LOG, arms.TLS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
@@ -101,9 +109,14 @@ STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = 
     ("fetch 1 MB", _fetch(1), (*PEERS, *OWN)),
     ("fetch 1 MB, 4 groups", _fetch(4), (arms.DIRECT, arms.CACHE)),
     ("fetch 1 MB, 16 groups", _fetch(16), (arms.DIRECT, arms.CACHE)),
-    ("tail, 4 groups", _tail(4), (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE, arms.NO_LOG)),
+    (
+        "tail, 4 groups",
+        _tail(4),
+        (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE, arms.NO_LOG, arms.AGAINST),
+    ),
     ("tail, 16 groups", _tail(16), (arms.DIRECT, arms.CACHE)),
     ("librdkafka", _real, PEERS[:-1]),
+    ("Java perf tools", _java, (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE)),
 )
 
 
@@ -122,7 +135,7 @@ def run_round(
     for load, run, arm in wanted:
         try:
             rows.append(Row(number, load, arm.name, run(bench, arm)))
-        except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
+        except (loads.Wrong, OSError, TimeoutError, KafkaException, ToolFailed) as error:
             bench.failures.append(f"round {number}, {load}, {arm.name}: {error}")
             print(bench.failures[-1], file=sys.stderr, flush=True)
     return rows

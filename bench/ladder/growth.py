@@ -1,0 +1,232 @@
+"""`python -m bench.ladder.growth`: how Forebay's cost grows with bytes, requests, idle partitions and idle connections.
+
+Owns the four series, their table and their picture. Must not know a bar: whether a line is straight is for the
+eye, and for what the page says of each. Invariants: one Forebay with the ladder's settings before one broker;
+where points can be measured in any order each is the median of REPEATS turns of all; CPU is the sidecar's, where
+said the broker's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from bench.demo.progress import Progress
+from bench.ladder import arms, extras, loads, report
+from bench.ladder.frames import build_batch, build_produce
+from bench.ladder.raw import Line
+from bench.ladder.steps import Bench
+from tests.broker.jars import FetchFailed
+from tests.broker.java import JavaMissing
+from tests.broker.kafka import BrokerFailed
+from tests.broker.topics import create_topic
+from tests.e2e.raw_fetch import RawClient
+from tests.e2e.sidecar import SidecarFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+RESULTS = Path(__file__).parents[1] / "results" / "growth"
+SIZES = (1_000, 30_000, 120_000, 300_000, 600_000, 900_000)
+REQUESTS = (1_000, 2_000, 4_000, 8_000)
+PARTITIONS = (0, 250, 500, 1_000, 2_000)
+CONNECTIONS = (0, 1_000, 2_500, 5_000)
+BYTES_CALLS, BESIDE_CALLS = 60, 500
+REPEATS = 3
+
+
+class Series(NamedTuple):
+    """`points`: x, then the figures by name, each the median of its turns."""
+
+    title: str
+    x: str
+    points: list[tuple[int, dict[str, float]]]
+
+
+def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Least squares: the value at 0, the growth for one more, and the largest distance of a point from that line as a
+    share of the largest value.
+    """
+    slope, at_zero = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
+    top = max(abs(y) for _, y in points) or 1.0
+    return at_zero, slope, max(abs(y - at_zero - slope * x) for x, y in points) / top
+
+
+def median_series(
+    title: str, x: str, at: Sequence[int], measure: Callable[[int], dict[str, float]]
+) -> Series:
+    """All points in turn, REPEATS times, up and down, so that what drifts does not look like growth."""
+    turns: dict[int, list[dict[str, float]]] = {one: [] for one in at}
+    for turn in range(REPEATS):
+        for one in at if turn % 2 == 0 else reversed(at):
+            turns[one].append(measure(one))
+    medians = [
+        (one, {name: statistics.median(said[name] for said in turns[one]) for name in turns[one][0]})
+        for one in at
+    ]
+    return Series(title, x, medians)
+
+
+def measure_bytes(bench: Bench, arm: arms.Arm) -> Series:
+    """CPU of one Produce, acknowledged and stored, by the size of its batch."""
+    topic = f"p-{arm.name}"
+    frames = {size: build_produce(topic, build_batch(size, min(size, 1000))) for size in SIZES}
+
+    def one(size: int) -> dict[str, float]:
+        with Line(arm.address) as line:
+            line.time_calls(frames[size], 3)
+            meter = loads.Meter(arm.pid, bench.ladder.broker_pid)
+            line.time_calls(frames[size], BYTES_CALLS)
+            _, cpu_s, _ = meter.stop()
+        return {"Forebay, us": cpu_s / BYTES_CALLS * 1e6}
+
+    return median_series("one Produce, stored", "bytes of its batch", SIZES, one)
+
+
+def measure_requests(bench: Bench, arm: arms.Arm) -> Series:
+    """CPU of so many Produces of 1 KB, one after the other."""
+    frame = build_produce(f"p-{arm.name}", build_batch(loads.SMALL_BYTES, loads.SMALL_BYTES))
+
+    def one(calls: int) -> dict[str, float]:
+        with Line(arm.address) as line:
+            line.time_calls(frame, loads.WARM_CALLS)
+            meter = loads.Meter(arm.pid, bench.ladder.broker_pid)
+            line.time_calls(frame, calls)
+            _, cpu_s, _ = meter.stop()
+        return {"Forebay, ms": cpu_s * 1e3}
+
+    return median_series("Produces of 1 KB", "requests", REQUESTS, one)
+
+
+def measure_partitions(bench: Bench, arm: arms.Arm) -> Series:
+    """CPU a second of Forebay and of the broker beside one consumer at the tail of so many idle partitions."""
+    topic = create_topic(bench.direct, "wide", partitions=max(PARTITIONS))
+    points = []
+    for count in PARTITIONS:  # upwards alone: what was watched once is let go of only after a while
+        said = extras.tail_idle(bench, arm, topic, count)
+        points.append(
+            (
+                count,
+                {
+                    "Forebay, ms a second": said.own * 1e3,
+                    "broker, ms a second": said.broker * 1e3,
+                    "own requests a second": said.requests_per_s,
+                },
+            )
+        )
+    return Series("idle partitions at the tail of one consumer", "partitions", points)
+
+
+def measure_connections(bench: Bench, arm: arms.Arm) -> Series:
+    """CPU a second beside so many silent connections, and what a small Produce costs beside them."""
+    frame = build_produce(f"p-{arm.name}", build_batch(loads.SMALL_BYTES, loads.SMALL_BYTES))
+    points = []
+    for count in CONNECTIONS:
+        with ExitStack() as stack:
+            for _ in range(count):
+                stack.enter_context(RawClient(arm.address))
+            time.sleep(extras.SETTLE_S)
+            idle = extras.idle_share(arm, bench)
+            line = stack.enter_context(Line(arm.address))
+            line.time_calls(frame, loads.WARM_CALLS)
+            meter = loads.Meter(arm.pid, bench.ladder.broker_pid)
+            line.time_calls(frame, BESIDE_CALLS)
+            _, cpu_s, _ = meter.stop()
+        points.append(
+            (
+                count,
+                {"Forebay, idle, ms a second": idle * 1e3, "a Produce, us": cpu_s / BESIDE_CALLS * 1e6},
+            )
+        )
+    return Series("silent connections", "connections", points)
+
+
+def build_page(series: Sequence[Series], command: str) -> str:
+    """A table for each series, with the line through its points."""
+    parts = ["# How cost grows", "", f"`{command}`", "", *(f"* {one}" for one in report.describe_machine())]
+    for one in series:
+        names = list(one.points[0][1])
+        parts += [
+            "",
+            f"## {one.title}",
+            "",
+            f"| {one.x} | {' | '.join(names)} |",
+            f"| --- |{' --- |' * len(names)}",
+        ]
+        parts += [
+            f"| {x:,} | {' | '.join(f'{figures[name]:.4g}' for name in names)} |" for x, figures in one.points
+        ]
+        parts.append("")
+        for name in names:
+            at_zero, slope, off = fit([(float(x), figures[name]) for x, figures in one.points])
+            line = f"{at_zero:.3g} + {slope:.3g} for each"
+            parts.append(f"* {name}: {line}; no point is off this line by more than {off:.0%} of the largest")
+    return "\n".join(parts) + "\n"
+
+
+def plot(series: Sequence[Series], path: Path) -> None:
+    """A panel for each series, with its points and the lines through them."""
+    figure, axes = plt.subplots(1, len(series), figsize=(4 * len(series), 3.2))
+    for axis, one in zip(axes, series, strict=True):
+        for name in one.points[0][1]:
+            xs = [float(x) for x, _ in one.points]
+            ys = [figures[name] for _, figures in one.points]
+            at_zero, slope, _ = fit(list(zip(xs, ys, strict=True)))
+            (drawn,) = axis.plot(xs, [at_zero + slope * x for x in xs], linewidth=0.8)
+            axis.plot(xs, ys, "o", color=drawn.get_color(), markersize=4, label=name)
+        axis.set_ylim(bottom=0)
+        axis.set_title(one.title, fontsize=9)
+        axis.set_xlabel(one.x, fontsize=8)
+        axis.legend(fontsize=6)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def run(progress: Progress, directory: Path, command: str) -> str:
+    """All four; the page."""
+    with ExitStack() as stack:
+        progress.step("starting the broker and Forebay")
+        ladder = arms.open_ladder(stack, [arms.DIRECT, arms.CACHE], None)
+        bench = Bench(ladder, loads.Scale())
+        bench.prepare()
+        arm, series = ladder.arms[arms.CACHE], []
+        for measure in (measure_bytes, measure_requests, measure_connections, measure_partitions):
+            progress.step(str(measure.__doc__).splitlines()[0])
+            series.append(measure(bench, arm))
+    page = build_page(series, command)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "README.md").write_text(page + "\n![all series](growth.png)\n")
+    plot(series, directory / "growth.png")
+    return page
+
+
+def main() -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.ladder.growth", description=str(__doc__).splitlines()[0]
+    )
+    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the page goes")
+    options = parser.parse_args()
+    try:
+        print(run(Progress(), options.directory, "python -m bench.ladder.growth"))
+    except (FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError) as error:
+        print(f"it could not run: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
