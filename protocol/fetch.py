@@ -28,6 +28,7 @@ from protocol.wire import (
     read_array,
     read_string,
     read_topic_id,
+    read_uvarint,
     refuses_garbage,
     scan_tags,
 )
@@ -260,12 +261,11 @@ def scan_response(frame: Frame, version: int) -> FetchResponse:
 
 
 @refuses_garbage
-def scan_response_head(frame: Frame, version: int, received: int) -> FetchResponse | None:
-    """The same of a frame of which only `received` bytes are there yet, if what lacks is the records of its last
-    partition and what is behind them; that partition's hints are not read. None for any other; raises `BadFrame`.
+def scan_response_head(head: Frame, version: int, frame_bytes: int) -> FetchResponse | None:
+    """The same of a frame of which only its `head` is there yet, if what lacks is the records of its last partition and
+    what is behind them; that partition's hints are not read. None for any other; raises `BadFrame`.
     """
     encoding = fetch_encoding(version)
-    head = frame[:received]
     throttle_time_ms, error_code, session_id, at = _scan_top(head, version)
     found: list[FetchedPartition] = []
     topics, at = read_array(encoding, head, at)
@@ -276,11 +276,11 @@ def scan_response_head(frame: Frame, version: int, received: int) -> FetchRespon
             if left or topics_left:
                 answer, at = _scan_answer(encoding, version, head, at, topic)
             else:
-                answer, at = _scan_to_records(encoding, version, head, at, topic, frame)
+                answer, at = _scan_to_records(encoding, version, head, at, topic, frame_bytes)
             found.append(answer)
         if topics_left:
             at = encoding.skip_tags(head, at)
-    if not found or not 0 <= found[-1].start <= received < at:
+    if not found or not 0 <= found[-1].start <= len(head) < at:
         return None
     return FetchResponse(throttle_time_ms, error_code, session_id, found)
 
@@ -299,7 +299,7 @@ def _scan_top(frame: Frame, version: int) -> tuple[int, int, int, int]:
 def _scan_answer(
     encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic
 ) -> tuple[FetchedPartition, int]:
-    found, at = _scan_to_records(encoding, version, frame, at, topic, frame)
+    found, at = _scan_to_records(encoding, version, frame, at, topic)
     if encoding is FLEXIBLE:
         tags, at = scan_tags(frame, at)
         if tags:
@@ -309,9 +309,9 @@ def _scan_answer(
 
 
 def _scan_to_records(
-    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic, whole: Frame
+    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic, frame_bytes: int = 0
 ) -> tuple[FetchedPartition, int]:
-    """A partition without its hints, and where its records end, which need not be there: only in `whole` is room."""
+    """A partition without its hints, and where its records end: not there yet where `frame_bytes` will be."""
     if version >= LOG_START_FROM:
         partition, error_code, high_watermark, stable, log_start = ANSWER_V5.unpack_from(frame, at)
         at += ANSWER_V5.size
@@ -323,7 +323,10 @@ def _scan_to_records(
     if version >= RACK_FROM:
         (replica,) = INT32.unpack_from(frame, at)
         at += 4
-    length, start = encoding.read_count(whole, at)
+    if frame_bytes:
+        length, start = _read_announced(encoding, frame, at, frame_bytes)
+    else:
+        length, start = encoding.read_count(frame, at)
     if length < 0:
         start, end, at = NONE, NONE, start
     else:
@@ -342,6 +345,19 @@ def _scan_to_records(
         start,
         end,
     ), at
+
+
+def _read_announced(encoding: Encoding, head: Frame, at: int, frame_bytes: int) -> tuple[int, int]:
+    """A length of records that reaches beyond the head of a frame."""
+    if encoding is CLASSIC:
+        (length,) = INT32.unpack_from(head, at)
+        at += INT32.size
+    else:
+        length, at = read_uvarint(head, at)
+        length -= 1
+    if not NONE <= length <= frame_bytes - at:
+        raise BadFrame(f"a length of {length} where {frame_bytes - at} bytes are left")
+    return length, at
 
 
 def _scan_aborted(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[int, int]] | None, int]:

@@ -39,10 +39,11 @@ class Framer:
     __slots__ = (
         "_eager_bytes",
         "_large",
-        "_large_bytes",
         "_max_frame_bytes",
         "_small_bytes",
         "_start",
+        "begun",
+        "large_bytes",
         "rest",
     )
 
@@ -54,37 +55,32 @@ class Framer:
         self._eager_bytes = max(eager_bytes, small_bytes)
         self._start = b""  # of a small frame that is not complete
         self._large: memoryview | None = None
-        self._large_bytes = 0
+        self.large_bytes = 0
+        self.begun = b""
+        """What there is of a large frame whose memory is not set aside yet; it will have `large_bytes`."""
         self.rest: memoryview | None = None
-        """What is set aside of the large frame's memory and not filled yet; None between large frames."""
+        """What is set aside of the large frame's memory and not filled yet; None where there is none."""
 
     @property
     def pending_bytes(self) -> int:
         """Bytes held of a frame that is not complete; 0 between frames."""
         if self._large is None or self.rest is None:
-            return len(self._start)
+            return len(self._start) + len(self.begun)
         return len(self._large) - len(self.rest)
 
     @property
     def held_bytes(self) -> int:
         """Memory set aside for this direction of the connection."""
-        return len(self._start) if self._large is None else len(self._large)
+        return len(self._start) + len(self.begun) if self._large is None else len(self._large)
 
     @property
     def in_large(self) -> bool:
         """Whether what comes next belongs to a large frame: it is to be received into `get_buffer`."""
-        return self.rest is not None
-
-    @property
-    def begun_large(self) -> tuple[memoryview, int] | None:
-        """The large frame's memory, and how much of it is filled; None where it has not all its memory yet."""
-        if self._large is None or len(self._large) < self._large_bytes:
-            return None
-        return self._large, self.pending_bytes
+        return self.rest is not None or bool(self.begun)
 
     def leave_large(self) -> None:
-        """The rest of the large frame goes elsewhere: what is given to `received` next is behind it."""
-        self._large = self.rest = None
+        """What lacks of the large frame that has `begun` goes elsewhere: `received` is given what is behind it."""
+        self.begun = b""
 
     def received(self, chunk: bytes) -> list[bytes]:
         """The frames that `chunk` completes, in order; raises `BadFrame`."""
@@ -105,7 +101,7 @@ class Framer:
             after = at + PREFIX_BYTES + length
             if after > end:
                 if after - at > self._small_bytes:
-                    self._start_large(chunk, at, after - at)
+                    self.begun, self.large_bytes = chunk[at:], after - at
                     return frames
                 break
             frames.append(chunk[at:after])
@@ -113,21 +109,23 @@ class Framer:
         self._start = chunk[at:]
         return frames
 
-    def _start_large(self, chunk: bytes, at: int, frame_bytes: int) -> None:
-        """Give the frame that starts at `at` of the chunk a buffer of its own."""
-        received = len(chunk) - at
-        self._large_bytes = frame_bytes
-        self._large = large = build_buffer(min(frame_bytes, max(self._eager_bytes, received)))
-        large[:received] = memoryview(chunk)[at:]
+    def _set_aside(self) -> None:
+        """Give the frame that has begun a buffer of its own."""
+        begun, self.begun = self.begun, b""
+        received = len(begun)
+        self._large = large = build_buffer(min(self.large_bytes, max(self._eager_bytes, received)))
+        large[:received] = begun
         self.rest = large[received:]
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the large frame go; never empty."""
+        """Where the next bytes of the large frame go; never empty. Its memory is set aside when they are to come."""
+        if self.begun:
+            self._set_aside()
         large, rest = self._large, self.rest
         assert large is not None and rest is not None, "only a large frame has a buffer"
         if not rest:
             received = len(large)
-            self._large = build_buffer(min(self._large_bytes, 2 * received))
+            self._large = build_buffer(min(self.large_bytes, 2 * received))
             self._large[:received] = large
             self.rest = rest = self._large[received:]
         return rest
@@ -136,7 +134,7 @@ class Framer:
         """So many more bytes are in the buffer: the large frame, if they completed it."""
         rest, frame = self.rest, self._large
         assert rest is not None and frame is not None, "only a large frame has a buffer"
-        if size_bytes < len(rest) or len(frame) < self._large_bytes:
+        if size_bytes < len(rest) or len(frame) < self.large_bytes:
             self.rest = rest[size_bytes:]
             return None
         self._large = self.rest = None

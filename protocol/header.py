@@ -51,7 +51,8 @@ def peek_correlation_id(frame: Frame) -> int:
     """The correlation id of a response frame; raises `BadFrame`."""
     if len(frame) < RESPONSE_TAGS_START:
         raise BadFrame(f"the frame ends too early: {len(frame)} bytes")
-    return int(INT32.unpack_from(frame, FIXED_START)[0])
+    correlation_id: int = INT32.unpack_from(frame, FIXED_START)[0]
+    return correlation_id
 
 
 def response_body_start(frame: Frame, api_key: int, version: int) -> int:

@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation.refusals import RefusedSequences
-from protocol import header, ordinary
-from protocol.api import PRODUCE
+from protocol import fetch_ordinary, header, ordinary
+from protocol.api import FETCH, PRODUCE
 from protocol.errors import BadFrame
 from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.ordinary import pass_ordinary
+from proxy.passed import pass_ordinary_fetch
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from proxy.wire import Outgoing, Sendable
 
 log = logging.getLogger("forebay.client")
+
+KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
+FETCH_KEY = FETCH.to_bytes(2, "big")
 
 
 class ClientLink:
@@ -117,13 +121,18 @@ class ClientLink:
 
     def _on_frame(self, frame: Frame) -> None:
         size_bytes = len(frame)
-        scanned = ordinary.scan_request(frame)
+        is_fetch = frame[KEY_START:KEY_END] == FETCH_KEY
+        if not is_fetch:
+            scanned = ordinary.scan_request(frame)
+        else:
+            scanned = None if self.stores else fetch_ordinary.scan_request(frame)
         try:
             head = header.peek_request(frame) if scanned is None else None
         except BadFrame as error:
             self._on_bad(error)
             return
-        hop = self._counters.requests_in[PRODUCE if head is None else head.api_key]
+        short_key = FETCH if is_fetch else PRODUCE
+        hop = self._counters.requests_in[short_key if head is None else head.api_key]
         hop.frames += 1
         hop.size_bytes += size_bytes
         self._request_bytes += size_bytes
@@ -131,7 +140,9 @@ class ClientLink:
         requests.in_flight_bytes += size_bytes
         if requests.in_flight_bytes >= requests.limit_bytes:
             requests.pause(self.wire)
-        if scanned is None or not pass_ordinary(self, frame, scanned):
+        if is_fetch and scanned is not None:
+            pass_ordinary_fetch(self, frame, scanned)
+        elif scanned is None or not pass_ordinary(self, frame, scanned):
             self._route(head or header.peek_request(frame), frame)
         replies = self.replies
         if replies.control:
@@ -176,12 +187,9 @@ class ClientLink:
         head: RequestHeader,
         frame: Frame,
         on_answer: Callable[[Frame | None], None] | None,
-        on_begun: Begin | None = None,
     ) -> None:
-        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will
-        come; `on_begun` may let a large answer pass.
-        """
-        self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
+        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
+        self.send(head.api_key, head.correlation_id, frame, on_answer)
 
     def send(
         self,
@@ -191,7 +199,7 @@ class ClientLink:
         on_answer: Callable[[Frame | None], None] | None,
         on_begun: Begin | None = None,
     ) -> None:
-        """`forward`, for whom these two of the header are enough."""
+        """`forward`, for whom these two of the header are enough. `on_begun` may let a large answer pass."""
         counters, size_bytes = self._counters, len(frame)
         hop = counters.requests_out[api_key]
         hop.frames += 1
@@ -223,7 +231,14 @@ class ClientLink:
             self.hold(reply, held_bytes)
         reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
-    def answer_whole(self, api_key: int, reply: Reply, frame: Frame, request_bytes: int) -> None:
+    def answer_whole(
+        self,
+        api_key: int,
+        reply: Reply,
+        frame: Frame,
+        request_bytes: int,
+        on_sent: Callable[[bool], None] | None = None,
+    ) -> None:
         """`answer` with one frame of the broker's. What leaves at once and whole was never held."""
         size_bytes = len(frame)
         self.request_done(request_bytes)
@@ -231,16 +246,18 @@ class ClientLink:
         if not (self._open and size_bytes <= PIECE_BYTES and replies.take_oldest(reply)):
             if self._open:
                 self.hold(reply, size_bytes)
-            reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, None))
+            reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, on_sent))
             return
         outgoing = self.wire.send((frame,))
         if outgoing is None:
             hop = self._counters.responses_out[api_key]
             hop.frames += 1
             hop.size_bytes += size_bytes
+            if on_sent is not None:
+                on_sent(True)
         else:
             self.hold(reply, size_bytes)
-            outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, None)
+            outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
         if replies.line:
             replies.release()
         if outgoing is not None or self._holds_client or replies.control:
@@ -346,14 +363,6 @@ class ClientLink:
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
 
-    def go_blind(self) -> None:
-        """Nothing of this connection is understood from here on: bytes pass both ways (SaslHandshake v0)."""
-        self._counters.blind_connections += 1
-        upstream = self.upstream.wire
-        self.wire.go_blind(lambda chunk: _pipe(chunk, upstream, self.wire))
-        upstream.go_blind(lambda chunk: _pipe(chunk, self.wire, upstream))
-        self.upstream.authenticated = True
-
     def close(self, cause: str, blame: str = "") -> None:
         """End both sides, once. `blame` is the one log line, where somebody is to blame."""
         if not self._open:
@@ -383,9 +392,3 @@ class ClientLink:
         else:
             self.wire.abort()
         self.listener.closed(self)
-
-
-def _pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
-    """Pass raw bytes on; the source is not read until they have left."""
-    source.hold_reading(sink)
-    sink.send((chunk,), lambda _sent: source.release_reading(sink))

@@ -17,10 +17,11 @@ from protocol.errors import BadFrame
 from proxy.answer import answer_error, refuse_fetch
 from proxy.fetch_plan import HARD, UNREAD, Look, Looked
 from proxy.fetch_record import FetchRecord
-from proxy.forward import CONSUMER, forward_fetch
+from proxy.forward import forward_fetch
 from proxy.looks import look_at
 from proxy.observing import peek_would_hit
 from proxy.parked import ParkedFetch
+from proxy.passed import CONSUMER, DISABLED, FOLLOWER, pass_fetch
 from proxy.relay import relay
 from proxy.sessions import Kind, open_fetch
 
@@ -40,8 +41,7 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     link.authorization.version = head.api_version
     passed = _pass_untouched(link, request)
     if passed:
-        record = FetchRecord(link, head, request, len(frame))
-        forward_fetch(record, frame, _look_past(record, Look.PASS, passed))
+        pass_fetch(link, head, request, frame, passed)
         return
     context = open_fetch(
         link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
@@ -108,8 +108,8 @@ def _over_quota_s(record: FetchRecord) -> float:
 def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
     """The reason for which a request goes to the broker as it came, fetch session and all, or ""."""
     if request.replica_id != CONSUMER:
-        return "follower"
-    return "" if link.stores else "disabled"
+        return FOLLOWER
+    return "" if link.stores else DISABLED
 
 
 def _look_past(record: FetchRecord, look: Look, reason: str) -> list[Looked]:

@@ -50,18 +50,22 @@ class FetchRecord:
         request: FetchRequest,
         request_bytes: int,
         context: FetchContext | None = None,
+        received_at: float | None = None,
     ) -> None:
-        """`context` is its session; None where that is the broker's."""
+        """`context` is its session; None where that is the broker's, or nothing more is asked of it. `received_at`
+        where it leaves at once: then it has no place among the replies.
+        """
         self.context = context
         self.link = link
         self.head = head
         self.request = request
         self.request_bytes = request_bytes
-        self.received_at = link.broker.now()
+        self.received_at = link.broker.now() if received_at is None else received_at
         self.parked_at = -1.0
         self.waited_s = 0.0
         self.would_hit_bytes: list[int] | None = None
-        self.reply = link.replies.reserve()
+        if received_at is None:
+            self.reply = link.replies.reserve()
 
     @property
     def partitions(self) -> list[FetchPartition]:

@@ -23,13 +23,10 @@ from protocol.fetch_build import (
 )
 from proxy.answer import build_error, refuse_fetch
 from proxy.learn import learn_answer
-from proxy.passage import Begun, Passage, may_pass
 from proxy.sessions import Kind
 from proxy.shared_reads import begin_forwarded, end_forwarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from protocol.fetch import FetchedPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
@@ -39,11 +36,8 @@ if TYPE_CHECKING:
     from proxy.gate import Entry
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
-    from proxy.wire import Wire
 
 SESSIONLESS = (0, -1)
-CONSUMER = -1
-"""The replica id of who is no follower."""
 
 
 def forward_fetch(
@@ -53,25 +47,17 @@ def forward_fetch(
     what is left of the request's own after it has waited here.
     """
     link, head, request, partitions = record.link, record.head, record.request, record.partitions
-    is_ours = record.context is not None
-    is_consumer = request.replica_id == CONSUMER
-    if record.context is not None:
-        link.reads.drop_asked(partitions)
-        link.authorization.has_rack = bool(request.rack_id)
-        frame = _without_session(record, record.context, frame, max_wait_ms)
+    assert record.context is not None
+    link.reads.drop_asked(partitions)
+    link.authorization.has_rack = bool(request.rack_id)
+    frame = _without_session(record, record.context, frame, max_wait_ms)
     gate = link.broker.gate
     flights: list[Flight] = []
 
     def go(entry: Entry) -> None:
         gate.sent(entry)
-        if is_ours:
-            flights.extend(begin_forwarded(record, looks))
-        begun = None if is_ours else partial(_begin, record, partial(passed, entry))
-        link.forward(head, frame, partial(on_answer, entry, link.broker.now()), begun)
-
-    def passed(entry: Entry, response: FetchResponse, last: bytes) -> None:
-        gate.answered(entry)
-        record.forwarded(looks, response, last)
+        flights.extend(begin_forwarded(record, looks))
+        link.forward(head, frame, partial(on_answer, entry, link.broker.now()))
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
@@ -80,7 +66,7 @@ def forward_fetch(
             return
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
-        if response is not None and is_ours:
+        if response is not None:
             learn = partial(learn_answer, link, head.api_version, partitions, response, answer, sent_at)
             link.broker.attempt(learn, "learning from a Fetch answer")
         end_forwarded(link.broker, flights, response, answer)
@@ -89,41 +75,11 @@ def forward_fetch(
     gate.enter(
         link,
         go,
-        partial(refuse_fetch, record, looks) if is_consumer else None,
-        is_control=not is_consumer,
+        partial(refuse_fetch, record, looks),
         topics=[looked.queue_key for looked in looks],
         size_bytes=len(frame),
         waits=Waits.NOTHING if any(map(_is_behind, looks)) else Waits.POLL,
     )
-
-
-def _begin(
-    record: FetchRecord,
-    passed: Callable[[FetchResponse, bytes], None],
-    frame: memoryview,
-    received: int,
-    source: Wire,
-) -> Passage | None:
-    """A large answer has begun that teaches nothing: it passes, if all that is to be known of it is there, it is its
-    turn, and nothing waits before it.
-    """
-    try:
-        response = fetch.scan_response_head(frame, record.head.api_version, received)
-    except BadFrame:
-        return None
-    if response is None:
-        return None
-    link = record.link
-    frame_bytes = len(frame)
-    begun = Begun(bytes(frame[:received]), frame_bytes, frame_bytes - response.partitions[-1].end)
-    if link.replies.oldest is not record.reply or not may_pass(source, link.wire, begun):
-        return None
-
-    def end(last: bytes) -> None:
-        link.broker.counters.responses_out[record.head.api_key].size_bytes += frame_bytes - len(last)
-        passed(response, last)
-
-    return Passage(source, link.wire, link.broker.responses, begun, end)
 
 
 def _is_behind(looked: Looked) -> bool:

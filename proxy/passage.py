@@ -1,7 +1,7 @@
 """A large answer on its way from the broker's socket to the client's, past this process's memory. [socket]
 
 Owns the pipe between the two (splice(2); Linux, no TLS on either side) and what is left of the answer. It must not
-know what the answer says: who begins it does. Invariants (docs/decisions/0011):
+know what the answer says: who begins it does. Invariants (docs/decisions/0011, 0017):
 * the pipe is empty between callbacks, and so is one for all connections: what the client's socket does not take is
   read out of it and waits in the client's wire, charged to `limits.responseMemory`.
 * nothing is moved past what waits there, and the broker is not read until it has left.
@@ -27,14 +27,22 @@ if TYPE_CHECKING:
     from proxy.wire import Wire
 
 PIPE_BYTES = 1 << 20
-"""In pages, each of which holds what one page of the broker's file has: Linux's default limit for any user."""
-TURN_BYTES = 1 << 20
-"""As much is moved before others are looked after."""
+"""In pages, each of which holds what one page of the broker's file has: Linux's default limit for any user. As much is
+moved at a time.
+"""
 LEAST_BYTES = 1 << 16
 """Below this there is nothing to win."""
 RECEIVED = memoryview(bytearray(1 << 12))
 """Where what is not moved is received: taken out before anybody else receives."""
+PROBE_BYTES = 64
+PROBE = RECEIVED[:PROBE_BYTES]
+"""Where it is received while there is more to move: the read that finds nothing says so without an exception, and what
+came meanwhile is copied no further than to find that out.
+"""
 CAN_SPLICE = sys.platform == "linux" and hasattr(os, "splice")
+FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE if CAN_SPLICE else 0
+OUT_FLAGS = FLAGS | os.SPLICE_F_MORE if CAN_SPLICE else 0
+"""More follows in any case, the last bytes: what is no full segment waits for it."""
 
 
 class Pipe(NamedTuple):
@@ -53,33 +61,28 @@ def open_pipe() -> Pipe:
     return pipe
 
 
-class Begun(NamedTuple):
-    """An answer of which `head` is there, and of which all but the last `tail_bytes` may be moved."""
-
-    head: bytes
-    frame_bytes: int
-    tail_bytes: int
-
-
-def may_pass(source: Wire, sink: Wire, begun: Begun) -> bool:
-    """Whether what lacks is worth it, and can go from the one socket to the other now."""
-    lacking_bytes = begun.frame_bytes - begun.tail_bytes - len(begun.head)
-    if not CAN_SPLICE or lacking_bytes < LEAST_BYTES or begun.tail_bytes > LEAST_BYTES:
+def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int) -> bool:
+    """Whether what lacks before the last `tail_bytes` is worth it, and can go from the one socket to the other now."""
+    if not CAN_SPLICE or lacking_bytes < LEAST_BYTES or tail_bytes > LEAST_BYTES:
         return False
     return sink.is_idle and source.plain_fd >= 0 and sink.plain_fd >= 0
 
 
 class Passage:
-    """One answer from `source` to `sink`; `on_end` is given its last bytes, all before them having gone to `sink`."""
+    """One answer of `frame_bytes` from `source` to `sink`, of which `head` is there, and of which all but the last
+    `tail_bytes` may be moved; `on_end` is given its last bytes, all before them having gone to `sink`.
+    """
 
     __slots__ = (
         "_bound",
         "_first",
-        "_frame_bytes",
         "_is_stuck",
         "_sink",
+        "_sink_fd",
         "_source",
+        "_source_fd",
         "_tail_bytes",
+        "frame_bytes",
         "left_bytes",
         "on_end",
     )
@@ -89,23 +92,25 @@ class Passage:
         source: Wire,
         sink: Wire,
         bound: Bound,
-        begun: Begun,
+        head: bytes,
+        frame_bytes: int,
+        tail_bytes: int,
         on_end: Callable[[bytes], None],
     ) -> None:
-        self._source = source
-        self._sink = sink
+        self._source, self._source_fd = source, source.plain_fd
+        self._sink, self._sink_fd = sink, sink.plain_fd
         self._bound = bound
-        self._first = begun.head
+        self._first = head
         self._is_stuck = False
-        self._tail_bytes = max(begun.tail_bytes, 1)
-        self._frame_bytes = begun.frame_bytes
-        self.left_bytes = begun.frame_bytes - len(begun.head)
+        self._tail_bytes = tail_bytes or 1
+        self.frame_bytes = frame_bytes
+        self.left_bytes = frame_bytes - len(head)
         self.on_end = on_end
 
     @property
     def begun_bytes(self) -> int:
         """What of it has come."""
-        return self._frame_bytes - self.left_bytes
+        return self.frame_bytes - self.left_bytes
 
     def begin(self) -> None:
         """What is there already goes first: the usual way, but where it is so small that it goes through the pipe."""
@@ -115,44 +120,50 @@ class Passage:
     def get_buffer(self) -> memoryview:
         """The broker's socket can be read: move what is there. Where the next bytes go that are not moved."""
         room = self.left_bytes - self._tail_bytes
-        if room > 0 and not self._is_stuck and self._sink.is_idle:
-            self._move(room)
-        return RECEIVED[: self.left_bytes]
+        if room <= 0 or self._is_stuck or not self._sink.is_idle:
+            return RECEIVED[: self.left_bytes]
+        pipe_out, pipe_in = open_pipe()
+        in_pipe = 0
+        if self._first:
+            in_pipe = os.write(pipe_in, self._first)
+            self._first = b""
+        try:
+            moved = os.splice(self._source_fd, pipe_in, min(room, PIPE_BYTES), flags=FLAGS)
+            self.left_bytes -= moved
+            in_pipe += moved
+        except OSError:
+            pass  # there is nothing, or an error that the read behind this sees
+        try:
+            while in_pipe:
+                in_pipe -= os.splice(pipe_out, self._sink_fd, in_pipe, flags=OUT_FLAGS)
+        except OSError:
+            self._stick(pipe_out, in_pipe)
+        return PROBE if self.left_bytes - self._tail_bytes > PROBE_BYTES else RECEIVED[: self.left_bytes]
 
     def received(self, size_bytes: int) -> bytes:
         """So many bytes are in the buffer. The last bytes of the answer, or nothing where more are to come."""
-        chunk = self._take_first() + RECEIVED[:size_bytes]
+        chunk = RECEIVED[:size_bytes].tobytes()
         self.left_bytes -= size_bytes
+        if self._first:
+            chunk = self._take_first() + chunk
         if not self.left_bytes:
             return chunk
-        self._hand_over(chunk)
+        if len(chunk) <= PROBE_BYTES and self._sink.is_idle:
+            self._first = chunk  # it goes with what is moved next, as a rule at once
+        else:
+            self._hand_over(chunk)
         return b""
 
-    def _move(self, room: int) -> None:
-        pipe = open_pipe()
-        until = max(room - TURN_BYTES, 0)
-        in_pipe = os.write(pipe.in_fd, self._take_first()) if self._first else 0
-        while room > until:
-            moved = _splice(self._source.plain_fd, pipe.in_fd, min(room, PIPE_BYTES))
-            self.left_bytes -= moved
-            room -= moved
-            self._let_out(pipe, in_pipe + moved)
-            in_pipe = 0
-            if not moved or self._is_stuck:
-                return
-
-    def _let_out(self, pipe: Pipe, size_bytes: int) -> None:
-        """Empty the pipe. What the client's socket does not take is handed over next: not now, when a buffer is asked
+    def _stick(self, pipe_out: int, size_bytes: int) -> None:
+        """The client's socket has not taken so many bytes. They are handed over next: not now, when a buffer is asked
         for, since that may stop reading.
         """
-        while size_bytes:
-            taken = _splice(pipe.out_fd, self._sink.plain_fd, size_bytes)
-            if not taken:
-                self._first = _read_all(pipe, size_bytes)
-                self._is_stuck = True
-                asyncio.get_running_loop().call_soon(self._unstick)
-                return
-            size_bytes -= taken
+        found = os.read(pipe_out, size_bytes)
+        while len(found) < size_bytes:
+            found += os.read(pipe_out, size_bytes - len(found))
+        self._first = found
+        self._is_stuck = True
+        asyncio.get_running_loop().call_soon(self._unstick)
 
     def _unstick(self) -> None:
         if self._is_stuck and self._source.is_open:
@@ -175,18 +186,3 @@ class Passage:
         self._sink.send((chunk,), sent)
         if not self._sink.is_idle:
             self._source.hold_reading(self)
-
-
-def _read_all(pipe: Pipe, size_bytes: int) -> bytes:
-    found = os.read(pipe.out_fd, size_bytes)
-    while len(found) < size_bytes:
-        found += os.read(pipe.out_fd, size_bytes - len(found))
-    return found
-
-
-def _splice(from_fd: int, to_fd: int, size_bytes: int) -> int:
-    """Bytes moved. 0 where there are none or no room, and at an end or an error: what reads or writes next sees it."""
-    try:
-        return os.splice(from_fd, to_fd, size_bytes, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
-    except OSError:
-        return 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.gate import Entry
+    from proxy.wire import Wire
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
 """What clients may be offered of the APIs whose bodies are read on the data path."""
@@ -83,10 +84,25 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
 
     def see(answer: Frame) -> Frame:
         if not any(answer[HANDSHAKE_ERROR_AT : HANDSHAKE_ERROR_AT + 2]):
-            link.go_blind()
+            _go_blind(link)
         return answer
 
     pass_on(link, head, frame, see)
+
+
+def _go_blind(link: ClientLink) -> None:
+    """Nothing of this connection is understood from here on: bytes pass both ways."""
+    link.broker.counters.blind_connections += 1
+    client, broker = link.wire, link.upstream.wire
+    client.go_blind(lambda chunk: _pipe(chunk, broker, client))
+    broker.go_blind(lambda chunk: _pipe(chunk, client, broker))
+    link.upstream.authenticated = True
+
+
+def _pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
+    """Pass raw bytes on; the source is not read until they have left."""
+    source.hold_reading(sink)
+    sink.send((chunk,), lambda _sent: source.release_reading(sink))
 
 
 def pass_on(

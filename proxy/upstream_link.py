@@ -16,10 +16,10 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from protocol import header
 from protocol.errors import BadFrame
+from protocol.header import RESPONSE_TAGS_START, peek_correlation_id
 from proxy.wire import Wire
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from proxy.wire import Sendable
 
     Answer = Callable[[Frame | None], None]
-    Begin = Callable[[memoryview, int, Wire], Passage | None]
+    Begin = Callable[[bytes, int, Wire], Passage | None]
     Sent = Callable[[bool], None]
+    Expected = tuple[int, int, Answer, Hop | None, Begin | None]
 
 log = logging.getLogger("forebay.upstream")
 
@@ -67,18 +68,6 @@ class Dial:
             )
 
 
-class Expected(NamedTuple):
-    """A request that the broker owes an answer, to be counted as `arrived`. `on_begun` is asked with a large answer,
-    how much of it is there, and its wire: where it lets it pass, `on_answer` runs only if the link is lost.
-    """
-
-    correlation_id: int
-    sequence: int
-    on_answer: Answer
-    arrived: Hop | None
-    on_begun: Begin | None
-
-
 class UpstreamLink:
     """A connection to the broker, opened at the first `send`."""
 
@@ -108,6 +97,7 @@ class UpstreamLink:
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._expected: deque[Expected] = deque()
+        """Correlation id, number, `on_answer`, `arrived` and `on_begun` of what the broker owes an answer to."""
         self._sequence = 0
         self._last_unanswerable = 0
         self.authenticated = False
@@ -149,8 +139,9 @@ class UpstreamLink:
         arrived: Hop | None = None,
         on_begun: Begin | None = None,
     ) -> bool:
-        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer,
-        `on_begun` may let a large one pass. True where something of what was sent has yet to leave.
+        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer.
+        `on_begun` is asked with what there is of a large one, its size and its wire: where it lets it pass, `on_answer`
+        runs only if the link is lost. True where something of what was sent has yet to leave.
         """
         if self.closed:
             if on_answer:
@@ -162,7 +153,7 @@ class UpstreamLink:
         if on_answer is None:
             self._last_unanswerable = self._sequence
         else:
-            self._expected.append(Expected(correlation_id, self._sequence, on_answer, arrived, on_begun))
+            self._expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
         return (self._wire or self.wire).send((frame,), on_sent) is not None
 
     @property
@@ -212,41 +203,40 @@ class UpstreamLink:
         if not self._expected:
             self._lose("the broker answered what nobody asked")
             return
-        expected = self._expected.popleft()
         try:
-            correlation_id = header.peek_correlation_id(frame)
+            correlation_id = peek_correlation_id(frame)
         except BadFrame as error:
-            self._expected.appendleft(expected)
             self._on_bad(error)
             return
-        if correlation_id != expected.correlation_id:
-            self._expected.appendleft(expected)
-            self._lose(f"the broker answered {correlation_id} where {expected.correlation_id} was due")
+        expected_id, sequence, on_answer, arrived, _ = self._expected[0]
+        if correlation_id != expected_id:
+            self._lose(f"the broker answered {correlation_id} where {expected_id} was due")
             return
-        if expected.sequence > self._last_unanswerable:
+        self._expected.popleft()
+        if sequence > self._last_unanswerable:
             self._last_unanswerable = 0
-        if expected.arrived is not None:
-            expected.arrived.count(len(frame))
-        expected.on_answer(frame)
+        if arrived is not None:
+            arrived.frames += 1
+            arrived.size_bytes += len(frame)
+        on_answer(frame)
 
-    def _on_large(self, frame: memoryview, received: int) -> Passage | None:
+    def _on_large(self, begun: bytes, frame_bytes: int) -> Passage | None:
         """A large answer has begun. One that is not the right one is found out when it has arrived."""
-        wire, expected = self._wire, self._expected[0] if self._expected else None
-        if wire is None or expected is None or expected.on_begun is None:
+        wire = self._wire
+        if wire is None or not self._expected or len(begun) < RESPONSE_TAGS_START:
             return None
-        if (
-            received < header.RESPONSE_TAGS_START
-            or header.peek_correlation_id(frame) != expected.correlation_id
-        ):
+        expected_id, _, _, _, on_begun = self._expected[0]
+        if on_begun is None or peek_correlation_id(begun) != expected_id:
             return None
-        return expected.on_begun(frame, received, wire)
+        return on_begun(begun, frame_bytes, wire)
 
     def _on_passed(self, passage: Passage, last: bytes) -> None:
-        expected = self._expected.popleft()
-        if expected.sequence > self._last_unanswerable:
+        _, sequence, _, arrived, _ = self._expected.popleft()
+        if sequence > self._last_unanswerable:
             self._last_unanswerable = 0
-        if expected.arrived is not None:
-            expected.arrived.count(passage.begun_bytes)
+        if arrived is not None:
+            arrived.frames += 1
+            arrived.size_bytes += passage.frame_bytes
         passage.on_end(last)
 
     def _on_bad(self, error: BadFrame) -> None:
@@ -286,5 +276,5 @@ class UpstreamLink:
             else:
                 wire.close_when_sent()
         waiting, self._expected = self._expected, deque()
-        for expected in waiting:
-            expected.on_answer(None)
+        for _, _, on_answer, _, _ in waiting:
+            on_answer(None)

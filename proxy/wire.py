@@ -90,25 +90,28 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        rest = self._framer.rest
-        if rest is not None:
-            return rest or self._framer.get_buffer()
         passage = self._wire.passage
-        return SCRATCH if passage is None else passage.get_buffer()
+        if passage is not None:
+            return passage.get_buffer()
+        framer = self._framer
+        if framer.begun or framer.rest is not None:
+            return framer.rest or framer.get_buffer()
+        return SCRATCH
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` more have arrived."""
         wire = self._wire
-        if self._framer.rest is not None:
+        passage = wire.passage
+        if passage is not None:
+            last = passage.received(nbytes)
+            if last:
+                wire.passed(last)
+        elif self._framer.rest is not None:
             frame = self._framer.received_large(nbytes)
             if frame is not None:
                 wire.large_arrived(frame)
-        elif wire.passage is None:
-            wire.data_received(bytes(SCRATCH[:nbytes]))
         else:
-            last = wire.passage.received(nbytes)
-            if last:
-                wire.passed(last)
+            wire.data_received(bytes(SCRATCH[:nbytes]))
 
     def eof_received(self) -> bool:
         """The wire's."""
@@ -159,8 +162,8 @@ class Wire(asyncio.Protocol):
         self._blind: Callable[[bytes], None] | None = None
         self.passage: Passage | None = None
         """The large frame that arrives and is not received here."""
-        self.on_large: Callable[[memoryview, int], Passage | None] | None = None
-        """Asked with a large frame, and how much of it is there, whether it is to pass."""
+        self.on_large: Callable[[bytes, int], Passage | None] | None = None
+        """Asked with what there is of a large frame, and how large it will be, whether it is to pass."""
         self.on_passed: Callable[[Passage, bytes], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.on_made: Callable[[], None] | None = None
@@ -195,24 +198,18 @@ class Wire(asyncio.Protocol):
         except BadFrame as error:
             self._on_bad(error)
             return
-        if (self.framer.rest is not None) is not self._in_large:
+        if (self.framer.begun != b"") is not self._in_large:
             self._stand_in()
         for frame in frames:
             if self._closed or self._closing:
                 return
             self.frames += 1
             self._on_frame(frame)
-        if self.on_large is not None and self.framer.rest is not None:
-            self._offer_large(self.on_large)
-
-    def _offer_large(self, on_large: Callable[[memoryview, int], Passage | None]) -> None:
-        begun = self.framer.begun_large
-        if begun is None or self._closed or self._closing:
-            return
-        self.passage = on_large(*begun)
-        if self.passage is not None:
-            self.framer.leave_large()
-            self.passage.begin()
+        if self.on_large is not None and self.framer.begun and not (self._closed or self._closing):
+            self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
+            if self.passage is not None:
+                self.framer.leave_large()
+                self.passage.begin()
 
     def passed(self, last: bytes) -> None:
         """All of a large frame but its `last` bytes has been given to where it goes."""
@@ -275,7 +272,9 @@ class Wire(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Open, and everything that was given to `send` has left."""
-        return not (self._outbox or self._write_paused) and self.is_open
+        if self._outbox or self._write_paused or self._closed or self._closing:
+            return False
+        return self._transport is not None
 
     @property
     def plain_fd(self) -> int:

@@ -1,6 +1,7 @@
-/* A cursor over one frame, and the two messages of the ordinary form (ProduceRequest.json, ProduceResponse.json). */
+/* The two messages of a Produce of the ordinary form (ProduceRequest.json, ProduceResponse.json). */
 #include <string.h>
 
+#include "cursor.h"
 #include "ordinary.h"
 
 #define PRODUCE 0
@@ -15,69 +16,6 @@
 
 _Static_assert(sizeof(po_request) == 13 * 8, "po_request is words");
 _Static_assert(sizeof(po_answer) == 3 * 8, "po_answer is words");
-
-typedef struct {
-    const uint8_t *bytes;
-    uint64_t size, at;          /* at <= size */
-    int flexible;
-    int ok;                     /* 0 once something was not as it must be: what is read after that means nothing */
-} cursor;
-
-static int has(cursor *c, uint64_t width) {
-    c->ok = c->ok && width <= c->size - c->at;
-    return c->ok;
-}
-
-static int64_t read_int(cursor *c, unsigned width) {
-    uint64_t value = 0;
-    if (!has(c, width)) {
-        return 0;
-    }
-    for (unsigned i = 0; i < width; i++) {
-        value = value << 8 | c->bytes[c->at + i];
-    }
-    c->at += width;
-    unsigned shift = 64 - 8 * width;
-    return (int64_t)(value << shift) >> shift;
-}
-
-static void skip(cursor *c, uint64_t width) {
-    c->at += has(c, width) ? width : 0;
-}
-
-static void expect(cursor *c, int is_so) {
-    c->ok = c->ok && is_so;
-}
-
-/* At most four bytes: what is longer is no length of anything here. */
-static int64_t read_uvarint(cursor *c) {
-    int64_t value = 0;
-    for (unsigned shift = 0; shift < 28; shift += 7) {
-        int64_t byte = read_int(c, 1) & 0xff;
-        value |= (byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            return value;
-        }
-    }
-    c->ok = 0;
-    return 0;
-}
-
-/* A length or count, -1 for null. */
-static int64_t read_count(cursor *c, unsigned classic_width) {
-    return c->flexible ? read_uvarint(c) - 1 : read_int(c, classic_width);
-}
-
-static void skip_text(cursor *c, int64_t length, int may_be_null) {
-    expect(c, length >= (may_be_null ? -1 : 0));
-    skip(c, c->ok && length > 0 ? (uint64_t)length : 0);
-}
-
-static void expect_no_tags(cursor *c) {
-    if (c->flexible) {
-        expect(c, read_int(c, 1) == 0);
-    }
-}
 
 /* One topic, one partition, and its index. */
 static void skip_names(cursor *c, int version) {

@@ -1,11 +1,13 @@
-/* ordinary: Produce requests and answers of the form that nearly all have, read in one pass. The only declaration.
+/* ordinary: the Produces and Fetches of the form that nearly all have, and their answers, read in one pass. The only
+ * declaration.
  *
  * The ordinary form. A request: acks is not 0; one topic, one partition, one whole record batch v2 that fills the
  * records field. Its answer: that same partition, without record errors or a message. Of both: versions 3 to 13, no
- * tagged field, nothing after the last field.
+ * tagged field, nothing after the last field. A Fetch: versions 4 to 18, one topic and one partition, or none; nothing is
+ * forgotten, no tagged field, ASCII names. Its answer: one partition, records that are not null.
  * Owns: recognising it, and where what of it stands. Must not know: Python, what is done with it. Invariants: nothing is
- * read beyond `size`; whatever is of another form, garbage included, is 0 and for protocol/produce.py to judge, which
- * says the same of what is ordinary; no state.
+ * read beyond `size`; whatever is of another form, garbage included, is 0 and for protocol/produce.py or fetch.py to judge,
+ * which say the same of what is ordinary; no state.
  * The part between the cdef marks is fed to cffi unchanged; the structs are words, in the order that Python unpacks. */
 #ifndef ORDINARY_H
 #define ORDINARY_H
@@ -28,11 +30,31 @@ typedef struct {                /* 3 words */
     int64_t error_code, base_offset, log_append_time_ms;
 } po_answer;
 
+typedef struct {                /* 8 words */
+    int64_t version, correlation_id;
+    int64_t client_id_end, body_start;
+    int64_t replica_id;         /* -1: a consumer's */
+    int64_t partitions;         /* 0 or 1 */
+    int64_t names_start;        /* where the array of topics begins */
+    int64_t names_end;          /* behind the partition's index, or behind that array where it is empty */
+} po_fetch;
+
+typedef struct {                /* 2 words */
+    int64_t start, end;         /* of the records */
+} po_fetched;
+
 /* 1: `frame` is an ordinary request, and `out` says what is in it. */
 int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
 /* 1: `frame` is an ordinary answer in `version` about what `names` says, the bytes from `names_start` to `route_end` of
  * the request. */
 int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size,
                    po_answer *out);
+/* 1: `frame` is an ordinary Fetch. */
+int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
+/* 1: an ordinary answer of `size` bytes in `version`, about what `names` says (from `names_start` to `names_end` of a
+ * request for one partition; about anything where `names_size` is 0), begins with the `received` bytes of `head`, and they
+ * are the whole of it, or end among its records. */
+int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
+                    uint64_t names_size, po_fetched *out);
 /* cdef end */
 #endif

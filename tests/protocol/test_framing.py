@@ -99,6 +99,8 @@ def test_a_frame_that_is_announced_and_not_sent_takes_little_memory():
 
     fed(framer, (100 * 1024 * 1024).to_bytes(4, "big") + b"x", [5])
 
+    assert framer.held_bytes == 5
+    framer.get_buffer()
     assert framer.held_bytes == EAGER_BYTES
     fed(framer, bytes(EAGER_BYTES), [SMALL_BYTES])
     assert framer.held_bytes == 2 * EAGER_BYTES
@@ -111,25 +113,21 @@ def test_an_incomplete_frame_larger_than_a_small_one_gets_a_buffer_of_its_own(si
 
     assert framer.received(frame[:5]) == []
     assert framer.in_large is is_large
-    assert framer.held_bytes == (size if is_large else 5)
+    assert framer.held_bytes == framer.pending_bytes == 5
+    if is_large:
+        assert len(framer.get_buffer()) == size - 5
+        assert framer.held_bytes == size
     assert fed(framer, frame[5:], [7]) == [frame]
     assert not framer.in_large
 
 
-@pytest.mark.parametrize(("eager", "is_offered"), [(200, True), (199, False)])
-def test_a_large_frame_that_has_its_memory_can_be_left_to_somebody_else(eager, is_offered):
-    framer = Framer(MAX_BYTES, small_bytes=SMALL, eager_bytes=eager)
+def test_a_large_frame_that_has_begun_can_be_left_to_somebody_else():
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
     large = frame_of(bytes(range(196)))
-    assert framer.begun_large is None
-    framer.received(large[:50])
-    framer.get_buffer()[:20] = large[50:70]
-    framer.received_large(20)
-    if not is_offered:
-        assert framer.begun_large is None
-        return
-
-    memory, received = framer.begun_large
-    assert (len(memory), bytes(memory[:received])) == (len(large), large[:70])
+    assert framer.received(frame_of(b"before") + large[:50]) == [frame_of(b"before")]
+    assert (framer.begun, framer.large_bytes) == (large[:50], len(large))
+    assert framer.in_large
+    assert framer.held_bytes == framer.pending_bytes == 50
     framer.leave_large()
 
     assert not framer.in_large

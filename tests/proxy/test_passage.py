@@ -18,7 +18,7 @@ import uvloop
 
 from proxy.bounds import Bound
 from proxy.counters import Counters
-from proxy.passage import LEAST_BYTES, PIPE_BYTES, Begun, Passage, may_pass, open_pipe
+from proxy.passage import LEAST_BYTES, PIPE_BYTES, PROBE_BYTES, Passage, may_pass, open_pipe
 from proxy.upstream_link import Dial, UpstreamLink
 from proxy.wire import Wire
 from tests.proxy.test_upstream_link import PlayedBroker
@@ -61,11 +61,11 @@ class Passing:
         frame = (4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big")
         hop = self.counters.responses_in[1]
 
-        def begin(frame, received, source):
-            begun = Begun(bytes(frame[:received]), len(frame), self.tail_bytes)
-            if not may_pass(source, self.sink, begun):
+        def begin(head, frame_bytes, source):
+            lacking_bytes = frame_bytes - self.tail_bytes - len(head)
+            if not may_pass(source, self.sink, lacking_bytes, self.tail_bytes):
                 return None
-            return Passage(source, self.sink, self.bound, begun, end)
+            return Passage(source, self.sink, self.bound, head, frame_bytes, self.tail_bytes, end)
 
         def end(last):
             self.ended.append((correlation_id, len(last)))
@@ -123,7 +123,7 @@ def piped_bytes():
 
 
 @both_loops
-@pytest.mark.parametrize("tail_bytes", [0, 1, 3, 5000])
+@pytest.mark.parametrize("tail_bytes", [0, 1, 3, PROBE_BYTES, 5000])
 def test_a_large_answer_arrives_as_it_was_sent(run, tail_bytes):
     async def scenario():
         async with connected(tail_bytes) as (broker, passing, client):
@@ -258,10 +258,9 @@ def wire_like(fd=5, is_idle=True):
     ],
 )
 def test_what_may_pass(source, sink, lacking_bytes, may):
-    begun = Begun(b"head", 4 + lacking_bytes + 3, 3)
-    assert may_pass(source, sink, begun) is may
+    assert may_pass(source, sink, lacking_bytes, 3) is may
 
 
 @pytest.mark.parametrize(("tail_bytes", "may"), [(LEAST_BYTES, True), (LEAST_BYTES + 1, False)])
 def test_a_long_tail_is_not_received_in_small_pieces(tail_bytes, may):
-    assert may_pass(wire_like(), wire_like(), Begun(b"", 1 << 20, tail_bytes)) is may
+    assert may_pass(wire_like(), wire_like(), 1 << 20, tail_bytes) is may

@@ -1,0 +1,42 @@
+/* Spoiled Fetches and answers into the scanners of ordinary ones; built with sanitizers by test_native_fetched.py.
+ *
+ * usage: fetched_spoiled < rows. A row: version (1 byte), where names start (2), where they end (2), how much has come (4),
+ * size (4), all little-endian, and so many bytes. What has come, and its names, are copied to memory of their very size, so
+ * that a read beyond them is seen. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ordinary.h"
+#include "rows.h"
+
+enum { ROW_HEAD = 13 };
+
+int main(void) {
+    uint64_t requests = 0, answers = 0, rows = 0;
+    uint8_t head[ROW_HEAD];
+    for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
+        uint64_t from = read_little(head + 1, 2), to = read_little(head + 3, 2);
+        uint64_t received = read_little(head + 5, 4), size = read_little(head + 9, 4);
+        uint8_t *frame = malloc(received), *names = malloc(to - from);
+        MUST(frame != NULL && names != NULL && received <= size && from <= to && to <= received);
+        MUST(fread(frame, 1, received, stdin) == received);
+        memcpy(names, frame + from, to - from);
+        po_fetch request;
+        if (po_scan_fetch(frame, received, &request)) {
+            MUST(request.names_start <= request.names_end && (uint64_t)request.names_end <= received);
+            MUST(request.client_id_end <= request.body_start && request.body_start <= request.names_start);
+            requests++;
+        }
+        po_fetched answer;
+        if (po_scan_fetched(frame, received, size, head[0], names, to - from, &answer)) {
+            MUST(answer.start <= answer.end && (uint64_t)answer.end <= size && (uint64_t)answer.start <= received);
+            answers++;
+        }
+        free(names);
+        free(frame);
+    }
+    printf("rows %llu requests %llu answers %llu\n", (unsigned long long)rows, (unsigned long long)requests,
+           (unsigned long long)answers);
+    return 0;
+}

@@ -1,0 +1,44 @@
+"""Fetches and answers of real clients and brokers, spoiled or cut, into the C scanners under sanitizers (ASan, UBSan).
+
+Owns the rows that the program is fed. Must not know what ordinary is. FUZZ_ROUNDS and FUZZ_SEED as in
+test_golden_frames.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+from protocol.api import FETCH
+from tests.blockcache.test_native import build_sanitized
+from tests.fuzz.mutations import read_golden, spoil
+from tests.fuzz.test_golden_frames import ROUNDS, SEED
+from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONGEST_BYTES = 2048
+
+
+def test_a_spoiled_fetch_or_answer_is_ordinary_or_not(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    rows = []
+    for one in [one for one in read_golden() if one.api_key == FETCH]:
+        for number in range(ROUNDS):
+            frame = spoil(one.frame[:LONGEST_BYTES], rng) if number else one.frame
+            received = rng.choice((len(frame), rng.randint(0, len(frame))))
+            start = min(18 + rng.randrange(2), received)
+            end = min(start + rng.choice((0, 0, 8, 14, 22)), received)
+            row = struct.pack("<BHHII", one.version, start, end, received, len(frame))
+            rows.append(row + frame[:received])
+    program = build_sanitized(PROGRAM.with_name("fetched_spoiled.c"), NATIVE, tmp_path)
+    done = subprocess.run([str(program)], input=b"".join(rows), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    words = done.stdout.decode().split()
+    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    assert counted["rows"] == len(rows)
+    assert 0 < counted["requests"] < len(rows)
+    assert 0 < counted["answers"] < len(rows)

@@ -1,0 +1,108 @@
+"""A Forebay in this process whose cache is off, before a broker that a test plays, and one client's socket.
+
+Owns them, the lines that would be logged, and what is counted, without times. It must not know what a test asks.
+Invariants: nothing sleeps; what is sent to either side is whole frames.
+"""
+
+import asyncio
+import dataclasses
+import json
+import socket
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from metrics.histogram import Histogram
+from proxy import app
+from proxy.config_load import load
+from tests.proxy.test_upstream_link import PlayedBroker
+from tests.proxy.turning import until
+
+OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}
+
+
+class Lines:
+    """An access log in memory: lines as they are, but for times."""
+
+    def __init__(self):
+        self.fetches = []
+
+    def fetch(self, line):
+        self.fetches.append(line._replace(ts=0, total_ms=0.0))
+
+
+class Front:
+    """`link` is the client's, once it has sent something."""
+
+    def __init__(self, forebay, broker, client):
+        self.forebay = forebay
+        self.broker = broker
+        self.client = client
+        self.lines = forebay.broker.access_log
+
+    @property
+    def counters(self):
+        """All that is counted, times by their number."""
+        found = {}
+        for field in dataclasses.fields(self.forebay.broker.counters):
+            value = getattr(self.forebay.broker.counters, field.name)
+            found[field.name] = value.count if isinstance(value, Histogram) else value
+        return found
+
+    @property
+    def link(self):
+        (link,) = self.forebay.listeners[0].links
+        return link
+
+    async def send(self, *frames):
+        """To Forebay, and on to the broker."""
+        seen = len(self.broker.seen)
+        await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
+        await until(lambda: len(self.broker.seen) == seen + len(frames))
+
+    async def take(self, size_bytes):
+        """From Forebay: less at the connection's end."""
+        got = bytearray()
+        while len(got) < size_bytes:
+            chunk = await asyncio.get_running_loop().sock_recv(
+                self.client, min(1 << 16, size_bytes - len(got))
+            )
+            if not chunk:
+                break
+            got += chunk
+        return bytes(got)
+
+    async def ask(self, request, answer):
+        """One Fetch there and back."""
+        await self.send(request)
+        self.broker.answer(answer)
+        return await self.take(len(answer))
+
+
+@asynccontextmanager
+async def front(settings=OFF, has_log=True):
+    broker = PlayedBroker()
+    server = await asyncio.start_server(broker.accept, "127.0.0.1", 0)
+    upstream = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "forebay.json"
+        listeners = [{"name": "l", "listen": "127.0.0.1:0", "upstream": upstream}]
+        path.write_text(json.dumps({"listeners": listeners, "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        forebay = app.Forebay(load(path, {}).config)
+    forebay.broker.access_log = Lines() if has_log else None
+    (listener,) = forebay.listeners
+    await listener.start()
+    client = socket.socket()
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, tuple(listener.bound))
+    try:
+        yield Front(forebay, broker, client)
+    finally:
+        client.close()
+        listener.stop()
+        listener.abort()
+        forebay.broker.gate.stop()
+        for writer in broker.writers:
+            writer.close()
+        server.close()
+        forebay.cache.close()
