@@ -10,12 +10,17 @@ unanswered that does not hang takes no memory; at `max_keys` newcomers are not w
 
 Long polls are not reported here. A request's age counts from when the broker could work on it: `started`,
 once those before it on its link are answered, since a broker works on one request of a connection.
+
+Most requests are answered before anybody need know of them: the caller tells of those that are not at its next look
+(`look`, at most `look_every_s` apart), and of the others only what an answer says for its keys (`acquitted`).
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
+
+LOOK_EVERY_S = 0.5
 
 
 class Verdict(Enum):
@@ -57,7 +62,7 @@ class _Key:
     __slots__ = ("backoff_s", "hung_s", "probe_at_s", "suspects")
 
     def __init__(self) -> None:
-        self.suspects: OrderedDict[Sent, None] = OrderedDict()  # unanswered, the oldest first
+        self.suspects: dict[Sent, None] = {}  # unanswered, the oldest first: plain, since few
         self.hung_s: float | None = None
         self.probe_at_s = 0.0
         self.backoff_s = 0.0
@@ -70,9 +75,13 @@ class Health:
         self.rule = rule or HealthRule()
         self.keys: dict[Hashable, _Key] = {}
         """Those with something unanswered, and those that hang: `plan` is PASS for any other."""
-        self._hung: set[Hashable] = set()
+        self.hung: set[Hashable] = set()
+        """Those that hang: what is sent of them must be told at once (`sent`)."""
+        self.acquitted: dict[Hashable, float] = {}
+        """Since the last look: when the latest request of each that was answered in time began to be worked on."""
+        self.look_every_s = min(LOOK_EVERY_S, self.rule.hang_after_s)
+        """As long as a look is never further back, `plan` knows all that matters."""
         self._news: list[Hashable] = []  # at most one entry a hanging key: see _clear
-        self._spare: _Key | None = None  # one that went as it came
         self.hangs = self.recoveries = self.probes = self.unwatched = 0
 
     def plan(self, key: Hashable, now_s: float) -> Verdict:
@@ -91,7 +100,7 @@ class Health:
                 found.hung_s = now_s
                 found.backoff_s = self.rule.probe_first_s
                 found.probe_at_s = now_s + found.backoff_s
-                self._hung.add(key)
+                self.hung.add(key)
                 self._news.append(key)
                 self.hangs += 1
         return found.hung_s is not None
@@ -111,26 +120,43 @@ class Health:
             self.started(sent, now_s)
         return sent
 
+    def look(self, begun: Iterable[tuple[Iterable[Hashable], float]]) -> list[Sent]:
+        """All that is unanswered and was not told yet: of each the keys, none of which hung when it was sent, and when
+        the broker could begin with it, the oldest first.
+        """
+        told = []
+        for keys, started_s in begun:
+            sent = Sent(tuple(dict.fromkeys(keys)), started_s)
+            for key in sent.keys:
+                if self.acquitted.get(key, -inf) < started_s:
+                    self._suspect(key, sent)
+            told.append(sent)
+        self.acquitted.clear()
+        return told
+
     def started(self, sent: Sent, now_s: float) -> None:
         """Everything before it on its link is answered: from now on the broker may be late with it."""
         sent.started_s = now_s
         for key in sent.keys:
-            found = self.keys.get(key)
-            if found is None:
-                if len(self.keys) >= self.rule.max_keys:
-                    self.unwatched += 1
-                    continue
-                found = self.keys[key] = self._spare or _Key()
-                self._spare = None
-            found.suspects[sent] = None
-            if len(found.suspects) > 1:
-                found.suspects.move_to_end(sent)
+            self._suspect(key, sent)
+
+    def _suspect(self, key: Hashable, sent: Sent) -> None:
+        found = self.keys.get(key)
+        if found is None:
+            if len(self.keys) >= self.rule.max_keys:
+                self.unwatched += 1
+                return
+            found = self.keys[key] = _Key()
+        found.suspects.pop(sent, None)
+        found.suspects[sent] = None
 
     def answered(self, sent: Sent, now_s: float) -> list[Hashable]:
         """The broker answered, whatever it said; the keys that no longer hang by it."""
         in_time = now_s - sent.started_s < self.rule.hang_after_s
         recovered = []
         for key in sent.keys:
+            if in_time and self.acquitted.get(key, -inf) < sent.started_s:
+                self.acquitted[key] = sent.started_s
             found = self.keys.get(key)
             if found is None:
                 continue
@@ -142,12 +168,11 @@ class Health:
                 found.probe_at_s = min(found.probe_at_s, now_s)  # a sign of life: ask at once
             suspects = found.suspects
             if in_time:  # what was sent before does not speak against the key
-                while suspects and next(iter(suspects)).started_s <= sent.started_s:
-                    suspects.popitem(last=False)
-            if suspects or found.hung_s is not None:
-                suspects.pop(sent, None)
+                while suspects and (oldest := next(iter(suspects))).started_s <= sent.started_s:
+                    del suspects[oldest]
+            suspects.pop(sent, None)
             if not suspects and found.hung_s is None:
-                self._spare = self.keys.pop(key)
+                del self.keys[key]
         return recovered
 
     def forgotten(self, sent: Sent) -> None:
@@ -160,7 +185,7 @@ class Health:
 
     def _clear(self, key: Hashable, found: _Key) -> None:
         found.hung_s = None
-        self._hung.discard(key)
+        self.hung.discard(key)
         if key in self._news:
             self._news.remove(key)
 
@@ -180,13 +205,13 @@ class Health:
 
     def hanging(self) -> list[Hashable]:
         """The keys that hang now."""
-        return list(self._hung)
+        return list(self.hung)
 
     def statistics(self) -> dict[str, int]:
         """Keys watched and hanging now, and totals since start."""
         return {
             "watched": len(self.keys),
-            "hanging": len(self._hung),
+            "hanging": len(self.hung),
             "hangs": self.hangs,
             "recoveries": self.recoveries,
             "probes": self.probes,

@@ -75,6 +75,7 @@ UNUSED_LEAST = (
 STALLED_TIMES = 10.0  # the quiet latency, and the request is stuck; between these two
 STALLED_LEAST_S, STALLED_MOST_S = 0.05, 0.5
 QUIET_ASSUMED_S = 0.025  # until the quiet latency is known
+LATENCY_LEAST_S = 1e-6
 DIP_SAMPLES = 3  # a dip costs throughput: it ends with fewer samples than a window
 DIP_MAX_WINDOWS = 3  # of `window_max_s`: the old requests are to finish, and a few new ones
 
@@ -114,6 +115,7 @@ class AdaptiveLimit:
 
     def __init__(self, rule: AdaptiveRule | None = None) -> None:
         self.rule = rule or AdaptiveRule()
+        self._window_least_s = min(self.rule.window_s, self.rule.window_max_s)
         self._limit = float(self.rule.initial)
         self._quiet_s: float | None = None
         self._quiet_until_s = 0.0
@@ -152,10 +154,15 @@ class AdaptiveLimit:
         if self._begun_s is None:
             self._begun_s = now_s
         self._count += 1
-        self._sum_s += max(latency_s, 1e-6)
-        self._used = max(self._used, in_use)
-        self._dropped += not ok
-        length_s = now_s - self._begun_s
+        self._sum_s += latency_s if latency_s > LATENCY_LEAST_S else LATENCY_LEAST_S
+        if in_use > self._used:
+            self._used = in_use
+        if not ok:
+            self._dropped += 1
+        if now_s - self._begun_s >= self._window_least_s:
+            self._may_end_window(now_s, now_s - self._begun_s)
+
+    def _may_end_window(self, now_s: float, length_s: float) -> None:
         wanted = self.rule.window_samples if self._dip_until_s is None else DIP_SAMPLES
         if (self._count >= wanted and length_s >= self.rule.window_s) or length_s >= self.rule.window_max_s:
             self._end_window(now_s, length_s)

@@ -10,35 +10,21 @@ never expires (what bounds it are the bytes in flight of its connection).
 Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
 share of the limit, since from outside they look like appends that block a handler of the broker.
+
+What most requests never need is not kept for each: who has aged is found among those in service when the time has
+come that the oldest of them may have (`ages_at_s`), and not before (docs/decisions/0016).
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from enum import IntEnum, auto
 from itertools import islice
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any
 
 from isolation.classify import CONTROL
 from isolation.limits import Limit
-
-
-class Waits(IntEnum):
-    """What a request may do at the broker besides being served. Integers: plain enums hash in Python."""
-
-    NOTHING = auto()
-    POLL = auto()
-    ACKS = auto()
-
-
-class State(IntEnum):
-    """Where a ticket is."""
-
-    ADMITTED = auto()
-    WAITING = auto()
-    REFUSED = auto()
-    EXPIRED = auto()
-    DONE = auto()
+from isolation.tickets import ACKS, ADMITTED, POLL, Admitted, State, Ticket, Turn, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,69 +48,24 @@ class QueueRule:
             raise ValueError("times must not be negative")
 
 
-class Ticket:
-    """One request's place. The caller reads `item`, `queue` and `state`, and changes none."""
-
-    __slots__ = (
-        "holds_slot",
-        "is_measured",
-        "item",
-        "lane",
-        "never_refused",
-        "queue",
-        "since_s",
-        "size_bytes",
-        "state",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        item: Any,
-        queue: int,
-        size_bytes: int,
-        now_s: float,
-        lane: Hashable,
-        waits: Waits,
-        never: bool,
-        is_measured: bool,
-    ) -> None:
-        self.item = item
-        self.queue = queue
-        self.size_bytes = size_bytes
-        self.lane = lane
-        self.waits = waits
-        self.never_refused = never
-        self.is_measured = is_measured
-        self.since_s = now_s  # offered, then admitted
-        self.state = State.WAITING
-        self.holds_slot = False
-
-
-class Turn(NamedTuple):
-    """What a turn has changed; `expired` are to be refused."""
-
-    admitted: list[Ticket]
-    expired: list[Ticket]
-
-
 class _Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "aging", "canceled", "expired", "floor", "in_use", "limit", "lingering", "refusable", "refused",
-        "released", "serving", "waiting", "waiting_bytes",
+        "admitted", "ages_at_s", "canceled", "expired", "floor", "in_use", "limit", "lingering", "polls", "refusable",
+        "refused", "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.floor = limit.floor
         self.in_use = 0
-        self.serving: OrderedDict[Ticket, None] = OrderedDict()  # measured and unanswered, the oldest first
+        self.serving: dict[Admitted, None] = {}  # measured and unanswered, the oldest first: plain, since few
+        self.polls: OrderedDict[Admitted, None] = OrderedDict()  # those that hold a slot
+        self.ages_at_s = inf  # before that nobody may be released early
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
         self.waiting_bytes = 0
-        self.aging: dict[Waits, OrderedDict[Ticket, None]] = {w: OrderedDict() for w in Waits}
         self.lingering = dict.fromkeys(Waits, 0)
         self.admitted = self.refused = self.expired = self.canceled = self.released = 0
 
@@ -137,12 +78,19 @@ class _Queue:
         second = next(islice(self.serving, 1, None))
         return self.limit.slots_at(now_s, now_s - second.since_s)
 
+    def oldest(self, waits: Waits) -> Admitted | None:
+        """Who of those that wait so has held a slot for the longest."""
+        if waits is POLL:
+            return next(iter(self.polls), None)
+        return next((one for one in self.serving if one.holds_slot and one.waits is waits), None)
+
 
 class Queues:
     """All queues toward one broker."""
 
     def __init__(self, rule: QueueRule, control: Limit, new_data_limit: Callable[[], Limit]) -> None:
         self.rule = rule
+        self._release_after_s = rule.release_after_s
         self.due_after_s = min(rule.max_wait_s, rule.release_after_s)
         """Nothing that is offered or admitted from now on is due before so long has passed."""
         self._queues = {CONTROL: _Queue(control)}
@@ -179,18 +127,24 @@ class Queues:
             line.refused += 1
         return ticket
 
-    def take(
-        self, item: Any, queue: int, size_bytes: int, now_s: float, lane: Hashable, waits: Waits
-    ) -> Ticket | None:
-        """`offer` of a measured request that is admitted now; None where it would wait, and nothing has changed."""
-        line = self._queues[queue]
-        if line.waiting or lane in self._lanes:
-            return None
+    def take(self, item: Admitted, lane: Hashable, now_s: float) -> bool:
+        """`offer` of a measured request of `item.queue` and `item.waits` that is admitted now, and is its own ticket.
+        False where it would wait, and nothing has changed.
+        """
+        line = self._queues[item.queue]
+        if line.waiting or (self._lanes and lane in self._lanes):
+            return False
         if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
-            return None
-        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, False, True)
-        self._admit(line, ticket, now_s)
-        return ticket
+            return False
+        item.state = ADMITTED
+        item.since_s = now_s
+        item.holds_slot = True
+        line.in_use += 1
+        line.admitted += 1
+        line.serving[item] = None
+        if now_s + self._release_after_s < line.ages_at_s:
+            line.ages_at_s = now_s + self._release_after_s
+        return True
 
     def _has_room(self, line: _Queue, size_bytes: int) -> bool:
         if self.rule.max_wait_s == 0 or len(line.waiting) >= self.rule.max_waiting:
@@ -222,10 +176,12 @@ class Queues:
         ticket.holds_slot = True
         line.in_use += 1
         line.admitted += 1
-        if ticket.waits is not Waits.NOTHING:
-            line.aging[ticket.waits][ticket] = None
-        if ticket.is_measured and ticket.waits is not Waits.POLL:
+        if ticket.waits is POLL:
+            line.polls[ticket] = None
+        elif ticket.is_measured or ticket.waits is ACKS:
             line.serving[ticket] = None
+        if ticket.waits is not Waits.NOTHING and now_s + self._release_after_s < line.ages_at_s:
+            line.ages_at_s = now_s + self._release_after_s
 
     def _admit_waiting(self, line: _Queue, now_s: float) -> list[Ticket]:
         admitted = []
@@ -237,31 +193,33 @@ class Queues:
         return admitted
 
     def finished(
-        self, ticket: Ticket, now_s: float, latency_s: float | None, ok: bool = True
+        self, item: Admitted, now_s: float, latency_s: float | None, ok: bool = True
     ) -> list[Ticket]:
         """An admitted request was answered or given up; whom that admits. `latency_s`: of its service, or
         None where that is not known or not the broker's; `ok` False is a time-out or a drop of the broker's.
         """
-        line = self._queues[ticket.queue]
-        if ticket.state is not State.ADMITTED:
-            raise ValueError(f"a ticket that is {ticket.state.name.lower()} cannot finish")
-        line.serving.pop(ticket, None)
-        is_served = ticket.is_measured and (ticket.holds_slot or ticket.waits is Waits.ACKS)
-        if is_served and (latency_s is not None or not ok):
-            lasted_s = now_s - ticket.since_s if latency_s is None else latency_s
-            line.limit.sample(now_s, lasted_s, line.in_use, ok)
-        if ticket.holds_slot:
-            ticket.holds_slot = False
+        if item.state is not ADMITTED:
+            raise ValueError(f"a ticket that is {item.state.name.lower()} cannot finish")
+        item.state = State.DONE
+        line = self._queues[item.queue]
+        if item in line.serving:
+            del line.serving[item]
+        if not ok and latency_s is None:
+            latency_s = now_s - item.since_s
+        if latency_s is not None and item.is_measured and (item.holds_slot or item.waits is ACKS):
+            line.limit.sample(now_s, latency_s, line.in_use, ok)
+        if item.holds_slot:
+            item.holds_slot = False
             line.in_use -= 1
-            line.aging[ticket.waits].pop(ticket, None)
+            if item.waits is POLL:
+                del line.polls[item]
         else:
-            line.lingering[ticket.waits] -= 1
-        ticket.state = State.DONE
-        if line.aging[Waits.POLL] or line.aging[Waits.ACKS]:
+            line.lingering[item.waits] -= 1
+        if now_s >= line.ages_at_s:
             self._release_aged(line, now_s)
         return self._admit_waiting(line, now_s) if line.waiting else []
 
-    def release_early(self, ticket: Ticket, now_s: float) -> list[Ticket]:
+    def release_early(self, ticket: Admitted, now_s: float) -> list[Ticket]:
         """This request is known to wait, not to be served: its slot is free. Whom that admits; nothing
         changes at the bound, and for a ticket that holds no slot. `finished` is still to be called.
         """
@@ -272,38 +230,46 @@ class Queues:
         return self._admit_waiting(line, now_s)
 
     def _may_linger(self, line: _Queue, waits: Waits, now_s: float) -> bool:
-        if waits is Waits.POLL:
+        if waits is POLL:
             return line.lingering[waits] < self.rule.lingering_polls
         bound = max(int(self.rule.lingering_acks_per_slot * line.slots_at(now_s)), 1)
-        return waits is Waits.ACKS and line.lingering[waits] < bound
+        return waits is ACKS and line.lingering[waits] < bound
 
-    def _release(self, line: _Queue, ticket: Ticket) -> None:
+    def _release(self, line: _Queue, item: Admitted) -> None:
         """What it says of the limit it says when it is answered."""
-        ticket.holds_slot = False
+        item.holds_slot = False
         line.in_use -= 1
-        line.aging[ticket.waits].pop(ticket, None)
-        line.lingering[ticket.waits] += 1
+        if item.waits is POLL:
+            del line.polls[item]
+        line.lingering[item.waits] += 1
         line.released += 1
 
     def _release_aged(self, line: _Queue, now_s: float) -> None:
-        for waits in (Waits.POLL, Waits.ACKS):
-            aging = line.aging[waits]
-            while aging and self._may_linger(line, waits, now_s):
-                oldest = next(iter(aging))
-                if oldest.since_s + self.rule.release_after_s > now_s:
+        """Those who have held their slots for long and may linger; sets when there may be more of them."""
+        line.ages_at_s = inf
+        for waits in (POLL, ACKS):
+            while self._may_linger(line, waits, now_s):
+                oldest = line.oldest(waits)
+                if oldest is None:
+                    break
+                ages_at_s = oldest.since_s + self._release_after_s
+                if ages_at_s > now_s:
+                    line.ages_at_s = min(line.ages_at_s, ages_at_s)
                     break
                 self._release(line, oldest)
+            else:
+                line.ages_at_s = now_s  # at the bound: whenever one is done there may be
 
-    def cancel(self, ticket: Ticket, now_s: float) -> list[Ticket]:
+    def cancel(self, ticket: Admitted, now_s: float) -> list[Ticket]:
         """The client went away; whom that admits. An admitted request whose link is closed with it gives its
         slot back without a sample; one that the broker still works on must be finished instead.
         """
         line = self._queues[ticket.queue]
-        if ticket.state is State.WAITING:
+        if isinstance(ticket, Ticket) and ticket.state is State.WAITING:
             self._leave(line, ticket, State.DONE)
             line.canceled += 1
             return self._admit_waiting(line, now_s)
-        if ticket.state is State.ADMITTED:
+        if ticket.state is ADMITTED:
             line.canceled += 1
             return self.finished(ticket, now_s, None)
         return []
@@ -343,9 +309,10 @@ class Queues:
         for line in self._queues.values() if queue is None else (self._queues[queue],):
             if line.refusable:
                 due.append(next(iter(line.refusable)).since_s + self.rule.max_wait_s)
-            for waits in (Waits.POLL, Waits.ACKS):
-                if line.aging[waits] and self._may_linger(line, waits, now_s):
-                    due.append(next(iter(line.aging[waits])).since_s + self.rule.release_after_s)
+            for waits in (POLL, ACKS):
+                oldest = line.oldest(waits)
+                if oldest is not None and self._may_linger(line, waits, now_s):
+                    due.append(oldest.since_s + self._release_after_s)
         return min(due) if due else None
 
     def lane_waits(self, lane: Hashable) -> bool:

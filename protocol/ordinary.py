@@ -14,25 +14,22 @@ ROUTE_START: Final[int] = lib.PO_ROUTE_START
 """A request from here to its route's end (client id to partition) is the same whenever a client writes there."""
 
 _request = ffi.new("po_request *")
-_answer = ffi.new("po_answer *")
 _request_words = memoryview(ffi.buffer(_request)).cast("q")
-_answer_words = memoryview(ffi.buffer(_answer)).cast("q")
-_scan_request, _scan_answer, _from_buffer = lib.po_scan_request, lib.po_scan_answer, ffi.from_buffer
+_scan_request, _base_offset, _from_buffer = lib.po_scan_request, lib.po_base_offset, ffi.from_buffer
 
 
-def scan_request(frame: Frame) -> list[int] | None:
+def scan_request(frame: Frame, size_bytes: int) -> list[int] | None:
     """Version, correlation id, start of the names, end of the route, start and end of the batch, its attributes, last
     offset delta, CRC, producer id, producer epoch, base sequence and record count. None for any other frame.
     """
     source = frame if type(frame) is bytes else _from_buffer(frame)
-    return _request_words.tolist() if _scan_request(source, len(frame), _request) else None
+    return _request_words.tolist() if _scan_request(source, size_bytes, _request) else None
 
 
-def scan_answer(frame: Frame, version: int, names: bytes) -> list[int] | None:
-    """Error code, base offset and log append time (ms) of the partition that `names` says, a request's bytes from the
-    start of its names to the end of its route. None for any other frame.
+def find_base_offset(frame: Frame, size_bytes: int, version: int, names: bytes) -> int:
+    """Where the log of the partition that `names` says has what was sent; `names`: a request's bytes from the start of
+    its names to the end of its route. Negative for an error, and for any other frame.
     """
     source = frame if type(frame) is bytes else _from_buffer(frame)
-    if _scan_answer(source, len(frame), version, names, len(names), _answer):
-        return _answer_words.tolist()
-    return None
+    base_offset: int = _base_offset(source, size_bytes, version, names, len(names))
+    return base_offset

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from proxy.own_link import OwnLinks
     from proxy.parked import ParkedFetch
     from proxy.partitions import Partition
-    from proxy.replies import Reply
+    from proxy.replies import Place
     from proxy.standing import Standing
 
 log = logging.getLogger("forebay.broker")
@@ -142,10 +142,10 @@ class Broker:
         for fetch in list(self.parked.get(link, ())):
             fetch.leave()
 
-    def leave_oldest(self, link: ClientLink, reply: Reply) -> None:
-        """The fetch that waits in `reply`'s place, if one does, is answered with what there is."""
+    def leave_oldest(self, link: ClientLink, place: Place) -> None:
+        """The fetch that waits in this place, if one does, is answered with what there is."""
         for fetch in self.parked.get(link, ()):
-            if fetch.record.reply is reply:
+            if fetch.record.reply is place:
                 fetch.leave()
                 return
 

@@ -23,12 +23,13 @@ from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.ordinary import pass_ordinary
+from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
 from proxy.upstream_link import UpstreamLink
-from proxy.wire import PIECE_BYTES, Wire
+from proxy.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
-    from proxy.upstream_link import Begin
-    from proxy.wire import Outgoing, Sendable
+    from proxy.outgoing import Outgoing, Sendable
+    from proxy.replies import Place
+    from proxy.upstream_link import Answer, Begin, Sent
 
 log = logging.getLogger("forebay.client")
 
@@ -123,7 +125,7 @@ class ClientLink:
         size_bytes = len(frame)
         is_fetch = frame[KEY_START:KEY_END] == FETCH_KEY
         if not is_fetch:
-            scanned = ordinary.scan_request(frame)
+            scanned = ordinary.scan_request(frame, size_bytes)
         else:
             scanned = None if self.stores else fetch_ordinary.scan_request(frame)
         try:
@@ -142,7 +144,7 @@ class ClientLink:
             requests.pause(self.wire)
         if is_fetch and scanned is not None:
             pass_ordinary_fetch(self, frame, scanned)
-        elif scanned is None or not pass_ordinary(self, frame, scanned):
+        elif scanned is None or not pass_ordinary(self, frame, size_bytes, scanned):
             self._route(head or header.peek_request(frame), frame)
         replies = self.replies
         if replies.control:
@@ -182,12 +184,7 @@ class ClientLink:
 
     # -- replies -------------------------------------------------------------------------------------------
 
-    def forward(
-        self,
-        head: RequestHeader,
-        frame: Frame,
-        on_answer: Callable[[Frame | None], None] | None,
-    ) -> None:
+    def forward(self, head: RequestHeader, frame: Frame, on_answer: Answer | None) -> None:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
         self.send(head.api_key, head.correlation_id, frame, on_answer)
 
@@ -211,7 +208,12 @@ class ClientLink:
         else:
             arrived = counters.responses_in[api_key]
             waits = self.upstream.send(frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun)
-        if waits and self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
+        if waits:
+            self.hold_for_broker()
+
+    def hold_for_broker(self) -> None:
+        """Something sent to the broker waits to leave: beyond the connection's bound the client is not read."""
+        if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
             self._is_held = True
             self.wire.hold_reading(self.upstream)
 
@@ -234,28 +236,38 @@ class ClientLink:
     def answer_whole(
         self,
         api_key: int,
-        reply: Reply,
+        place: Place,
         frame: Frame,
+        size_bytes: int,
         request_bytes: int,
-        on_sent: Callable[[bool], None] | None = None,
+        on_sent: Sent | None = None,
     ) -> None:
-        """`answer` with one frame of the broker's. What leaves at once and whole was never held."""
-        size_bytes = len(frame)
-        self.request_done(request_bytes)
+        """`answer` with one frame of the broker's, to what is no control request. What leaves at once and whole was
+        never held.
+        """
         replies = self.replies
-        if not (self._open and size_bytes <= PIECE_BYTES and replies.take_oldest(reply)):
+        line = replies.line
+        if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:
+            self.request_done(request_bytes)
+            reply = replies.stand_in(place)
             if self._open:
                 self.hold(reply, size_bytes)
             reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, on_sent))
             return
-        outgoing = self.wire.send((frame,))
+        self._request_bytes -= request_bytes
+        self.broker.requests.sub(request_bytes)
+        line.popleft()
+        outgoing = self.wire.send_piece(frame, size_bytes)
         if outgoing is None:
             hop = self._counters.responses_out[api_key]
             hop.frames += 1
             hop.size_bytes += size_bytes
             if on_sent is not None:
                 on_sent(True)
+            if self._finishing or self._holds_broker:
+                self._on_drained()
         else:
+            reply = replies.stand_in(place)
             self.hold(reply, size_bytes)
             outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
         if replies.line:
@@ -264,12 +276,7 @@ class ClientLink:
             self._on_progress()
 
     def _sent(
-        self,
-        api_key: int,
-        reply: Reply,
-        size_bytes: int,
-        on_sent: Callable[[bool], None] | None,
-        delivered: bool,
+        self, api_key: int, reply: Reply, size_bytes: int, on_sent: Sent | None, delivered: bool
     ) -> None:
         """An answer's last byte has left, or never will."""
         if reply.held_bytes:
@@ -312,9 +319,7 @@ class ClientLink:
         self._request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
 
-    def _deliver(
-        self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None
-    ) -> Outgoing | None:
+    def _deliver(self, buffers: Sequence[Sendable], on_sent: Sent | None) -> Outgoing | None:
         return self.wire.send(buffers, on_sent)
 
     def _on_progress(self) -> None:

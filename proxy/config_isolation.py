@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit, Limit
 from proxy.config_section import Section
 from proxy.config_units import GIB, MIB, Count, Duration, Size
 
@@ -19,6 +20,14 @@ class Slots(Section):
     floor: Count = Field(default=2, ge=1, le=10_000, description="Never fewer, however slow answers become.")
     initial: Count = Field(default=6, ge=1, le=10_000, description="At start, until latency is known.")
     ceiling: Count = Field(default=64, ge=1, le=10_000, description="Never more.")
+
+
+def build_limit(slots: Slots) -> Limit:
+    """Adaptive between floor and ceiling, fixed where they are the same."""
+    if slots.floor == slots.ceiling:
+        return FixedLimit(slots.floor)
+    initial = min(max(slots.initial, slots.floor), slots.ceiling)
+    return AdaptiveLimit(AdaptiveRule(floor=slots.floor, ceiling=slots.ceiling, initial=initial))
 
 
 class Quota(Section):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from proxy.answer import Found
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
+    from proxy.outgoing import Sendable
     from proxy.sessions import FetchContext
-    from proxy.wire import Sendable
 
 
 class FetchRecord:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import (
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
+    from proxy.entry import Entry
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
-    from proxy.gate import Entry
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
 

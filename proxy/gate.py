@@ -9,7 +9,7 @@ what a request says. Invariants (design, "Isolation"):
   connection; what has been let in goes one after the other, never from within another's going.
 * bytes reserved under quotas are given back with the entry, however it ends.
 * a request counts as being served from when everything before it on its link is answered: a broker works on
-  one request of a connection.
+  one request of a connection. Health is told of what is unanswered at a look (`_look`), not of each request.
 """
 
 from __future__ import annotations
@@ -18,60 +18,26 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from isolation.classify import CONTROL, classify, queue_name, queue_of_topic
-from isolation.health import Health, HealthRule, Verdict
-from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues, State, Ticket, Turn, Waits
+from isolation.health import LOOK_EVERY_S, Health, HealthRule, Sent, Verdict
+from isolation.queues import QueueRule, Queues
+from isolation.tickets import ADMITTED, State, Ticket, Turn, Waits
+from proxy.config_isolation import build_limit
+from proxy.entry import Entry
 from proxy.quota_table import QuotaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from isolation.health import Sent
-    from isolation.limits import Limit
     from isolation.quotas import Reservation
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
-    from proxy.config_isolation import Slots
+    from proxy.ordinary import OrdinaryProduce
 
 log = logging.getLogger("forebay.gate")
-
-HEALTH_EVERY_S = 0.5
-
-
-class Entry:
-    """One request at the gate. `watched`: topics that can hang by it. `is_measured`: how long it takes says
-    how many of its kind the broker can bear: Produces alone, since reads and appends have not one measure.
-    """
-
-    __slots__ = ("go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "watched")
-
-    def __init__(
-        self,
-        link: ClientLink,
-        go: Callable[[Entry], None] | None,
-        refuse: Callable[[], None] | None,
-        watched: Sequence[str | bytes],
-        reserved: Sequence[Reservation],
-        is_measured: bool,
-    ) -> None:
-        self.link = link
-        self.go = go
-        self.refuse = refuse
-        self.watched = watched
-        self.ticket: Ticket | None = None
-        self.sent: Sent | None = None
-        self.reserved = reserved
-        self.is_measured = is_measured
-        self.started_at = -1.0
-
-    def release(self) -> None:
-        """Its bytes no longer count toward quotas."""
-        reserved, self.reserved = self.reserved, ()
-        for one in reserved:
-            one.release()
 
 
 class Gate:
@@ -90,18 +56,20 @@ class Gate:
         )
         control = build_limit(config.control_slots)
         self._queues = Queues(rule, control, lambda: build_limit(config.data_slots))
+        self._due_after_s = self._queues.due_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
+        self._hang_after_s = config.hang_after_s
+        self._watched, self._acquitted = self._health.keys, self._health.acquitted
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # sent on a client's first link and unanswered; its others
-        self._line: dict[ClientLink, deque[Entry]] = {}
+        self._line: dict[ClientLink, list[Entry | OrdinaryProduce]] = {}
         self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
-        self._spare_line: deque[Entry] | None = None  # one that has come to be empty
         self._admitted: deque[Entry] = deque()
         self._is_going = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
-        self._health_at = float("-inf")
+        self._look_at = self._health_at = float("-inf")
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -147,28 +115,31 @@ class Gate:
         if ticket.state is State.ADMITTED:
             self._admitted.append(entry)
             self._let_in()
-        if self._due_at > now + self._queues.due_after_s:
+        if self._due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def take(
-        self, link: ClientLink, topic: str | bytes, queue: int, size_bytes: int, waits: Waits
-    ) -> Entry | None:
-        """`enter`, `go` and `sent` in one, for a Produce of one topic that does not hang, where nothing waits on its
-        connection and a slot of its queue is free. None otherwise, and nothing has changed.
+    def take(self, entry: OrdinaryProduce) -> bool:
+        """`enter`, `go` and `sent` in one, at `entry.since_s`, for a Produce of one topic that does not hang, where
+        nothing waits on its connection and a slot of its queue is free. False otherwise, and nothing has changed.
         """
-        now = self._broker.now()
+        now, link = entry.since_s, entry.link
+        if now >= self._look_at:
+            self._look(now)
         if self._is_going or (
-            topic in self._health.keys and self._health.plan(topic, now) is not Verdict.PASS
+            entry.topic in self._watched and self._health.plan(entry.topic, now) is not Verdict.PASS
         ):
-            return None
-        entry = Entry(link, None, None, (topic,), (), True)
-        ticket = entry.ticket = self._queues.take(entry, queue, size_bytes, now, link, waits)
-        if ticket is None:
-            return None
-        self.sent(entry, now)
-        if self._due_at > now + self._queues.due_after_s:
-            self._schedule(now, queue)
-        return entry
+            return False
+        if not self._queues.take(entry, link, now):
+            return False
+        entry.ticket = entry
+        if link in self._line:
+            self._line[link].append(entry)
+        else:
+            self._line[link] = [entry]
+            entry.started_at = now
+        if self._due_at > now + self._due_after_s:
+            self._schedule(now, entry.queue)
+        return True
 
     def _let_in(self, tickets: Sequence[Ticket] = ()) -> None:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
@@ -195,31 +166,41 @@ class Gate:
         if entry.ticket is not None and entry.link.upstream.closed:
             self.leave(entry)
 
-    def fail(self, entry: Entry) -> None:
+    def fail(self, entry: Entry | OrdinaryProduce) -> None:
         """Sending it raised what is being handled: an error of ours."""
         self._broker.counters.internal_errors += 1
         log.exception("sending a request to the broker failed")
         self.leave(entry)
         entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
 
-    def sent(self, entry: Entry, now: float | None = None) -> None:
-        """The request is on its way to the broker, on its client's first link. `now`: it comes from `take`."""
+    def sent(self, entry: Entry) -> None:
+        """The request is on its way to the broker, on its client's first link."""
         if entry.ticket is None:
             return
-        if now is None:
-            now = self._broker.now()
-            self._unlist(entry)
-        line = self._line.get(entry.link)
-        if line is None:
-            line = self._line[entry.link] = deque() if self._spare_line is None else self._spare_line
-            self._spare_line = None
-        if entry.watched:
-            entry.sent = self._health.sent(entry.watched, now, is_first=not line)
-        if not line:
+        now = self._broker.now()
+        self._unlist(entry)
+        watched, is_first = entry.watched, entry.link not in self._line
+        if watched:
+            entry.topic = watched[0] if len(watched) == 1 else None
+            if not self._health.hung.isdisjoint(watched):  # it is a probe
+                self._look(now)
+                entry.sent = self._health.sent(watched, now, is_first=is_first)
+        if is_first:
+            self._line[entry.link] = [entry]
             entry.started_at = now
-        line.append(entry)
+        else:
+            self._line[entry.link].append(entry)
         if entry.ticket.waits is Waits.POLL and entry.ticket.queue != CONTROL:
             self._let_in(self._queues.release_early(entry.ticket, now))
+
+    def _look(self, now: float) -> None:
+        """Health is told of what it does not know yet: of each link, what the broker has come to work on."""
+        self._look_at = now + self._health.look_every_s
+        untold = [line[0] for line in self._line.values() if line[0].sent is None and line[0].watched]
+        untold.sort(key=attrgetter("started_at"))
+        told = self._health.look([(entry.watched, entry.started_at) for entry in untold])
+        for entry, sent in zip(untold, told, strict=True):
+            entry.sent = sent
 
     def in_order(self, link: ClientLink) -> bool:
         """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
@@ -230,6 +211,8 @@ class Gate:
         found: dict[str | bytes, Verdict] = {}
         if self.enabled:
             now = self._broker.now()
+            if now >= self._look_at:
+                self._look(now)
             for topic in topics:
                 verdict = self._health.plan(topic, now)
                 if verdict is not Verdict.PASS:
@@ -238,32 +221,46 @@ class Gate:
 
     # -- out -----------------------------------------------------------------------------------------------
 
-    def answered(self, entry: Entry) -> None:
-        """The broker has answered it."""
+    def answered(self, entry: Entry | OrdinaryProduce, now: float | None = None) -> None:
+        """The broker has answered it, at `now`."""
         if entry.ticket is None:
             return
-        now = self._broker.now()
-        if entry.sent is not None:
-            for topic in self._health.answered(entry.sent, now):
-                log.info("topic %s answers again", topic)
-        latency_s = now - entry.started_at if entry.is_measured and entry.started_at >= 0 else None
+        if now is None:
+            now = self._broker.now()
+        started_at, topic = entry.started_at, entry.topic
+        latency_s = now - started_at if entry.is_measured and started_at >= 0 else None
+        if (
+            topic in self._acquitted
+            and latency_s is not None
+            and latency_s < self._hang_after_s
+            and topic not in self._watched
+            and entry.sent is None
+        ):
+            if self._acquitted[topic] < started_at:
+                self._acquitted[topic] = started_at
+        elif entry.watched:
+            self._hear(entry, now)
         self._done(entry, now, latency_s)
 
-    def _step(self, line: deque[Entry], entry: Entry, now: float) -> bool:
-        """One of several on a link is done; the next is being worked on from now. False: it is none of them."""
-        if line[0] is not entry:
-            is_among = entry in line
-            if is_among:
-                line.remove(entry)
-            return is_among
-        line.popleft()
-        following = line[0]
-        following.started_at = now
-        if following.sent is not None:
-            self._health.started(following.sent, now)
-        return True
+    def _hear(self, entry: Entry | OrdinaryProduce, now: float) -> None:
+        """What its answer says for its topics."""
+        if len(self._acquitted) >= self._health.rule.max_keys:
+            self._look(now)
+        if entry.sent is None:
+            assert entry.ticket is not None
+            started_at = entry.started_at if entry.started_at >= 0 else entry.ticket.since_s
+            entry.sent = Sent(tuple(entry.watched), started_at)
+        for topic in self._health.answered(entry.sent, now):
+            log.info("topic %s answers again", topic)
 
-    def leave(self, entry: Entry) -> None:
+    def _begin(self, entry: Entry | OrdinaryProduce, now: float) -> None:
+        """Everything before it on its link is answered: the broker works on it from now on."""
+        entry.started_at = now
+        if entry.sent is not None:
+            self._look(now)
+            self._health.started(entry.sent, now)
+
+    def leave(self, entry: Entry | OrdinaryProduce) -> None:
         """It went and needs no answer, or did not go after all, or its link is lost: no sample of the broker."""
         if entry.ticket is None:
             return
@@ -272,31 +269,36 @@ class Gate:
             self._health.forgotten(entry.sent)
         self._done(entry, now, None)
 
-    def _done(self, entry: Entry, now: float, latency_s: float | None) -> None:
+    def _done(self, entry: Entry | OrdinaryProduce, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
-        line = self._line.get(entry.link)
-        if line is not None and len(line) == 1 and line[0] is entry:
-            line.clear()
-            self._spare_line = self._line.pop(entry.link)
-        elif line is None or not self._step(line, entry, now):
+        lines, link = self._line, entry.link
+        if link in lines and lines[link][0] is entry:
+            del lines[link][0]
+            if lines[link]:
+                self._begin(lines[link][0], now)
+            else:
+                del lines[link]
+        elif link in lines and entry in lines[link]:
+            lines[link].remove(entry)
+        else:
             self._unlist(entry)
-        if entry.reserved:
-            entry.release()
+        for reservation in entry.reserved:  # its bytes no longer count toward quotas
+            reservation.release()
         lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
-        if ticket.state is State.ADMITTED:
+        if ticket.state is ADMITTED:
             admitted = self._queues.finished(ticket, now, latency_s)
         else:
             admitted = self._queues.cancel(ticket, now)
         if admitted:
             self._let_in(admitted)
-        if lingered or self._due_at > now + self._queues.due_after_s:
+        if lingered or self._due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def _unlist(self, entry: Entry) -> None:
+    def _unlist(self, entry: Entry | OrdinaryProduce) -> None:
         entries = self._of_link.get(entry.link)
         if entries is not None:
-            entries.pop(entry, None)
+            entries.pop(cast("Entry", entry), None)
             if not entries:
                 del self._of_link[entry.link]
 
@@ -349,9 +351,10 @@ class Gate:
 
     def tick(self, now: float) -> None:
         """Timed: what waits for a topic that has come to hang is refused."""
-        if not self.enabled or now - self._health_at < HEALTH_EVERY_S:
+        if not self.enabled or now - self._health_at < LOOK_EVERY_S:
             return
         self._health_at = now
+        self._look(now)
         for topic in cast("list[str | bytes]", self._health.turn(now)):
             log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
             queue = queue_of_topic(topic, self.data_queues)
@@ -379,21 +382,10 @@ class Gate:
 
     def statistics(self) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
         """Queues by number (-1: control), and the health of topics."""
-        return self._queues.statistics(self._broker.now()), self._health.statistics()
+        now = self._broker.now()
+        self._look(now)
+        return self._queues.statistics(now), self._health.statistics()
 
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:
     return topic in entry.watched
-
-
-def build_limit(slots: Slots) -> Limit:
-    """Adaptive between floor and ceiling, fixed where they are the same."""
-    if slots.floor == slots.ceiling:
-        return FixedLimit(slots.floor)
-    return AdaptiveLimit(
-        AdaptiveRule(
-            floor=slots.floor,
-            ceiling=slots.ceiling,
-            initial=min(max(slots.initial, slots.floor), slots.ceiling),
-        )
-    )

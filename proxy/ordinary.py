@@ -12,23 +12,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isolation.classify import queue_of_topic
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from protocol import api, batch, header, ordinary, produce
 from protocol.errors import BadFrame
-from protocol.produce import ProducedPartition
 from proxy import admit
 from proxy.admit import Forwarded
 from proxy.producers import NO_PRODUCER_ID, Sending
-from proxy.truth import NO_OFFSET
 
 if TYPE_CHECKING:
+    from isolation.health import Sent
+    from isolation.quotas import Reservation
+    from isolation.tickets import State
     from protocol.wire import Frame
     from proxy.admit import Key
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
-    from proxy.gate import Entry
     from proxy.partitions import Partition
-    from proxy.replies import Reply
 
 ROUTES_LIMIT: Final = 4096
 """Routes remembered, of at most 1 KiB each; at the limit all are forgotten, and found again as they are asked for."""
@@ -107,7 +106,7 @@ class Routes:
         )
 
 
-def pass_ordinary(link: ClientLink, frame: Frame, scanned: list[int]) -> bool:
+def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
     """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, if it may go now and
     nothing stands against it. False: nothing has happened.
     """
@@ -123,107 +122,115 @@ def pass_ordinary(link: ClientLink, frame: Frame, scanned: list[int]) -> bool:
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    entry = None
-    if broker.gate.enabled:
-        entry = broker.gate.take(link, route.topic, route.queue, len(frame), route.waits)
-        if entry is None:
-            return False
+    going = OrdinaryProduce(link, frame, size_bytes, scanned, route, broker.now())
+    if broker.gate.enabled and not broker.gate.take(going):
+        return False
     link.client_id = route.client_id
-    link.last_ordinal += 1
-    going = OrdinaryProduce(link, frame, scanned, route, entry)
-    if link.stores and route.partition is not None:
-        truth = route.partition.truth
+    going.ordinal = link.last_ordinal = link.last_ordinal + 1
+    partition = route.partition
+    if link.stores and partition is not None:
+        truth = partition.truth
         going.epoch, going.high_watermark = truth.epoch, truth.high_watermark
         going.sending = Sending.FRESH
         if producer_id != NO_PRODUCER_ID:
-            note = route.partition.producers.note
-            going.sending = note(truth.epoch, producer_id, epoch, sequence, records)
+            going.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
+    link.replies.line.append(going)
+    counters = broker.counters
+    hop = counters.requests_out[api.PRODUCE]
+    hop.frames += 1
+    hop.size_bytes += size_bytes
     try:
-        link.send(api.PRODUCE, correlation_id, frame, going.answered)
+        if link.upstream.send(
+            frame, correlation_id, going.on_answer, None, counters.responses_in[api.PRODUCE]
+        ):
+            link.hold_for_broker()
     except Exception:
-        if entry is None:
+        if not broker.gate.enabled:
             raise
-        broker.gate.fail(entry)
+        broker.gate.fail(going)
     return True
 
 
 class OrdinaryProduce:
-    """One that the broker has. `sending` None: it is not to be stored."""
+    """One that the broker has: it is itself what the gate and its queue know of it (`Admitted`), and its place in the
+    line of replies. `ticket`: itself, while it is with the gate. `sending` None: it is not to be stored.
+    """
 
     __slots__ = (
-        "_entry",
-        "_frame",
-        "_link",
-        "_ordinal",
-        "_reply",
-        "_route",
-        "_scanned",
-        "_started_at",
-        "epoch",
-        "high_watermark",
-        "sending",
-    )
+        "epoch", "frame", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned", "sending",
+        "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waits",
+    )  # fmt: skip
+
+    is_control = False
+    is_measured = True
+    reserved: tuple[Reservation, ...] = ()
+
+    ordinal: int
+    epoch: int
+    high_watermark: int
+    holds_slot: bool
+    state: State
 
     def __init__(
-        self, link: ClientLink, frame: Frame, scanned: list[int], route: Route, entry: Entry | None
+        self, link: ClientLink, frame: Frame, size_bytes: int, scanned: list[int], route: Route, now: float
     ) -> None:
-        self._link = link
-        self._frame = frame
-        self._scanned = scanned
-        self._route = route
-        self._entry = entry
-        self._ordinal = link.last_ordinal
-        self._reply: Reply = link.replies.reserve()
-        self._started_at = link.broker.now()
+        self.link = link
+        self.frame = frame
+        self.size_bytes = size_bytes
+        self.scanned = scanned
+        self.route = route
+        self.topic = route.topic
+        self.queue = route.queue
+        self.waits = route.waits
+        self.since_s = now
+        self.started_at = -1.0
+        self.ticket: OrdinaryProduce | None = None
+        self.sent: Sent | None = None
         self.sending: Sending | None = None
-        self.epoch = self.high_watermark = -1
 
-    def answered(self, answer: Frame | None) -> None:
+    @property
+    def watched(self) -> tuple[str | bytes]:
+        """The topics that can hang by it."""
+        return (self.topic,)
+
+    def on_answer(self, answer: Frame | None) -> None:
         """The broker's answer; None: its link is lost, and with it the client's."""
         if answer is None:
             return
-        link = self._link
+        link = self.link
         broker = link.broker
-        if self._entry is not None:
-            broker.gate.answered(self._entry)
-        broker.counters.produce_s.observe(broker.now() - self._started_at)
-        link.answer_whole(api.PRODUCE, self._reply, answer, len(self._frame))
+        now, size_bytes = broker.now(), len(answer)
+        if self.ticket is not None:
+            broker.gate.answered(self, now)
+        broker.counters.produce_s.observe(now - self.since_s)
+        link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         # before any Fetch behind it is answered, but the client need not wait for it
         if self.sending is not None:
             try:
-                self._admit(answer)
+                self._admit(answer, size_bytes)
             except Exception:
                 broker.failed("storing from Produce")
-        if link.answered_ordinal < self._ordinal:
-            link.answered_ordinal = self._ordinal
+        if link.answered_ordinal < self.ordinal:
+            link.answered_ordinal = self.ordinal
 
-    def _admit(self, answer: Frame) -> None:
-        route, sending, frame = self._route, self.sending, self._frame
+    def _admit(self, answer: Frame, size_bytes: int) -> None:
+        route, sending = self.route, self.sending
         partition = route.partition
         assert partition is not None and sending is not None
-        broker = self._link.broker
-        said = ordinary.scan_answer(answer, route.version, route.names)
-        if said is None:
-            admit.admit_answer(broker, route.version, {route.key: self._forwarded()}, frame, answer)
-            return
-        error_code, base_offset, append_time_ms = said
-        if error_code:
-            return
-        _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self._scanned
-        epoch = self.epoch
-        admit.note_acknowledged(partition, base_offset, records)
-        plan = admit.plan_produced(partition, sending, epoch, self.high_watermark, attributes, base_offset)
-        following = base_offset + last_delta + 1
-        stored = plan == "store" and admit.append_produced(
-            broker, partition, frame, start, end, attributes, base_offset, following, epoch
-        )
-        if not stored:
-            acknowledged = ProducedPartition(*route.key, error_code, base_offset, append_time_ms, NO_OFFSET)
-            stored = admit.admit_produced(broker, self._forwarded(), acknowledged, frame)
-        admit.announce(broker, partition, base_offset, stored)
-
-    def _forwarded(self) -> Forwarded:
-        partition, sending = self._route.partition, self.sending
-        assert partition is not None and sending is not None
-        (sent,) = batch.scan_batches(self._frame, self._scanned[START], self._scanned[START + 1])
-        return Forwarded(partition, sent, sending, self.epoch, self.high_watermark)
+        broker = self.link.broker
+        base_offset = ordinary.find_base_offset(answer, size_bytes, route.version, route.names)
+        if base_offset >= 0:
+            _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
+            plan = admit.plan_produced(
+                partition, sending, self.epoch, self.high_watermark, attributes, base_offset
+            )
+            following = base_offset + last_delta + 1
+            if plan == "store" and admit.append_produced(
+                broker, partition, self.frame, start, end, attributes, base_offset, following, self.epoch
+            ):
+                admit.note_acknowledged(partition, base_offset, records)
+                admit.announce(broker, partition, base_offset, True)
+                return
+        (batch_,) = batch.scan_batches(self.frame, self.scanned[START], self.scanned[START + 1])
+        forwarded = Forwarded(partition, batch_, sending, self.epoch, self.high_watermark)
+        admit.admit_answer(broker, route.version, {route.key: forwarded}, self.frame, answer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchRequest, FetchResponse
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
-    from proxy.gate import Entry, Gate
+    from proxy.entry import Entry
+    from proxy.gate import Gate
     from proxy.wire import Wire
 
 PASS: Final = Look.PASS.value
@@ -167,7 +168,7 @@ class PassedFetch:
         link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
         if self._entry is not None:
             link.broker.gate.answered(self._entry)
-        link.answer_whole(api.FETCH, self._reply, last, len(self._frame), self._left)
+        link.answer_whole(api.FETCH, self._reply, last, len(last), len(self._frame), self._left)
 
     def answered(self, answer: Frame | None) -> None:
         """The broker's answer, whole; None: its link is lost, and with it the client's."""
@@ -178,7 +179,7 @@ class PassedFetch:
         if self._entry is not None:
             link.broker.gate.answered(self._entry)
         self._scan_whole(answer)
-        link.answer_whole(api.FETCH, self._reply, answer, len(self._frame), self._left)
+        link.answer_whole(api.FETCH, self._reply, answer, len(answer), len(self._frame), self._left)
 
     def _scan_head(self, head: bytes, frame_bytes: int) -> int:
         """Where the records end of which some lack; 0 where that is not all that lacks. Notes the sizes."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from isolation import refusals
 from isolation.health import Verdict as Health
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from protocol import api, batch, produce
 from protocol.errors import BadFrame
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.admit import Forwarded, Key
     from proxy.client_link import ClientLink
-    from proxy.gate import Entry
+    from proxy.entry import Entry
     from proxy.partitions import Partition
 
 ACKS_ALL = -1

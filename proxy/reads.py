@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
+    from proxy.entry import Entry
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
-    from proxy.gate import Entry
     from proxy.lane import Lane
     from proxy.parked import ParkedFetch
     from proxy.read import Key

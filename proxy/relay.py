@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from protocol import api, api_versions, control
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
-    from proxy.gate import Entry
+    from proxy.entry import Entry
     from proxy.wire import Wire
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}

@@ -3,21 +3,31 @@
 Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends
 it. Invariants: a place is reserved when its request has been peeked; it is completed at most once; a
 completed reply leaves when all places before it have. A request that expects no reply (acks=0) reserves no
-place.
+place. What stands in the line and is no `Reply` is a request itself: its answer leaves when it comes, if it is its
+turn, and else a reply stands in for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from proxy.wire import Outgoing, Sendable
+    from proxy.outgoing import Outgoing, Sendable
 
     Sent = Callable[[bool], None]
     Deliver = Callable[[Sequence[Sendable], Sent | None], Outgoing | None]
+
+
+class Place(Protocol):
+    """What may stand in the line."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a control request's."""
+        ...
 
 
 class Reply:
@@ -76,7 +86,7 @@ class Replies:
     def __init__(self, deliver: Deliver, on_progress: Callable[[], None]) -> None:
         self._deliver = deliver
         self._on_progress = on_progress
-        self.line: deque[Reply] = deque()
+        self.line: deque[Place] = deque()
         self.control = 0
         """Places of control requests in the line."""
 
@@ -84,8 +94,8 @@ class Replies:
         return len(self.line)
 
     @property
-    def oldest(self) -> Reply | None:
-        """The reply that all others wait for."""
+    def oldest(self) -> Place | None:
+        """What all others wait for."""
         return self.line[0] if self.line else None
 
     def reserve(self, is_control: bool = False) -> Reply:
@@ -95,22 +105,23 @@ class Replies:
         self.control += is_control
         return reply
 
-    def take_oldest(self, reply: Reply) -> bool:
-        """Give up the place of a reply whose turn it is: the caller sends it, and calls `release` if there are others.
-        False: it is not its turn.
-        """
-        line = self.line
-        if not line or line[0] is not reply:
-            return False
-        line.popleft()
-        self.control -= reply.is_control
-        return True
+    def stand_in(self, place: Place) -> Reply:
+        """The reply of a place whose answer cannot leave at once: a new one, where a request stands there itself."""
+        if isinstance(place, Reply):
+            return place
+        reply = Reply(self, False)
+        if place in self.line:  # else the connection is gone, and it goes nowhere
+            self.line[self.line.index(place)] = reply
+        return reply
 
     def release(self) -> None:
         """Let everything leave that nothing holds back."""
         moved = False
-        while self.line and self.line[0].buffers is not None:
-            reply = self.line.popleft()
+        while self.line:
+            reply = self.line[0]
+            if not isinstance(reply, Reply) or reply.buffers is None:
+                break
+            self.line.popleft()
             self.control -= reply.is_control
             buffers, on_sent = reply.hand_over()
             reply.outgoing = self._deliver(buffers, on_sent)
@@ -124,7 +135,7 @@ class Replies:
         """
         line, self.line = self.line, deque()
         for reply in line:
-            if reply.buffers is not None:
+            if isinstance(reply, Reply) and reply.buffers is not None:
                 _, on_sent = reply.hand_over()
                 if on_sent:
                     on_sent(False)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.bounds import Bound
     from proxy.counters import Counters, Hop
+    from proxy.outgoing import Sendable
     from proxy.passage import Passage
-    from proxy.wire import Sendable
 
     Answer = Callable[[Frame | None], None]
     Begin = Callable[[bytes, int, Wire], Passage | None]
@@ -154,7 +154,7 @@ class UpstreamLink:
             self._last_unanswerable = self._sequence
         else:
             self._expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
-        return (self._wire or self.wire).send((frame,), on_sent) is not None
+        return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
 
     @property
     def is_connected(self) -> bool:

@@ -20,63 +20,21 @@ from typing import TYPE_CHECKING, cast
 
 from protocol.errors import BadFrame
 from protocol.framing import EAGER_BYTES, Framer
+from proxy.outgoing import PIECE_BYTES, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.wire import Frame
+    from proxy.outgoing import Sendable
     from proxy.passage import Passage
 
-    Sendable = bytes | bytearray | memoryview
-
-PIECE_BYTES = (1 << 20) + (1 << 16)
-"""The answer to a Fetch of 1 MiB leaves in one piece."""
 SCRATCH = memoryview(bytearray(1 << 12))
 """Where what may be the start of another large frame is received: taken out before anybody else receives. Small:
 what is received here is copied twice, the frame's rest not at all (docs/decisions/0011).
 """
 LINGER_S = 10.0
 """How long a peer that does not read may hold up a close."""
-
-
-class Outgoing:
-    """One reply or request on its way out: its unsent buffers, and who wants to know when they have left."""
-
-    __slots__ = ("buffers", "in_transport", "on_sent", "size_bytes")
-
-    def __init__(self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None) -> None:
-        self.buffers: deque[Sendable] = deque(buffers)
-        self.size_bytes = sum(map(len, buffers))
-        self.on_sent = on_sent
-        self.in_transport = False
-
-    def end(self, delivered: bool) -> None:
-        """It has left, or never will. Whoever waits for that holds this, and is let go of."""
-        on_sent, self.on_sent = self.on_sent, None
-        self.buffers.clear()
-        if on_sent:
-            on_sent(delivered)
-
-    def copy_out(self) -> bool:
-        """Give up every view of foreign memory: True if nothing of this reply needs it any more."""
-        if self.in_transport:
-            return False
-        self.buffers = deque(bytes(b) for b in self.buffers)
-        return True
-
-    def next_piece(self) -> list[Sendable]:
-        """Take up to PIECE_BYTES off the front."""
-        piece: list[Sendable] = []
-        room = PIECE_BYTES
-        while self.buffers and room > 0:
-            head = self.buffers.popleft()
-            if len(head) > room:
-                view = memoryview(head)
-                self.buffers.appendleft(view[room:])
-                head = view[:room]
-            piece.append(head)
-            room -= len(head)
-        return piece
 
 
 class LargeFrame(asyncio.BufferedProtocol):
@@ -303,23 +261,30 @@ class Wire(asyncio.Protocol):
             self._outbox_bytes += outgoing.size_bytes
             self._feed()
             return outgoing
-        return self._send_at_once(buffers[0], on_sent)
+        stuck = self.send_piece(buffers[0], len(buffers[0]), on_sent)
+        if stuck is None and self.on_drained and not (self._outbox or self._closing):
+            self.on_drained()
+        return stuck
 
-    def _send_at_once(self, piece: Sendable, on_sent: Callable[[bool], None] | None) -> Outgoing | None:
-        """One piece that nothing is before: it needs no place in the line unless the kernel does not take it all."""
-        assert self._transport is not None
-        self._transport.write(piece)
+    def send_piece(
+        self, piece: Sendable, size_bytes: int, on_sent: Callable[[bool], None] | None = None
+    ) -> Outgoing | None:
+        """`send` of one buffer. One that nothing is before, and that is no larger than a piece, needs no place in the
+        line unless the kernel does not take it all; for such a one `on_drained` does not run.
+        """
+        transport = self._transport
+        if transport is None or self._outbox or self._closed or self._closing or size_bytes > PIECE_BYTES:
+            return self.send((piece,), on_sent)
+        transport.write(piece)
         if self._write_paused:
             outgoing = Outgoing((), on_sent)
-            outgoing.size_bytes = len(piece)
+            outgoing.size_bytes = size_bytes
             outgoing.in_transport = True
             self._outbox.append(outgoing)
-            self._outbox_bytes += outgoing.size_bytes
+            self._outbox_bytes += size_bytes
             return outgoing
         if on_sent:
             on_sent(True)
-        if self.on_drained and not (self._outbox or self._closing):
-            self.on_drained()
         return None
 
     def _feed(self) -> None:

@@ -15,7 +15,6 @@
 #define MAGIC_AT 16
 
 _Static_assert(sizeof(po_request) == 13 * 8, "po_request is words");
-_Static_assert(sizeof(po_answer) == 3 * 8, "po_answer is words");
 
 /* One topic, one partition, and its index. */
 static void skip_names(cursor *c, int version) {
@@ -79,18 +78,17 @@ int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out) {
     return c.ok && c.at == size;
 }
 
-int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size,
-                   po_answer *out) {
+int64_t po_base_offset(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size) {
     cursor c = {frame, size, 0, version >= FLEXIBLE_FROM, 1};
     skip(&c, 8);
     expect_no_tags(&c);
     if (!has(&c, names_size) || memcmp(frame + c.at, names, names_size) != 0) {
-        return 0;
+        return -1;
     }
     skip(&c, names_size);
-    out->error_code = read_int(&c, 2);
-    out->base_offset = read_int(&c, 8);
-    out->log_append_time_ms = read_int(&c, 8);
+    expect(&c, read_int(&c, 2) == 0); /* error */
+    int64_t base_offset = read_int(&c, 8);
+    skip(&c, 8); /* log append time */
     skip(&c, version >= LOG_START_FROM ? 8 : 0);
     if (version >= RECORD_ERRORS_FROM) {
         expect(&c, read_count(&c, 4) == 0);
@@ -100,5 +98,5 @@ int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8
     expect_no_tags(&c);
     skip(&c, 4); /* throttle time */
     expect_no_tags(&c);
-    return c.ok && c.at == size;
+    return c.ok && c.at == size ? base_offset : -1;
 }

@@ -26,10 +26,6 @@ typedef struct {                /* 13 words */
     int64_t producer_id, producer_epoch, base_sequence, record_count;
 } po_request;
 
-typedef struct {                /* 3 words */
-    int64_t error_code, base_offset, log_append_time_ms;
-} po_answer;
-
 typedef struct {                /* 8 words */
     int64_t version, correlation_id;
     int64_t client_id_end, body_start;
@@ -45,10 +41,9 @@ typedef struct {                /* 2 words */
 
 /* 1: `frame` is an ordinary request, and `out` says what is in it. */
 int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
-/* 1: `frame` is an ordinary answer in `version` about what `names` says, the bytes from `names_start` to `route_end` of
- * the request. */
-int po_scan_answer(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size,
-                   po_answer *out);
+/* Where the log has what was sent: `frame` is an ordinary answer in `version`, without an error, about what `names` says,
+ * the bytes from `names_start` to `route_end` of the request. Negative: it is not. */
+int64_t po_base_offset(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size);
 /* 1: `frame` is an ordinary Fetch. */
 int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
 /* 1: an ordinary answer of `size` bytes in `version`, about what `names` says (from `names_start` to `names_end` of a

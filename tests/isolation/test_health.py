@@ -2,7 +2,7 @@
 
 import pytest
 
-from isolation.health import Health, HealthRule, Verdict
+from isolation.health import Health, HealthRule, Sent, Verdict
 
 RULE = HealthRule(hang_after_s=5.0, probe_first_s=1.0, probe_last_s=4.0, max_keys=3, forget_after_s=100.0)
 
@@ -140,6 +140,39 @@ def test_a_hanging_topic_that_nobody_asks_for_is_forgotten_in_time(health):
     health.turn(probe_at_s + RULE.forget_after_s + 0.1)
     assert health.statistics()["watched"] == health.statistics()["hanging"] == 0
     assert health.turn(999.0) == []
+
+
+def test_who_is_told_of_at_a_look_counts_from_its_beginning(health):
+    (sent,) = health.look([(["a"], 0.0)])
+    assert health.plan("a", 4.99) is Verdict.PASS
+    assert health.plan("a", 5.0) is Verdict.REFUSE
+    health.answered(sent, 5.0)
+    assert health.statistics()["watched"] == 1, "it hangs until a probe is answered"
+
+
+def test_an_answer_between_two_looks_acquits_what_began_before_it_of_its_topics(health):
+    answered = Sent(("a",), 1.0)
+    assert health.answered(answered, 1.1) == []
+    health.look([(["a", "b"], 0.9), (["a"], 1.2)])
+    assert health.plan("a", 5.95) is Verdict.PASS
+    assert health.plan("b", 5.95) is Verdict.REFUSE
+    assert health.plan("a", 6.3) is Verdict.REFUSE
+
+
+def test_an_answer_that_is_late_or_of_an_earlier_one_acquits_nobody(health):
+    health.answered(Sent(("a",), 0.0), 5.0)
+    assert health.acquitted == {}
+    health.answered(Sent(("a",), 3.0), 5.0)
+    health.answered(Sent(("a",), 2.0), 5.0)
+    assert health.acquitted == {"a": 3.0}
+    health.look([(["a"], 3.5)])
+    assert health.acquitted == {}, "what is unanswered now is known"
+    assert health.plan("a", 8.5) is Verdict.REFUSE
+
+
+def test_a_look_need_not_be_more_often_than_a_topic_can_hang():
+    assert Health(HealthRule(hang_after_s=0.1)).look_every_s == 0.1
+    assert Health().look_every_s == 0.5
 
 
 @pytest.mark.parametrize("wrong", [{"hang_after_s": 0.0}, {"probe_first_s": 31.0}, {"max_keys": 0}])

@@ -22,9 +22,25 @@ OFFERS = st.tuples(
 )
 STEPS = st.one_of(
     OFFERS,
+    st.tuples(
+        st.just("take"),
+        st.sampled_from([CONTROL, 0, 1]),
+        st.sampled_from([None, "c", "d"]),
+        st.sampled_from([Waits.NOTHING, Waits.ACKS]),
+    ),
     st.tuples(st.sampled_from(["finish", "cancel", "release"]), st.integers(0, 20), st.booleans()),
     st.tuples(st.just("turn"), st.sampled_from([0.1, 0.5, 1.0])),
 )
+
+
+class Taken:
+    """What went by `take`, its own ticket."""
+
+    is_measured = True
+
+    def __init__(self, queue, waits):
+        self.queue, self.waits = queue, waits
+        self.since_s, self.holds_slot, self.state = -1.0, False, None
 
 
 class Model:
@@ -56,6 +72,17 @@ class Model:
             self.lanes[lane].append(ticket)
         if ticket.state is State.ADMITTED:
             self.admit([ticket])
+
+    def take(self, queue, lane, waits):
+        """It goes where an offer would be admitted at once in that queue, and only there."""
+        taken, before = Taken(queue, waits), self.queues.statistics(self.now_s)[queue]
+        has_slot = not before["waiting"] and before["in_use"] < before["slots"]
+        is_next = lane is None or not self.lanes[lane]
+        assert self.queues.take(taken, lane, self.now_s) is (has_slot and is_next)
+        if taken.state is State.ADMITTED:
+            self.tickets.append(taken)
+        else:
+            assert self.queues.statistics(self.now_s)[queue] == before
 
     def admit(self, tickets):
         for ticket in tickets:

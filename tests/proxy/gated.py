@@ -89,7 +89,7 @@ class Link:
         self.replies = Replies(self._deliver, lambda: None)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
-        self.upstream = SimpleNamespace(closed=False)
+        self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
         self.got = []
         self.causes = []
@@ -112,13 +112,17 @@ class Link:
             if on_answer:
                 on_answer(None)
             return
+        self.upstream.send(frame, correlation_id, on_answer, None, None)
+
+    def _send_up(self, frame, correlation_id, on_answer, on_sent, arrived):
         self.sent.append((bytes(frame), on_answer))
+        return False
 
     def answer(self, head, reply, buffers, request_bytes, on_sent=None, held_bytes=0):
         reply.complete(buffers, on_sent)
 
-    def answer_whole(self, api_key, reply, frame, request_bytes):
-        reply.complete((frame,))
+    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes):
+        self.replies.stand_in(place).complete((frame,))
 
     def close(self, cause, blame=""):
         if not self.open:
@@ -142,8 +146,8 @@ class Link:
     def produce(self, *batches, acks=-1, transactional_id=None):
         """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
         frame = build_produce(batches, acks, transactional_id)
-        scanned = ordinary.scan_request(frame)
-        if scanned is None or not pass_ordinary(self, frame, scanned):
+        scanned = ordinary.scan_request(frame, len(frame))
+        if scanned is None or not pass_ordinary(self, frame, len(frame), scanned):
             handle_produce(self, header.peek_request(frame), frame)
 
     def reply(self, base_offset=-1):

@@ -25,7 +25,7 @@ class Link:
         self.client_id = None
         self.refused = RefusedSequences()
         self.replies = Replies(None, lambda: None)
-        self.upstream = SimpleNamespace(closed=False)
+        self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.last_ordinal = self.answered_ordinal = 0
         self.sent, self.got, self.failures = [], [], []
         broker.gate = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
@@ -34,18 +34,19 @@ class Link:
         broker.failed = self.failures.append
         broker.watch.produced = broker.watch.asked.append
 
-    def send(self, api_key, correlation_id, frame, on_answer):
+    def _send_up(self, frame, correlation_id, on_answer, on_sent, arrived):
         self.sent.append((bytes(frame), on_answer))
+        return False
 
-    def answer_whole(self, api_key, reply, frame, request_bytes):
-        assert self.replies.take_oldest(reply)
+    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes):
+        assert self.replies.line.popleft() is place
         self.got.append(frame)
 
     def produce(self, records, *, frame_type=bytes, index=0, version=VERSION, **values):
         """Whether it went this way."""
         frame = frame_type(build(version, records=records, index=index, **values))
-        scanned = ordinary.scan_request(frame)
-        return scanned is not None and pass_ordinary(self, frame, scanned)
+        scanned = ordinary.scan_request(frame, len(frame))
+        return scanned is not None and pass_ordinary(self, frame, len(frame), scanned)
 
     def reply(self, base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0"):
         """The broker answers the oldest request."""

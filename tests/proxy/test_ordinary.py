@@ -81,8 +81,8 @@ def test_where_anything_stands_against_it_nothing_has_happened(link, against):
 
 def test_a_name_that_is_not_utf_8_is_for_the_other_way_to_judge(link):
     frame = build(9, topic="x").replace(b"\2x", b"\2\xff")
-    scanned = scan_request(frame)
-    assert scanned is not None and not pass_ordinary(link, frame, scanned)
+    scanned = scan_request(frame, len(frame))
+    assert scanned is not None and not pass_ordinary(link, frame, len(frame), scanned)
 
 
 def test_where_nothing_is_stored_the_partition_is_not_followed(link):

@@ -1,0 +1,110 @@
+"""The short way on a real client link, between played transports: an answer whose turn it is not, that the kernel does
+not take whole, or that is the last.
+"""
+
+import pytest
+
+from bench.micro.requests import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
+from protocol.api import PRODUCE
+
+
+class Transport(PlayedTransport):
+    """Takes no more than it is told to, and remembers whether it was closed."""
+
+    def __init__(self, peer):
+        super().__init__(peer)
+        self.wire = None
+        self.is_stuck = self.closed = False
+
+    def write(self, data):
+        super().write(data)
+        if self.is_stuck:
+            self.wire.pause_writing()
+
+    def close(self):
+        self.closed = True
+
+    abort = close
+
+
+@pytest.fixture(params=[ISOLATED, ON], ids=["isolation", "admission"])
+async def played(request, tmp_path):
+    """Connected, with one Produce on its way."""
+    played = Played(request.param, tmp_path)
+    await played.connect()
+    for wire, sink in ((played.link.wire, played.answered), (played.link.upstream.wire, played.sent)):
+        transport = Transport(sink.append)
+        transport.wire = wire
+        wire.connection_made(transport)
+    played.client = played.link.wire._transport
+    feed(played.link.wire, played.frame)
+    assert played.sent == [played.frame]
+    return played
+
+
+def acknowledge(played, offset=1):
+    answer = build_acknowledgement(offset)
+    feed(played.link.upstream.wire, answer)
+    return answer
+
+
+def counts(played):
+    """Answers out, bytes of requests and of answers that are held, requests at the gate."""
+    broker = played.forebay.broker
+    return (
+        broker.counters.responses_out[PRODUCE].frames,
+        broker.requests.in_flight_bytes,
+        broker.responses.in_flight_bytes,
+        sum(state["in_use"] for state in broker.gate.statistics()[0].values()),
+    )
+
+
+async def test_it_leaves_at_once_and_nothing_is_held(played):
+    size_bytes = len(played.frame)
+    assert counts(played) == (1, size_bytes, 0, 1)
+    answer = acknowledge(played)
+    assert played.answered == [answer]
+    assert counts(played) == (2, 0, 0, 0)
+
+
+async def test_behind_another_it_waits_for_its_turn(played):
+    first = played.link.replies.reserve()
+    feed(played.link.wire, played.frame)
+    acknowledge(played)
+    answer = acknowledge(played, 2)
+    assert played.answered == [build_acknowledgement(1)], "the second is behind what was reserved"
+    assert counts(played) == (2, 0, len(answer), 0)
+    first.complete((b"first",))
+    assert played.answered[1:] == [b"first", answer]
+    assert counts(played) == (3, 0, 0, 0)
+
+
+async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
+    played.client.is_stuck = True
+    answer = acknowledge(played)
+    assert counts(played) == (1, 0, len(answer), 0)
+    feed(played.link.wire, played.frame)
+    behind = acknowledge(played, 2)
+    assert counts(played)[2] == len(answer) + len(behind)
+    played.client.is_stuck = False
+    played.link.wire.resume_writing()
+    assert played.answered == [answer, behind]
+    assert counts(played) == (3, 0, 0, 0)
+
+
+async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(played):
+    assert played.link.wire.eof_received(), "an answer is owed"
+    assert not played.client.closed
+    acknowledge(played)
+    assert len(played.answered) == 1
+    assert played.client.closed
+
+
+@pytest.mark.parametrize("ends", ["client", "broker"])
+async def test_whoever_ends_it_nothing_is_left(played, ends):
+    feed(played.link.wire, played.frame)
+    wire = played.link.wire if ends == "client" else played.link.upstream.wire
+    wire.connection_lost(None)
+    assert counts(played)[1:] == (0, 0, 0)
+    assert played.link.upstream.closed
+    assert len(played.link.replies) == 0
