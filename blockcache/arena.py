@@ -1,9 +1,9 @@
 """The arena's memory: one mapping, anonymous or a file that no other process has, and the handles into it.
 
-Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins). Must not
-know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is mapped by one process at
-a time (flock, held until close); views are slices of one memoryview over the mapping, which stays mapped
-while any of them lives.
+Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins), and
+memory that is lent. Must not know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is
+mapped by one process at a time (flock, held until close); views are slices of one memoryview over the mapping, which
+stays mapped while any of them lives, and any lent memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import mmap
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.layout import MAGIC
@@ -72,8 +73,21 @@ class Hit:
             arena.release(self, self._packed)
 
 
+class Returned(deque[Any]):
+    """Where lent memory begins that nobody has any more, for C to be told. The mapping stays while any of it is lent.
+
+    Whoever drops the last view only appends: that may be another thread, while it collects garbage.
+    """
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        super().__init__()
+        self.mapping = mapping
+
+
 class Arena:
-    """The mapping, C's `fc_arena` in it (`header`), and the hits that hold pins."""
+    """The mapping, C's `fc_arena` in it (`header`), the hits that hold pins, and lent memory that was `returned`."""
 
     def __init__(self, size_bytes: int, path: Path | None) -> None:
         self.path = path
@@ -83,6 +97,7 @@ class Arena:
         self.header = ffi.cast("fc_arena *", self._keep)
         self.view = memoryview(self._mapping).toreadonly()
         self.hits: set[Hit] = set()
+        self.returned = Returned(self._mapping)
 
     def hit(self, packed: bytes, next_offset: int) -> Hit:
         """The `Hit` of C's segments: views that hold the pins C has taken."""
@@ -97,6 +112,11 @@ class Arena:
         self.hits.discard(hit)
         if self.header is not None:
             lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), len(packed) // SEGMENT.size)
+
+    def lend(self, at: int, size_bytes: int) -> memoryview:
+        """Memory to be written to, which C has reserved; among the `returned` once its last view is gone."""
+        memory = ffi.gc(ffi.cast("char *", self.header) + at, self.returned.append)
+        return memoryview(ffi.buffer(memory, size_bytes))
 
     def prefault(self, from_bytes: int, size_bytes: int) -> None:
         """Touches pages, in C and without the interpreter's lock; nothing once the arena is closed."""
@@ -120,6 +140,7 @@ class Arena:
         self.header = self._keep = None
         self.hits.clear()
         self.view = memoryview(b"")
+        del self.returned
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         os.close(self.fd)

@@ -1,9 +1,9 @@
 """BlockCache: record batches by partition and offset in a bounded arena, oldest out first. Read this first.
 
-Owns: the Python API over C (native/pyfastcache.h), the defaults of the arena's sections, and offering pinned
-blocks to the owners of the pins before they are evicted. Must not know: Kafka beyond batches' bounds, who may
-read what, clocks. Invariants: one thread; `insert` never fails for lack of room; what `lookup` returns is
-whole batches, contiguous, as inserted; a slot or pin of the past is recognised and refused.
+Owns: the Python API over C (native/pyfastcache.h), and offering pinned blocks to the owners of the pins before they
+are evicted. Must not know: Kafka beyond batches' bounds, who may read what, clocks. Invariants: one thread; `insert`
+never fails for lack of room; what `lookup` returns is whole batches, contiguous, as inserted; a slot or pin of the
+past is recognised and refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from blockcache._pyfastcache import ffi, lib
 from blockcache.admission import Edges, Inserted
 from blockcache.arena import SEGMENT, Arena, ArenaError, Hit
 from blockcache.layout import NODE_BYTES
+from blockcache.sections import plan_sections
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
@@ -55,27 +56,6 @@ class Span(NamedTuple):
     size_bytes: int
 
 
-def clamp(value: int, low: int, high: int) -> int:
-    """`value`, held between the two."""
-    return max(low, min(value, high))
-
-
-def plan_sections(size_bytes: int, **given: int | None) -> dict[str, int]:
-    """The fields of `fc_config` for an arena of `size_bytes`: what is `given`, else a share of it."""
-    block_max = 1 << clamp(size_bytes // 64, 1024, 1024 * 1024).bit_length() - 1
-    defaults = {
-        "partitions_max": clamp(size_bytes // 16384, 16, 131072),
-        "ghosts_max": clamp(size_bytes // 16384, 64, 65536),
-        "nodes_max": max(16, size_bytes // 12 // NODE_BYTES),
-        "block_max_bytes": block_max,
-        "block_min_bytes": min(16384, given.get("block_max_bytes") or block_max),
-        "shared_bytes": min(65536, given.get("block_max_bytes") or block_max),
-        "pin_limit_bytes": size_bytes // 4,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return {"size_bytes": size_bytes, **defaults, **chosen}
-
-
 class BlockCache:
     """The cache of one process. Slots stand for partitions; offsets are Kafka's; sizes are bytes.
 
@@ -98,6 +78,7 @@ class BlockCache:
         block_max_bytes: int | None = None,
         shared_block_bytes: int | None = None,
         pin_limit_bytes: int | None = None,
+        lent_limit_bytes: int | None = None,
         observe: bool = False,
     ) -> None:
         if size_bytes < SIZE_MIN:
@@ -111,6 +92,7 @@ class BlockCache:
             block_max_bytes=block_max_bytes,
             shared_bytes=shared_block_bytes,
             pin_limit_bytes=pin_limit_bytes,
+            lent_limit_bytes=lent_limit_bytes,
             observe=int(observe),
         )
         self._arena = Arena(size_bytes, None if path is None or observe else Path(path))
@@ -196,8 +178,8 @@ class BlockCache:
         self, slot: int, buf: Buffer, start: int, end: int, base_offset: int, leader_epoch: int
     ) -> int | None:
         """Stores the one v2 batch `buf[start:end]` as a broker does, with this base offset and leader epoch; `buf`
-        stays as it is. Returns where the run that holds it ends now. None where that is not all to be said, and
-        nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
+        stays as it is, or is memory of `reserve`, where it lies then and stays. Returns where the run that holds it ends
+        now. None where nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
         """
         if self._offering or not 0 <= start <= end <= len(buf):
             self._not_while_offering()
@@ -207,6 +189,17 @@ class BlockCache:
         while (ends := lib.fc_append(self._a, *placed)) == lib.FC_RECLAIM:
             self._offer()
         return None if ends == lib.FC_NOT_STORED else self._call(ends)
+
+    def reserve(self, size_bytes: int) -> memoryview | None:
+        """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it
+        is gone. None where no more may be lent, there is no room for it, or the cache only observes.
+        """
+        if self._offering:
+            return None
+        self.eliminate()
+        while (at := lib.fc_reserve(self._a, size_bytes)) == lib.FC_RECLAIM:
+            self._offer()
+        return None if at == lib.FC_NO_ROOM else self._arena.lend(self._call(at), size_bytes)
 
     def lookup(
         self,
@@ -309,6 +302,7 @@ class BlockCache:
 
     def eliminate(self) -> int:
         """Evicts down to the low water if the high water is reached: for the owner to call ahead of need."""
+        self._take_back()
         return self.evict_to(self.low_water_bytes) if self.used_bytes > self.high_water_bytes else 0
 
     @property
@@ -349,6 +343,7 @@ class BlockCache:
 
     def statistics(self) -> CacheStatistics:
         """What is there now and what was counted, as plain integers."""
+        self._take_back()
         return read_statistics(self._a, self.oldest_admitted, lib.FC_UNIT, NODE_BYTES)
 
     def check(self) -> None:
@@ -370,8 +365,15 @@ class BlockCache:
         lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
         return Hit(None, b"", (memoryview(copy).toreadonly(),), next_offset)
 
+    def _take_back(self) -> None:
+        """Tells C of lent memory that nobody has any more."""
+        returned = self._arena.returned
+        while returned:
+            lib.fc_give_back(self._a, returned.popleft())
+
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""
+        self._take_back()
         self._offering = True
         try:
             for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):

@@ -76,7 +76,9 @@ class PartitionPicture:
 
 @dataclass(frozen=True, slots=True)
 class BlockSum:
-    """All blocks of one kind: "own", "shared" or "limbo". Bytes: of units, written, and of live batches."""
+    """All blocks of one kind: "own", "shared", "limbo", or "lent" to requests that arrive. Bytes: of units, written,
+    and of live batches.
+    """
 
     kind: str
     blocks: int
@@ -188,10 +190,10 @@ def find_oldest(view: memoryview, header: Any) -> int:
 
 def sum_blocks(view: memoryview, header: Any) -> tuple[BlockSum, ...]:
     """Blocks by kind."""
-    sums = {kind: [0, 0, 0, 0] for kind in ("own", "shared", "limbo")}
+    sums = {kind: [0, 0, 0, 0] for kind in ("own", "shared", "limbo", "lent")}
     for head in scan_blocks(view, header):
         kind = "shared" if head.slot == SHARED_SLOT else "own"
-        total = sums["limbo" if STATES[head.state] == "limbo" else kind]
+        total = sums[kind if STATES[head.state] == "fifo" else STATES[head.state]]
         for i, more in enumerate((1, head.units * UNIT_BYTES, head.used_bytes, head.live_bytes)):
             total[i] += more
     return tuple(BlockSum(kind, *total) for kind, total in sums.items())

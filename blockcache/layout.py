@@ -16,13 +16,13 @@ HEADER_BYTES: int = ffi.sizeof("fc_arena")
 NODE_BYTES: int = ffi.sizeof("fc_node")
 UNIT_BYTES: int = lib.FC_UNIT
 SHARED_SLOT: int = lib.FC_SHARED
-STATES = {lib.FC_IN_FIFO: "fifo", lib.FC_IN_LIMBO: "limbo"}
+STATES = {lib.FC_IN_FIFO: "fifo", lib.FC_IN_LIMBO: "limbo", lib.FC_RESERVED: "lent"}
 
 PARTITION = struct.Struct("=16siIIIqqqQQQQQQQQQ")
 ENTRY = struct.Struct("=qqQQIIiI")
 ITEM = struct.Struct("=qII")
 NODE_HEAD = struct.Struct("=IIII")
-BLOCK = struct.Struct("=IIQQQIIIIQQQQQQ")
+BLOCK = struct.Struct("=IIQQQIIIIQQQQQII")
 
 assert PARTITION.size == ffi.sizeof("fc_partition")
 assert ENTRY.size == ffi.sizeof("fc_entry")
@@ -89,4 +89,5 @@ class BlockHead(NamedTuple):
     opened: int
     written: int
     filled_bytes: int
-    spare: int
+    first_bytes: int
+    lent: int

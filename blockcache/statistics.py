@@ -30,6 +30,10 @@ class CacheStatistics:
     limbo_blocks: int  # evicted or invalidated, memory kept for their pins
     limbo_bytes: int
     limbo_entered: int
+    reserved_blocks: int  # lent to requests that arrive, nothing of them stored yet
+    lent_bytes: int  # of blocks that requests under way were received into, adopted or not; pinned, too
+    lent_limit_bytes: int
+    adopted_batches: int  # stored where they were received
     ghosts: int
     oldest_admitted_bytes: int  # the clock at the oldest block's first batch
     admitted_bytes: int  # the clock: record bytes admitted, all time
@@ -70,6 +74,10 @@ def read_statistics(a: Any, oldest_admitted: int, unit_bytes: int, node_bytes: i
         limbo_blocks=a.limbo_blocks,
         limbo_bytes=a.limbo_bytes,
         limbo_entered=a.limbo_entered,
+        reserved_blocks=a.reserved_blocks,
+        lent_bytes=a.lent_bytes,
+        lent_limit_bytes=a.lent_limit_bytes,
+        adopted_batches=a.adopted_batches,
         ghosts=min(a.ghosts_written, a.ghosts_max),
         oldest_admitted_bytes=oldest_admitted,
         admitted_bytes=a.admitted_bytes,

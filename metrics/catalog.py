@@ -127,9 +127,24 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("forebay_cache_resident_bytes", "gauge", "Memory that the arena has taken so far"),
         Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
         Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
-        Metric("forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that responses under way hold"),
+        Metric(
+            "forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that requests or responses under way hold"
+        ),
         Metric(
             "forebay_cache_limbo_bytes", "gauge", "Bytes of evicted blocks that wait for their last reader"
+        ),
+        Metric(
+            "forebay_cache_lent_bytes",
+            "gauge",
+            "Bytes of blocks that large Produces under way were, or are being, received into",
+        ),
+        Metric(
+            "forebay_cache_lent_limit_bytes", "gauge", "Beyond it large Produces are received on the heap"
+        ),
+        Metric(
+            "forebay_cache_adopted_batches_total",
+            "counter",
+            "Batches from Produce that were stored where they were received, without a copy",
         ),
         Metric("forebay_cache_partitions", "gauge", "Partitions that the index knows"),
         Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),

@@ -2,12 +2,15 @@
 
 Owns: one connection's incomplete frame in one direction. A chunk that is one frame is that frame: nothing is
 copied. A frame larger than SMALL_BYTES gets memory of its own, into which its rest is received and which nobody
-else touches afterwards; it is not cleared first. Must not know: sockets, what a frame says. Invariants: between
-frames nothing is held; while a large frame is incomplete, what comes goes through `get_buffer`, otherwise through
-`received`; a frame's length is checked against the limit before memory is set aside; a large frame's memory
-starts at `eager_bytes` and doubles as bytes arrive, so that a peer who announces much and sends little does not
-hold much. Kafka's rule for the limit: NetworkReceive.readFrom, the length without its prefix.
+else touches afterwards; it is not cleared first. Where `lend` has better memory for it, it is that. Must not know:
+sockets, what a frame says. Invariants: between frames nothing is held; while a large frame is incomplete, what comes
+goes through `get_buffer`, otherwise through `received`; a frame's length is checked against the limit before memory is
+set aside; a large frame's memory starts at `eager_bytes` and doubles as bytes arrive, so that a peer who announces
+much and sends little does not hold much, and more than that is not lent. Kafka's rule for the limit:
+NetworkReceive.readFrom, the length without its prefix.
 """
+
+from collections.abc import Callable
 
 from cffi import FFI
 
@@ -21,6 +24,9 @@ EAGER_BYTES = 1024 * 1024
 read_length = INT32.unpack_from
 _ffi = FFI()
 _allocate = _ffi.new_allocator(should_clear_after_alloc=False)
+
+Lend = Callable[[bytes, int], memoryview | None]
+"""From a frame's beginning and its size: memory for all of it, or None."""
 
 
 def build_buffer(size_bytes: int) -> memoryview:
@@ -44,6 +50,7 @@ class Framer:
         "_start",
         "begun",
         "large_bytes",
+        "lend",
         "rest",
     )
 
@@ -60,6 +67,8 @@ class Framer:
         """What there is of a large frame whose memory is not set aside yet; it will have `large_bytes`."""
         self.rest: memoryview | None = None
         """What is set aside of the large frame's memory and not filled yet; None where there is none."""
+        self.lend: Lend | None = None
+        """Asked for the memory of a large frame that may have all of it at once (`eager_bytes`)."""
 
     @property
     def pending_bytes(self) -> int:
@@ -81,6 +90,11 @@ class Framer:
     def leave_large(self) -> None:
         """What lacks of the large frame that has `begun` goes elsewhere: `received` is given what is behind it."""
         self.begun = b""
+
+    def let_go(self) -> None:
+        """The connection is over: nothing is held of what did not come to its end."""
+        self._start = self.begun = b""
+        self._large = self.rest = None
 
     def received(self, chunk: bytes) -> list[bytes]:
         """The frames that `chunk` completes, in order; raises `BadFrame`."""
@@ -110,11 +124,16 @@ class Framer:
         return frames
 
     def _set_aside(self) -> None:
-        """Give the frame that has begun a buffer of its own."""
+        """Give the frame that has begun a buffer of its own, or what is lent to it."""
         begun, self.begun = self.begun, b""
         received = len(begun)
-        self._large = large = build_buffer(min(self.large_bytes, max(self._eager_bytes, received)))
+        large = None
+        if self.lend is not None and self.large_bytes <= self._eager_bytes:
+            large = self.lend(begun, self.large_bytes)
+        if large is None:
+            large = build_buffer(min(self.large_bytes, max(self._eager_bytes, received)))
         large[:received] = begun
+        self._large = large
         self.rest = large[received:]
 
     def get_buffer(self) -> memoryview:

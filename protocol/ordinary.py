@@ -16,6 +16,7 @@ ROUTE_START: Final[int] = lib.PO_ROUTE_START
 _request = ffi.new("po_request *")
 _request_words = memoryview(ffi.buffer(_request)).cast("q")
 _scan_request, _base_offset, _from_buffer = lib.po_scan_request, lib.po_base_offset, ffi.from_buffer
+_scan_begun = lib.po_scan_begun
 
 
 def scan_request(frame: Frame, size_bytes: int) -> list[int] | None:
@@ -24,6 +25,13 @@ def scan_request(frame: Frame, size_bytes: int) -> list[int] | None:
     """
     source = frame if type(frame) is bytes else _from_buffer(frame)
     return _request_words.tolist() if _scan_request(source, size_bytes, _request) else None
+
+
+def scan_begun(begun: bytes, frame_bytes: int) -> list[int] | None:
+    """`scan_request`, of the beginning of a frame: what it will be, if the rest is what these bytes announce. None
+    where they do not reach to the end of the batch's header, too.
+    """
+    return _request_words.tolist() if _scan_begun(begun, len(begun), frame_bytes, _request) else None
 
 
 def find_base_offset(frame: Frame, size_bytes: int, version: int, names: bytes) -> int:

@@ -129,6 +129,15 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
+def is_plain(partition: Partition, attributes: int) -> bool:
+    """Whether a batch that is to be stored is stored as it comes: of no transaction, its timestamps as they came, in a
+    codec that this partition is known to have where clients must be told.
+    """
+    if attributes & NOT_PLAIN or partition.topic.fidelity.log_append_time:
+        return False
+    return partition.zstd or attributes & CODEC_MASK != ZSTD
+
+
 def append_produced(
     broker: Broker,
     partition: Partition,
@@ -140,12 +149,10 @@ def append_produced(
     following: int,
     epoch: int,
 ) -> bool:
-    """Store a batch that is to be stored, frame[start:end], at [base_offset, following), where it is plain: of no
-    transaction, its timestamps as they came, nothing there yet. False: it is for `admit_produced`.
+    """Store a batch that is to be stored, frame[start:end], at [base_offset, following), where it is plain and nothing
+    is there yet; where it lies, if that is memory of the arena (`proxy.lend`). False: it is for `admit_produced`.
     """
-    if attributes & NOT_PLAIN or partition.topic.fidelity.log_append_time or base_offset > partition.tail:
-        return False
-    if attributes & CODEC_MASK == ZSTD and not partition.zstd:
+    if base_offset > partition.tail or not is_plain(partition, attributes):
         return False
     ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
     if ends is None:

@@ -22,6 +22,7 @@ from protocol.errors import BadFrame
 from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
 from proxy.lane import Lane
+from proxy.lend import lend_to_produce
 from proxy.ordinary import pass_ordinary
 from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
@@ -97,6 +98,8 @@ class ClientLink:
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
         )
+        if self.stores and not self.broker.cache.observes:
+            self.wire.framer.lend = partial(lend_to_produce, self.broker)
         self.wire.on_made = self._on_made
         self.wire.on_drained = self._on_drained
         self.replies = Replies(self._deliver, self._on_progress)

@@ -9,7 +9,7 @@ beyond the bytes. Invariants:
   copied out.
 * after `close` or a lost connection every waiting `on_sent` runs once with False.
 * what is small arrives as bytes that nobody copies; the rest of a large frame straight in its own buffer
-  (docs/decisions/0008).
+  (docs/decisions/0008), which is let go of with the connection.
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ class Wire(asyncio.Protocol):
         self._transport = None
         if self._linger is not None:
             self._linger.cancel()
+        self.framer.let_go()
         waiting, self._outbox, self._outbox_bytes = self._outbox, deque(), 0
         for outgoing in waiting:
             outgoing.end(False)

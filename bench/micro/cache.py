@@ -22,6 +22,7 @@ from bench.micro import density
 from bench.micro.batches import restamp
 from blockcache import _build
 from blockcache.cache import BlockCache
+from protocol.framing import build_buffer
 from tests.blockcache.batches import TOPIC, build_batch
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 KIB, MIB = 1024, 1024 * 1024
 HERE = Path(__file__).parent
+NATIVE = Path(_build.__file__).parent / "native"
 Row = tuple[str, str, str]
 
 
@@ -109,12 +111,41 @@ def measure_touch(rounds: int, size: int = 64 * KIB, arena_bytes: int = 64 * MIB
     ]
 
 
+def measure_straight(rounds: int, size: int = 900_000, arena_bytes: int = 256 * MIB) -> list[Row]:
+    """A large batch received on the heap and then stored, and one received where it is stored. What a socket would
+    copy is copied from a buffer.
+    """
+    cache, sent = BlockCache(arena_bytes), build_batch(0, size=size)
+    cache.prefault(0, arena_bytes)
+    slot, offsets = cache.open(TOPIC, 0), iter(range(10**9))
+
+    def receive(memory: memoryview | None) -> None:
+        assert memory is not None
+        memory[:] = sent
+        cache.eliminate()
+        assert cache.append(slot, memory, 0, size, next(offsets), 0) is not None
+
+    times = 64 * MIB // size
+    ways = (lambda _: receive(build_buffer(size)), lambda _: receive(cache.reserve(size)))
+    for way in ways:
+        time_each(way, 2 * arena_bytes // size)
+    taken = [[time_each(way, times) for way in ways] for _ in range(rounds)]
+    return [
+        (
+            "900 KB straight into the arena / by way of the heap",
+            spread([b / a for a, b in taken], "times"),
+            "",
+        ),
+        ("... straight into the arena", spread([b for _, b in taken], "us"), ""),
+    ]
+
+
 def measure_c(rounds: int) -> list[Row]:
     """Lookups and inserts in C, a million batches in the index."""
     with tempfile.TemporaryDirectory() as scratch:
         program = f"{scratch}/lookup"
-        sources = [str(HERE / "lookup.c"), *map(str, sorted(_build.NATIVE.glob("*.c")))]
-        flags = [*_build.STRICT, "-I", str(_build.NATIVE)]
+        sources = [str(HERE / "lookup.c"), *map(str, sorted(NATIVE.glob("*.c")))]
+        flags = [*_build.STRICT, "-I", str(NATIVE)]
         _build.run_compiler([*_build.find_compiler(), *flags, *sources, "-o", program])
         rows: list[Row] = []
         for partitions in (1, 1000):
@@ -189,7 +220,7 @@ def main() -> int:
     rows: list[Row] = []
     if options.only != "density":
         rows += measure_insert(options.rounds, 64 * KIB) + measure_insert(options.rounds, KIB)
-        rows += measure_touch(options.rounds)
+        rows += measure_touch(options.rounds) + measure_straight(options.rounds)
         rows += measure_c(min(3, options.rounds)) + measure_lookup(options.rounds)
     if options.only != "speed":
         rows += density.measure()

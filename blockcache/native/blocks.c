@@ -48,14 +48,10 @@ static int make_room(fc_arena *a, uint64_t least, uint64_t most, uint64_t *found
     return 0;
 }
 
-/* Opens a block of `want_bytes`, header apart. It may be a quarter of that where a gap is no larger (stepped over, the
- * gap would stay empty for a whole turn), and what holds `need_bytes` where all else is pinned. */
-static int open_block(fc_arena *a, uint32_t slot, uint64_t need_bytes, uint64_t want_bytes, uint64_t *at) {
-    uint64_t unit, units, need = fc_units(need_bytes + sizeof(fc_block)), most = fc_units(want_bytes + sizeof(fc_block));
-    int rc = make_room(a, need > most / 4 ? need : most / 4, most, &unit, &units);
-    if (rc == FC_NO_ROOM) {
-        rc = make_room(a, need, need, &unit, &units);
-    }
+/* Consecutive units, evicted for where need be, become a block that is in no queue yet. */
+int fc_block_take(fc_arena *a, uint32_t slot, uint64_t least, uint64_t most, uint64_t *at) {
+    uint64_t unit, units;
+    int rc = make_room(a, least, most, &unit, &units);
     if (rc < 0) {
         return rc;
     }
@@ -65,11 +61,24 @@ static int open_block(fc_arena *a, uint32_t slot, uint64_t need_bytes, uint64_t 
     b->units = (uint32_t)units;
     b->generation = ++a->generation;
     b->slot = slot;
-    b->used_bytes = b->filled_bytes = sizeof(fc_block);
+    b->used_bytes = b->filled_bytes = b->first_bytes = sizeof(fc_block);
     b->opened = a->admitted_bytes;
     fc_set_bit(a, a->starts_at, unit, 1);
-    fc_block_append(a, b);
     return 0;
+}
+
+/* Opens a block of `want_bytes`, header apart. It may be a quarter of that where a gap is no larger (stepped over, the
+ * gap would stay empty for a whole turn), and what holds `need_bytes` where all else is pinned. */
+static int open_block(fc_arena *a, uint32_t slot, uint64_t need_bytes, uint64_t want_bytes, uint64_t *at) {
+    uint64_t need = fc_units(need_bytes + sizeof(fc_block)), most = fc_units(want_bytes + sizeof(fc_block));
+    int rc = fc_block_take(a, slot, need > most / 4 ? need : most / 4, most, at);
+    if (rc == FC_NO_ROOM) {
+        rc = fc_block_take(a, slot, need, need, at);
+    }
+    if (rc == 0) {
+        fc_block_append(a, fc_block_at(a, *at));
+    }
+    return rc;
 }
 
 /* Gives back the units that a block did not need. */

@@ -4,7 +4,7 @@
 #include "pyfastcache.h"
 
 typedef struct {
-    uint64_t blocks, limbo, units, limbo_units, pins, pinned_units, live, live_bytes;
+    uint64_t blocks, limbo, units, limbo_units, reserved, lent_units, pins, pinned_units, live, live_bytes;
 } block_sums;
 
 typedef struct {
@@ -31,7 +31,7 @@ static int check_units_of(fc_arena *a, uint64_t at, const fc_block *b) {
 
 /* The block's batches are whole, and as many of them are in the index as it says. */
 static int check_batches(fc_arena *a, uint64_t at, const fc_block *b) {
-    uint64_t live = 0, bytes = 0, used = sizeof(*b), sum = sizeof(*b);
+    uint64_t live = 0, bytes = 0, used = b->first_bytes, sum = b->first_bytes;
     uint32_t slot;
     fc_batch batch;
     int rc;
@@ -62,10 +62,15 @@ static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *
         return rc;
     }
     if (b->generation == 0 || b->generation > a->generation || b->used_bytes > (uint64_t)b->units * FC_UNIT ||
-        b->filled_bytes > b->used_bytes || (b->slot >= a->partitions_touched && b->slot != FC_SHARED)) {
+        b->filled_bytes > b->used_bytes || b->first_bytes < sizeof(*b) || b->first_bytes > b->filled_bytes ||
+        (b->slot >= a->partitions_touched && b->slot != FC_SHARED)) {
         return FC_BROKEN_BLOCK;
     }
+    if (b->lent > 1 || b->lent > b->pins) {
+        return FC_BROKEN_LENT;
+    }
     sums->units += b->units;
+    sums->lent_units += b->lent ? b->units : 0;
     sums->pins += b->pins;
     sums->pinned_units += b->pins > 0 ? b->units : 0;
     sums->live += b->live;
@@ -114,10 +119,32 @@ static int check_limbo(fc_arena *a, block_sums *sums) {
     return counted ? 0 : FC_BROKEN_LIMBO;
 }
 
+/* Blocks that no queue has: each is held by one who writes into it, and by nobody else. */
+static int check_reserved(fc_arena *a, block_sums *sums) {
+    uint64_t unit = fc_find_bit(a, a->starts_at, 0, a->data_units, 1);
+    for (; unit < a->data_units; unit = fc_find_bit(a, a->starts_at, unit + 1, a->data_units, 1)) {
+        uint64_t at = a->data_at + unit * FC_UNIT;
+        const fc_block *b = fc_block_at(a, at);
+        if (b->state != FC_RESERVED) {
+            continue;
+        }
+        int rc = check_block(a, at, b, sums);
+        if (rc < 0) {
+            return rc;
+        }
+        if (!b->lent || b->pins != 1 || b->live != 0) {
+            return FC_BROKEN_LENT;
+        }
+        sums->reserved++;
+    }
+    int counted = sums->reserved == a->reserved_blocks && sums->lent_units * FC_UNIT == a->lent_bytes;
+    return counted && a->lent_bytes <= a->lent_limit_bytes ? 0 : FC_BROKEN_LENT;
+}
+
 static int check_pool(fc_arena *a, const block_sums *sums) {
     uint64_t taken = fc_count_bits(a, a->taken_at);
     if (taken != sums->units || taken + a->free_units != a->data_units || a->cursor > a->data_units ||
-        fc_count_bits(a, a->starts_at) != sums->blocks + sums->limbo) {
+        fc_count_bits(a, a->starts_at) != sums->blocks + sums->limbo + sums->reserved) {
         return FC_BROKEN_UNITS;
     }
     if (sums->pins != a->pins || sums->pinned_units * FC_UNIT != a->pinned_bytes) {
@@ -272,10 +299,11 @@ static int check_shared(fc_arena *a) {
 
 /* 0, or the first FC_BROKEN_* found. */
 int fc_check(fc_arena *a) {
-    block_sums sums = {0, 0, 0, 0, 0, 0, 0, 0};
+    block_sums sums = {0};
     int rc = check_layout(a);
     rc = rc < 0 ? rc : check_fifo(a, &sums);
     rc = rc < 0 ? rc : check_limbo(a, &sums);
+    rc = rc < 0 ? rc : check_reserved(a, &sums);
     rc = rc < 0 ? rc : check_pool(a, &sums);
     rc = rc < 0 ? rc : check_shared(a);
     rc = rc < 0 ? rc : check_partitions(a);

@@ -1,5 +1,6 @@
 /* Data blocks: appended at the FIFO's newest end, evicted from its oldest, kept in limbo while pinned.
- * Invariants: a block in the FIFO has live entries (but for the one being opened); one in limbo has pins and none. */
+ * Invariants: a block in the FIFO has live entries (but for the one being opened); one in limbo has pins and none, nor
+ * has one that is reserved (lent.c). */
 #include "pyfastcache.h"
 
 /* The block of a handle, or NULL when the handle is stale. */
@@ -121,12 +122,15 @@ void fc_block_unpin(fc_arena *a, fc_block *b) {
         a->limbo_blocks--;
         a->limbo_bytes -= (uint64_t)b->units * FC_UNIT;
         free_block(a, b);
+    } else if (b->state == FC_RESERVED) {
+        a->reserved_blocks--;
+        free_block(a, b);
     }
 }
 
 /* Takes every entry that points into the block out of the index; the ghost remembers it. */
 static void remove_entries(fc_arena *a, fc_block *b) {
-    uint64_t at = offset_of(a, b), used = sizeof(fc_block);
+    uint64_t at = offset_of(a, b), used = b->first_bytes;
     uint32_t slot;
     fc_batch batch;
     while (fc_block_step(a, b, &used, &slot, &batch) > 0) {

@@ -40,8 +40,8 @@ static int plan_batch(fc_arena *a, const fc_partition *p, const fc_batch *batch)
     return STORE;
 }
 
-/* Index nodes for one insertion, and a place in a block. */
-static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at) {
+/* Index nodes for one insertion. */
+static int make_index_room(fc_arena *a, uint32_t index) {
     while (fc_tree_room(a) < (uint64_t)fc_partition_at(a, index)->height + 1) {
         uint64_t unit, units;
         int rc = fc_evict_oldest(a, FC_FOR_INDEX, &unit, &units);
@@ -49,7 +49,13 @@ static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remain
             return rc;
         }
     }
-    return fc_block_for(a, index, length, remaining, at);
+    return 0;
+}
+
+/* Index nodes for one insertion, and a place in a block. */
+static int reserve(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at) {
+    int rc = make_index_room(a, index);
+    return rc < 0 ? rc : fc_block_for(a, index, length, remaining, at);
 }
 
 static void store(fc_arena *a, uint32_t index, uint64_t at, const fc_batch *batch, int64_t covers_from) {
@@ -57,7 +63,9 @@ static void store(fc_arena *a, uint32_t index, uint64_t at, const fc_batch *batc
     fc_block *b = fc_block_at(a, at);
     uint64_t owner = fc_owner_bytes(b), position = at + b->filled_bytes + owner;
     memcpy(fc_at(a, position - owner), &index, owner);
-    memcpy(fc_at(a, position), batch->bytes, fc_footprint(a, batch->length));
+    if (fc_at(a, position) != batch->bytes) { /* else it was received here */
+        memcpy(fc_at(a, position), batch->bytes, fc_footprint(a, batch->length));
+    }
     fc_write_head(fc_at(a, position), batch);
     a->admitted_bytes += batch->length;
     a->admitted_batches++;
@@ -69,7 +77,7 @@ static void store(fc_arena *a, uint32_t index, uint64_t at, const fc_batch *batc
                       .length = (uint32_t)batch->length,
                       .leader_epoch = batch->epoch};
     fc_index_add(a, p, &entry);
-    b->opened = b->live == 0 && b->used_bytes == sizeof(fc_block) ? a->admitted_bytes : b->opened;
+    b->opened = b->live == 0 && b->used_bytes == b->first_bytes ? a->admitted_bytes : b->opened;
     b->written = a->admitted_bytes;
     b->used_bytes += owner + batch->length;
     b->filled_bytes += owner + fc_footprint(a, batch->length);
@@ -176,14 +184,20 @@ static int append_batch(fc_arena *a, uint32_t index, const fc_batch *batch) {
         return FC_NOT_STORED;
     }
     uint64_t at;
-    int rc = reserve(a, index, batch->length, batch->length, &at);
+    fc_block *lent = fc_reserved_around(a, batch->bytes, batch->length);
+    int rc = lent == NULL ? reserve(a, index, batch->length, batch->length, &at) : make_index_room(a, index);
+    if (rc == 0 && lent != NULL) {
+        fc_adopt(a, lent, index, batch->bytes);
+        at = (uint64_t)((uint8_t *)lent - (uint8_t *)a);
+    }
     if (rc == 0) {
         store(a, index, at, batch, batch->base);
     }
     return rc == FC_NO_ROOM ? FC_NOT_STORED : rc;
 }
 
-/* One batch that was acknowledged, stored with that base offset and epoch; returns where its run ends now.
+/* One batch that was acknowledged, stored with that base offset and epoch; returns where its run ends now. In memory
+ * that fc_reserve lent it is stored where it lies: that needs no room.
  * FC_NOT_STORED: something of it is there, it may not enter, or more than `used_max` bytes of blocks are used; nothing
  * but evictions has happened, and fc_insert says which. FC_RECLAIM as there. */
 int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
@@ -195,7 +209,8 @@ int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start,
     if (read_placed(buf, start, end, base_offset, epoch, &batch) < 0) {
         return FC_BAD_BATCH;
     }
-    if ((a->data_units - a->free_units) * FC_UNIT > used_max) {
+    if ((a->data_units - a->free_units) * FC_UNIT > used_max &&
+        fc_reserved_around(a, batch.bytes, batch.length) == NULL) {
         return FC_NOT_STORED;
     }
     fc_begin(&a->changes);

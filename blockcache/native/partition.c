@@ -29,6 +29,7 @@ int fc_format(fc_arena *a, const fc_config *config) {
     a->block_max_bytes = config->block_max_bytes;
     a->shared_bytes = config->shared_bytes;
     a->pin_limit_bytes = config->pin_limit_bytes;
+    a->lent_limit_bytes = config->lent_limit_bytes;
     a->observe = config->observe;
     if (a->data_at + 16 * FC_UNIT > a->size_bytes || a->partitions_max == 0 || a->ghosts_max == 0 ||
         a->partitions_max >= 1u << FC_SLOT_BITS || a->nodes_max < 16 || a->nodes_max >= FC_NONE ||

@@ -2,8 +2,9 @@
  *
  * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files, locks.
  * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; one caller at a time;
- * errors are negative ints; a block is in exactly one state: free, in the FIFO, or in limbo (see check.c); `changes`
- * is odd while a call changes what it stands in, so that a reader beside (inspect.py) knows what it read half done.
+ * errors are negative ints; a block is in exactly one state: free, reserved, in the FIFO, or in limbo (see check.c);
+ * `changes` is odd while a call changes what it stands in, so that a reader beside (inspect.py) knows what it read half
+ * done; memory that is lent (lent.c) is written by who has it.
  *
  *   0            +-------------------------+
  *                | fc_arena                |  this header: sections, pools, FIFO ends, counts
@@ -18,6 +19,7 @@
  *   a data block, 1..n consecutive units, of one partition (an own block) or of all slow ones (the shared block):
  *     own     | fc_block | batch | batch | ...                        | unused |
  *     shared  | fc_block | slot  | batch | slot | batch | ...         | unused |    slot: FC_OWNER_BYTES
+ *     lent    | fc_block | head of a request | batch | its rest   | unused |    filled: to the batch's end
  *     observe | fc_block | head  | head  | ...  | never touched ...            |    head: FC_BATCH_HEADER bytes
  *                                               ^ filled_bytes        ^ used_bytes (headers included; the same but
  *                                                                       in an observing arena)
@@ -32,7 +34,7 @@
 #include <stdint.h>
 /* cdef begin */
 #define FC_MAGIC 0x7961626572734631
-#define FC_LAYOUT 2
+#define FC_LAYOUT 3
 #define FC_UNIT 1024
 #define FC_LEAF_MAX 5
 #define FC_INNER_MAX 15
@@ -66,10 +68,11 @@
 #define FC_BROKEN_COUNTS -111
 #define FC_BROKEN_GHOSTS -112
 #define FC_BROKEN_NODES -113
+#define FC_BROKEN_LENT -114
 
 enum { FC_FOR_ROOM = 0, FC_FOR_INDEX = 1, FC_FOR_WATER = 2, FC_REASONS = 3 };   /* why a block was evicted */
 enum { FC_TRUNCATED = 0, FC_START_MOVED = 1, FC_DROPPED = 2, FC_INVALIDATIONS = 3 };
-enum { FC_IN_FIFO = 1, FC_IN_LIMBO = 2 };                                        /* fc_block.state */
+enum { FC_IN_FIFO = 1, FC_IN_LIMBO = 2, FC_RESERVED = 3 };                       /* fc_block.state */
 
 typedef struct {
     uint64_t size_bytes;
@@ -80,6 +83,7 @@ typedef struct {
     uint64_t block_max_bytes;
     uint64_t shared_bytes;      /* the shared block of slow partitions; 0: every partition has its own */
     uint64_t pin_limit_bytes;   /* bytes of pinned blocks, limbo included; beyond it a lookup does not pin */
+    uint64_t lent_limit_bytes;  /* bytes of blocks lent to requests that arrive; beyond it none is reserved */
     uint64_t observe;           /* 1: batches are placed and counted, but only their headers stored */
 } fc_config;
 
@@ -104,7 +108,8 @@ typedef struct {                /* 512 bytes */
     uint64_t shared_block, shared_bytes;       /* appended to by slow partitions; 0 none */
     uint64_t observe;
     uint64_t changes;                          /* odd while a call changes the arena */
-    uint64_t spare[4];
+    uint64_t reserved_blocks, lent_bytes;      /* blocks that no batch was adopted in yet; bytes of all lent ones */
+    uint64_t lent_limit_bytes, adopted_batches;
 } fc_arena;
 
 typedef struct {                /* 128 bytes */
@@ -155,11 +160,12 @@ typedef struct {                /* 96 bytes, at a block's start */
     uint64_t generation;
     uint64_t prev, next;        /* in the FIFO or in limbo; offsets, 0 = none */
     uint32_t pins, offered;     /* offered: its owners were asked once to let go */
-    uint32_t slot, live;        /* slot: FC_SHARED in a shared block; live: entries that point into it */
+    uint32_t slot, live;        /* slot: FC_SHARED if shared or reserved; live: entries that point into it */
     uint64_t used_bytes, live_bytes;
     uint64_t opened, written;   /* clock when the first batch came, and the last */
     uint64_t filled_bytes;      /* where the next batch goes */
-    uint64_t spare;
+    uint32_t first_bytes;       /* where its first batch stands */
+    uint32_t lent;              /* 1: somebody may write into it, and has a pin (lent.c) */
 } fc_block;
 
 typedef struct {                /* 48 bytes: evicted batches, consecutive in offsets and close in age */
@@ -205,6 +211,9 @@ int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset);
 int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out);
 int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
                   int32_t epoch, uint64_t used_max);
+/* lent.c */
+int64_t fc_reserve(fc_arena *a, uint64_t size);
+int fc_give_back(fc_arena *a, const uint8_t *bytes);
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
@@ -292,6 +301,7 @@ uint64_t fc_count_bits(fc_arena *a, uint64_t map_at);
 /* blocks.c */
 int fc_block_for(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at);
 int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot, fc_batch *batch);
+int fc_block_take(fc_arena *a, uint32_t slot, uint64_t least, uint64_t most, uint64_t *at);
 void fc_count_rate(fc_arena *a, fc_partition *p, uint64_t length);
 /* fifo.c */
 fc_block *fc_block_of(fc_arena *a, uint64_t at, uint64_t generation);
@@ -303,6 +313,9 @@ uint64_t fc_block_holding(fc_arena *a, uint64_t position);
 int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units);
 /* pages.c */
 void fc_pages_give(fc_arena *a, uint64_t from, uint64_t size);
+/* lent.c */
+fc_block *fc_reserved_around(fc_arena *a, const uint8_t *bytes, uint64_t length);
+void fc_adopt(fc_arena *a, fc_block *b, uint32_t index, const uint8_t *bytes);
 /* ghost.c */
 void fc_ghost_add(fc_arena *a, uint32_t index, const fc_entry *e);
 int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset);

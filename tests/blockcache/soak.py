@@ -1,8 +1,9 @@
 """A long random load on one cache, with the truth beside it: every byte that a reader takes is compared.
 
 Owns the load: partitions of very different rates, batches that are lost and come later, truncations, re-created
-topics, moved log starts, readers that are quick, slow, stubborn or die. Must not know the arena. Invariants: seeded,
-no clock; the truth keeps what the cache can still have, so that its memory is bounded too.
+topics, moved log starts, requests received into the arena, readers that are quick, slow, stubborn or die. Must not
+know the arena. Invariants: seeded, no clock; the truth keeps what the cache can still have, so that its memory is
+bounded too.
 """
 
 import random
@@ -14,7 +15,7 @@ from blockcache.cache import BlockCache
 from tests.blockcache.batches import HEADER, HEADER_BYTES
 
 NOISE = random.Random(0).randbytes(1 << 20)
-PARTITIONS, READERS = 40, 24
+PARTITIONS, READERS, LOANS = 40, 24, 8
 LARGEST = 60_000
 FOREVER = 1 << 62
 
@@ -88,6 +89,7 @@ class Soak:
         self.seeds = 0
         self.logs = [self.create(i) for i in range(PARTITIONS)]
         self.readers: list[Reader] = []
+        self.loans: list[tuple[memoryview, bytes]] = []
         self.served_bytes = self.reclaims = self.missed = 0
 
     def create(self, partition: int) -> Log:
@@ -134,12 +136,34 @@ class Soak:
         if batches:
             first = batches[0]
             self.cache.eliminate()
+            if len(batches) == 1 and self.random.random() < 0.3:
+                self.receive(log, first)
+                return
             self.store(log, batches if first.covers_from == first.base else batches[:1])
             if first.covers_from != first.base and batches[1:]:
                 self.store(log, batches[1:])
         if log.lost and self.random.random() < 0.1:
             self.store(log, [log.lost.pop(self.random.randrange(len(log.lost)))])
         del log.lost[:-5]
+
+    def receive(self, log: Log, batch: Batch) -> None:
+        """A request arrives in memory of the arena; it is acknowledged, or its client dies; it may be kept a while."""
+        data = batch.build()
+        memory = self.cache.reserve(len(data) + 40)
+        if memory is None:
+            self.store(log, [batch])
+            return
+        memory[:] = bytes(20) + data + bytes(20)
+        if self.random.random() < 0.05:
+            log.lost.append(batch)
+        elif self.cache.append(log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch) is None:
+            self.store(log, [batch])
+        assert memory[20:-20] == data
+        if self.random.random() < 0.3:
+            self.loans.append((memory, bytes(memory)))
+        if len(self.loans) > LOANS:
+            memory, written = self.loans.pop(self.random.randrange(len(self.loans)))
+            assert memory == written
 
     def truncate(self, log: Log, told: bool) -> None:
         """The log loses its end and goes on in a new epoch; the cache is told, or finds out by a conflict."""
@@ -258,6 +282,14 @@ class Soak:
         for reader in self.readers:
             self.take(reader, FOREVER)
         self.readers.clear()
+        assert all(memory == written for memory, written in self.loans)
+        self.loans.clear()
         statistics = self.cache.statistics()
-        assert statistics.pins == statistics.limbo_blocks == statistics.pinned_bytes == 0
+        assert (
+            statistics.pins
+            == statistics.limbo_blocks
+            == statistics.pinned_bytes
+            == statistics.lent_bytes
+            == 0
+        )
         self.cache.check()

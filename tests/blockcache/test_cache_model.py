@@ -79,11 +79,12 @@ class Partition:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Random operations; `held` are hits with the bytes that they must still show."""
+    """Random operations; `held` are hits with the bytes that they must still show, `lent` is memory in use."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held: list[tuple[Hit, bytes]] = []
+        self.lent: list[tuple[memoryview, bytes]] = []
         self.evicted_bytes = 0
 
     @initialize(shared_bytes=st.sampled_from([0, 4096, 8192]))
@@ -199,6 +200,44 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(
         which=SLOTS,
+        first=OFFSETS,
+        count=st.integers(1, 4),
+        epoch=st.integers(0, 1),
+        size=st.integers(61, 1500),
+        acknowledged=st.booleans(),
+        keep=st.booleans(),
+    )
+    def receive(
+        self, which: int, first: int, count: int, epoch: int, size: int, acknowledged: bool, keep: bool
+    ) -> None:
+        """A request into lent memory: its batch comes in where it lies, however full the cache is, or not at all."""
+        p, cache = self.partitions[which], self.cache
+        memory = cache.reserve(size + 20)
+        self.forget_evicted()
+        if memory is None:
+            return
+        sent = build_batch(0, count, epoch=-1, size=size)
+        memory[:] = b"h" * 10 + sent + b"t" * 10
+        if acknowledged:
+            placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
+            ends = cache.append(p.slot, memory, 10, 10 + size, first, epoch)
+            new = Entry(first, first, first + count, epoch, -1, placed, cache.admitted_bytes)
+            stored, entries = bytes(memory[10:-10]), list(p.entries)
+            assert (p.insert(new, cache.batch_max_bytes) == "store") == (ends is not None)
+            assert stored == (placed if ends is not None else sent)
+            p.entries = p.entries if ends is not None else entries
+            self.forget_evicted()
+        if keep:
+            self.lent.append((memory, bytes(memory)))
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        memory, written = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
+        assert memory == written
+
+    @rule(
+        which=SLOTS,
         offset=OFFSETS,
         limit=st.one_of(st.just(1000), OFFSETS),
         max_bytes=st.integers(0, 4000),
@@ -269,7 +308,9 @@ class CacheMachine(RuleBasedStateMachine):
         entries = [e for p in self.partitions for e in p.entries]
         assert statistics.entries == len(entries)
         assert statistics.live_record_bytes == sum(len(e.data) for e in entries)
-        assert statistics.pins == sum(hit.pins for hit, _ in self.held)
+        assert statistics.pins == sum(hit.pins for hit, _ in self.held) + len(self.lent)
+        units = [(96 + len(memory) + 1023) // 1024 for memory, _ in self.lent]
+        assert statistics.lent_bytes == 1024 * sum(units) <= statistics.lent_limit_bytes
         assert statistics.pinned_bytes <= statistics.pin_limit_bytes
         for p in self.partitions:
             for e in p.entries:
@@ -291,8 +332,10 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         while self.held:
             self.let_go(self.held[0][0])
+        self.lent.clear()
         statistics = self.cache.statistics()
         assert statistics.pins == statistics.limbo_blocks == statistics.pinned_bytes == 0
+        assert statistics.lent_bytes == statistics.reserved_blocks == 0
         self.cache.check()
         self.cache.close()
 

@@ -129,4 +129,4 @@ def test_random_operations_under_sanitizers(
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
     assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5
-    assert observe or int(counted["limbo"]) > 10
+    assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)

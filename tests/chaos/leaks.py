@@ -18,6 +18,7 @@ ZERO = (
     "forebay_reads_paused",
     "forebay_cache_pinned_bytes",
     "forebay_cache_limbo_bytes",
+    "forebay_cache_lent_bytes",
     "forebay_isolation_waiting",
     "forebay_isolation_waiting_bytes",
     "forebay_isolation_in_use",

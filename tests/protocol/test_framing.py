@@ -160,3 +160,26 @@ def test_a_connection_between_frames_holds_no_memory():
         assert framer.held_bytes > 0
         assert fed(framer, frame[6:], [50]) == [frame]
         assert framer.held_bytes == framer.pending_bytes == 0
+
+
+@pytest.mark.parametrize(("size", "is_asked"), [(SMALL, False), (SMALL + 1, True), (200, True), (201, False)])
+def test_memory_is_asked_for_where_a_frame_may_have_all_of_it_at_once(size, is_asked):
+    asked, memory = [], bytearray(300)
+
+    def lend(begun, frame_bytes):
+        asked.append((bytes(begun), frame_bytes))
+        return memoryview(memory)[:frame_bytes]
+
+    framer = Framer(MAX_BYTES, small_bytes=SMALL, eager_bytes=200)
+    framer.lend = lend
+    frame = frame_of(bytes(range(size - 4)))
+    assert fed(framer, frame_of(b"before") + frame, [15, 7]) == [frame_of(b"before"), frame]
+    assert asked == ([(frame[:5], size)] if is_asked else [])
+    assert bytes(memory[:size]) == (frame if is_asked else bytes(size))
+
+
+def test_where_none_is_lent_a_frame_has_its_own():
+    framer = Framer(MAX_BYTES, small_bytes=SMALL)
+    framer.lend = lambda begun, frame_bytes: None
+    frame = frame_of(bytes(range(200)))
+    assert fed(framer, frame, [9]) == [frame]

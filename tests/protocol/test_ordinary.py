@@ -129,6 +129,18 @@ def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordin
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
+    frame = build(version, records=batch_v2(40))
+    whole = ordinary.scan_request(frame)
+    enough = whole[ROUTE_END + 1] + 61
+    for end in range(len(frame) + 1):
+        assert ordinary.scan_begun(frame[:end], len(frame)) == (whole if end >= enough else None)
+    assert not any(
+        ordinary.scan_begun(frame[:enough], len(frame) + other) for other in (-4, -3, -1, 1, 3, 60)
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):

@@ -5,113 +5,8 @@
  * fc_check() after every step in a tiny arena, less often in a larger one. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "must.h"
-#include "pyfastcache.h"
-
-enum { PARTITIONS = 5, LOG_MAX = 4096, HELD_MAX = 12, RUN_MAX = 6 };
-
-typedef struct {
-    int64_t base, covers_from;
-    uint32_t count, length, seed;
-    int32_t epoch;
-} record_batch;
-
-typedef struct {
-    int64_t slot;
-    int64_t end;
-    int64_t start;
-    int32_t epoch;
-    uint32_t batches;
-    record_batch log[LOG_MAX];
-} partition_log;
-
-typedef struct {
-    fc_segment *segments;
-    uint64_t count, size;
-    uint8_t *expected;
-} held_hit;
-
-typedef struct {
-    fc_arena *arena;
-    uint64_t random;
-    partition_log partition[PARTITIONS];
-    held_hit held[HELD_MAX];
-    uint64_t hits, conflicts, reclaims, copied;
-} world;
-
-static uint64_t next_random(world *w) {
-    w->random ^= w->random << 13;
-    w->random ^= w->random >> 7;
-    w->random ^= w->random << 17;
-    return w->random;
-}
-
-static uint64_t below(world *w, uint64_t bound) { return next_random(w) % bound; }
-
-static void write_big(uint8_t *at, uint64_t value, int width) {
-    for (int i = width; i-- > 0; value >>= 8) {
-        at[i] = (uint8_t)value;
-    }
-}
-
-static void write_batch(uint8_t *at, const record_batch *b) {
-    uint64_t state = b->seed * 2654435761u + 1;
-    for (uint32_t i = 0; i < b->length; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        at[i] = (uint8_t)(state >> 56);
-    }
-    write_big(at, (uint64_t)b->base, 8);
-    write_big(at + 8, b->length - 12, 4);
-    write_big(at + 12, (uint32_t)b->epoch, 4);
-    at[16] = 2;
-    write_big(at + 23, b->count - 1, 4);
-}
-
-static uint8_t *build_run(const record_batch *b, uint32_t batches, uint64_t *size) {
-    *size = 0;
-    for (uint32_t i = 0; i < batches; i++) {
-        *size += b[i].length;
-    }
-    uint8_t *run = malloc(*size);
-    for (uint64_t i = 0, at = 0; i < batches; at += b[i].length, i++) {
-        write_batch(run + at, &b[i]);
-    }
-    return run;
-}
-
-static void release(world *w, held_hit *h) {
-    if (h->segments == NULL) {
-        return;
-    }
-    uint64_t at = 0;
-    for (uint64_t i = 0; i < h->count; i++) {
-        const fc_segment *s = &h->segments[i];
-        MUST(memcmp(fc_at(w->arena, s->position), h->expected + at, s->length) == 0);
-        at += s->length;
-    }
-    MUST(at == h->size);
-    MUST(fc_release(w->arena, h->segments, h->count) == 0);
-    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, h->segments, h->count) == FC_STALE);
-    free(h->segments);
-    free(h->expected);
-    *h = (held_hit){NULL, 0, 0, NULL};
-}
-
-/* A pinned block is next: half of its owners let go, the others keep it in limbo. */
-static void answer_reclaim(world *w) {
-    w->reclaims++;
-    for (int i = 0; i < HELD_MAX; i++) {
-        held_hit *h = &w->held[i];
-        for (uint64_t s = 0; s < h->count; s++) {
-            if (h->segments[s].block == w->arena->reclaim_block && below(w, 2)) {
-                release(w, h);
-                break;
-            }
-        }
-    }
-}
+#include "lending.h"
 
 static int64_t insert(world *w, partition_log *p, const record_batch *b, uint32_t batches, fc_inserted *out) {
     uint64_t size;
@@ -124,21 +19,6 @@ static int64_t insert(world *w, partition_log *p, const record_batch *b, uint32_
     }
     free(run);
     return rc;
-}
-
-static void append(world *w, partition_log *p) {
-    if (p->batches == LOG_MAX) {
-        return;
-    }
-    record_batch *b = &p->log[p->batches++];
-    b->covers_from = p->end;
-    b->base = p->end + (below(w, 8) ? 0 : (int64_t)below(w, 20));
-    b->count = 1 + (uint32_t)below(w, 30);
-    int large = below(w, 20 * (w->arena->size_bytes / 65536)) == 0;
-    b->length = FC_BATCH_HEADER + (uint32_t)below(w, large ? w->arena->batch_max_bytes * 2 : 900);
-    b->epoch = p->epoch;
-    b->seed = (uint32_t)next_random(w);
-    p->end = b->base + b->count;
 }
 
 /* One batch as it was sent, with its place beside. */
@@ -332,7 +212,9 @@ static void step(world *w) {
         step_evict(w);
     } else if (what < 50) {
         step_conflict(w, p);
-    } else if (what < 400) {
+    } else if (what < 100) {
+        step_lend(w, p);
+    } else if (what < 430) {
         step_lookup(w, p);
     } else {
         step_insert(w, p);
@@ -352,6 +234,9 @@ static void run_steps(world *w, uint64_t steps) {
 }
 
 static void finish(world *w) {
+    for (int i = 0; i < LENT_MAX; i++) {
+        give_back(w, &w->loans[i]);
+    }
     for (int i = 0; i < HELD_MAX; i++) {
         release(w, &w->held[i]);
     }
@@ -360,11 +245,11 @@ static void finish(world *w) {
     }
     const fc_arena *a = w->arena;
     MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
-    MUST(a->free_units == a->data_units);
-    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu\n",
+    MUST(a->free_units == a->data_units && a->lent_bytes == 0 && a->reserved_blocks == 0);
+    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu\n",
            (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
            (unsigned long)a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
-           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches);
+           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)a->adopted_batches);
 }
 
 int main(int argc, char **argv) {
@@ -377,7 +262,7 @@ int main(int argc, char **argv) {
     fc_config config = {.size_bytes = size, .partitions_max = PARTITIONS, .ghosts_max = 8,
                         .nodes_max = 32 + size / 10240, .block_min_bytes = 1024, .block_max_bytes = size / 16,
                         .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4,
-                        .observe = strtoull(argv[5], NULL, 10)};
+                        .lent_limit_bytes = size / 16, .observe = strtoull(argv[5], NULL, 10)};
     MUST(fc_format(w->arena, &config) == 0);
     for (int i = 0; i < PARTITIONS; i++) {
         uint8_t topic[16] = {(uint8_t)i};

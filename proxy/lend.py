@@ -1,0 +1,37 @@
+"""Where a large Produce is received: in the arena, where its batch may then stay, or on the heap.
+
+Owns that decision, made once, from a request's first bytes. Must not know sockets, or how the arena lends memory.
+Invariants: nothing but where the bytes lie depends on it: whether they are stored is decided when the broker has
+answered (`proxy.admit`), and what is not stored where it lies is copied as ever; what may be lent at once is bounded
+(`BlockCache.reserve`). Why: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol import ordinary
+from proxy.admit import is_plain, plan_produced
+from proxy.producers import Sending
+
+if TYPE_CHECKING:
+    from proxy.broker import Broker
+
+
+def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryview | None:
+    """Memory of the arena for a frame of `frame_bytes` that begins so, if it is an ordinary Produce to a partition
+    whose batches are stored as they come; None for any other.
+    """
+    scanned = ordinary.scan_begun(begun, frame_bytes)
+    if scanned is None:
+        return None
+    version, _, _, route_end, _, _, attributes, *_ = scanned
+    route = broker.routes.known.get((version, begun[ordinary.ROUTE_START : route_end]))
+    partition = None if route is None else route.partition
+    if partition is None or not is_plain(partition, attributes):
+        return None
+    truth = partition.truth
+    would_be = plan_produced(
+        partition, Sending.FRESH, truth.epoch, -1, attributes, max(0, truth.log_start_offset)
+    )
+    return broker.cache.reserve(frame_bytes) if would_be == "store" else None
