@@ -178,8 +178,8 @@ class BlockCache:
         self, slot: int, buf: Buffer, start: int, end: int, base_offset: int, leader_epoch: int
     ) -> int | None:
         """Stores the one v2 batch `buf[start:end]` as a broker does, with this base offset and leader epoch; `buf`
-        stays as it is, or is memory of `reserve`, where it lies then and stays. Returns where the run that holds it ends
-        now. None where nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
+        stays as it is, or is memory of `reserve`, where it lies then and stays. Returns where its run ends now. None
+        where nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
         """
         if self._offering or not 0 <= start <= end <= len(buf):
             self._not_while_offering()
