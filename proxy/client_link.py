@@ -22,7 +22,7 @@ from protocol.errors import BadFrame
 from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
 from proxy.lane import Lane
-from proxy.lend import lend_to_produce
+from proxy.lend import find_lender
 from proxy.ordinary import pass_ordinary
 from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
@@ -93,13 +93,11 @@ class ClientLink:
         self._finishing = False
         self._holds_client = self._is_held = False  # at its own bound; for a broker that does not drain
         self._holds_broker = False  # for a client that does not drain
-        self._request_bytes = 0
-        self._response_bytes = 0
+        self._request_bytes = self._response_bytes = 0
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
         )
-        if self.stores and not self.broker.cache.observes:
-            self.wire.framer.lend = partial(lend_to_produce, self.broker)
+        self.wire.framer.lend = find_lender(self.broker, self.stores)
         self.wire.on_made = self._on_made
         self.wire.on_drained = self._on_drained
         self.replies = Replies(self._deliver, self._on_progress)

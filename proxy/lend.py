@@ -8,6 +8,7 @@ answered (`proxy.admit`), and what is not stored where it lies is copied as ever
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import ordinary
@@ -15,7 +16,13 @@ from proxy.admit import is_plain, plan_produced
 from proxy.producers import Sending
 
 if TYPE_CHECKING:
+    from protocol.framing import Lend
     from proxy.broker import Broker
+
+
+def find_lender(broker: Broker, stores: bool) -> Lend | None:
+    """For a client whose batches are stored, bytes and all (`stores`, and not only observed); None for others."""
+    return partial(lend_to_produce, broker) if stores and not broker.cache.observes else None
 
 
 def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryview | None:

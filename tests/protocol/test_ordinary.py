@@ -131,7 +131,7 @@ def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordin
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
     frame = build(version, records=batch_v2(40))
-    whole = ordinary.scan_request(frame)
+    whole = ordinary.scan_request(frame, len(frame))
     enough = whole[ROUTE_END + 1] + 61
     for end in range(len(frame) + 1):
         assert ordinary.scan_begun(frame[:end], len(frame)) == (whole if end >= enough else None)

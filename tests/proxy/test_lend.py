@@ -7,7 +7,7 @@ from protocol.framing import Framer
 from protocol.ordinary import scan_request
 from protocol.produce import ProducedPartition
 from proxy.admit import admit_produced, note_forwarded
-from proxy.lend import lend_to_produce
+from proxy.lend import find_lender, lend_to_produce
 from proxy.ordinary import pass_ordinary
 from tests.blockcache.batches import read
 from tests.protocol.batches import batch_v2
@@ -57,8 +57,8 @@ def go(link, frame):
     """The frame, received into lent memory, goes to the broker; nobody else has it."""
     memory = lend(link, frame)
     assert memory is not None
-    scanned = scan_request(memory)
-    assert scanned is not None and pass_ordinary(link, memory, scanned)
+    scanned = scan_request(memory, len(memory))
+    assert scanned is not None and pass_ordinary(link, memory, len(memory), scanned)
 
 
 def stored(link, offset):
@@ -145,6 +145,7 @@ def test_an_error_and_a_lost_link_give_it_back(link):
     assert counts(link) == (0, 0, 0)
     go(link, frame)
     link.sent.pop()[1](None)
+    link.replies.abandon()
     assert counts(link) == (0, 0, 0)
     link.broker.cache.check()
 
@@ -156,7 +157,7 @@ def test_a_transport_that_has_not_sent_all_keeps_it(link):
     for base_offset, error_code in ((-1, 19), (100, 0)):
         memory = lend(link, frame)
         unsent = memory[70_000:]
-        assert pass_ordinary(link, memory, scan_request(memory))
+        assert pass_ordinary(link, memory, len(memory), scan_request(memory, len(memory)))
         del memory
         link.reply(base_offset, error_code=error_code)
         assert counts(link)[2] == 1 and counts(link)[1] > len(frame)
@@ -186,7 +187,7 @@ def test_what_comes_before_its_turn_is_copied(link):
 def test_on_the_general_way_it_is_copied(link):
     sent, partition = large_batch(), partition_of(link)
     memory = lend(link, build(9, records=sent, index=0))
-    start, end = scan_request(memory)[4:6]
+    start, end = scan_request(memory, len(memory))[4:6]
     (one,) = batch.scan_batches(memory, start, end)
     acknowledged = ProducedPartition(TOPIC_ID, 0, 0, 100, -1, 0)
     assert admit_produced(link.broker, note_forwarded(partition, one), acknowledged, memory)
@@ -214,7 +215,7 @@ class Receiving(Listening):
     def __init__(self, link, eager_bytes=1 << 20):
         super().__init__()
         self.wire.framer = Framer(1 << 24, eager_bytes=eager_bytes)
-        self.wire.framer.lend = lambda begun, size: lend_to_produce(link.broker, begun, size)
+        self.wire.framer.lend = find_lender(link.broker, stores=True)
 
 
 def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):
@@ -241,3 +242,8 @@ def test_no_more_is_lent_than_a_peer_may_hold_that_sends_nothing(link, more):
     assert (counts(link)[1] > 0) is not bool(more)
     played.receive(frame[2 * BEGUN :])
     assert played.frames == [frame]
+
+
+def test_who_stores_nothing_has_no_lender(link):
+    assert find_lender(link.broker, stores=False) is None
+    assert find_lender(QuietBroker(observe=True), stores=True) is None
