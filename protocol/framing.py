@@ -45,22 +45,23 @@ class Framer:
     __slots__ = (
         "_eager_bytes",
         "_large",
-        "_max_frame_bytes",
         "_small_bytes",
-        "_start",
         "begun",
         "large_bytes",
         "lend",
+        "max_frame_bytes",
         "rest",
+        "start",
     )
 
     def __init__(
         self, max_frame_bytes: int, *, small_bytes: int = SMALL_BYTES, eager_bytes: int = EAGER_BYTES
     ) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._small_bytes = small_bytes
         self._eager_bytes = max(eager_bytes, small_bytes)
-        self._start = b""  # of a small frame that is not complete
+        self.start = b""
+        """Of a small frame that is not complete."""
         self._large: memoryview | None = None
         self.large_bytes = 0
         self.begun = b""
@@ -74,13 +75,13 @@ class Framer:
     def pending_bytes(self) -> int:
         """Bytes held of a frame that is not complete; 0 between frames."""
         if self._large is None or self.rest is None:
-            return len(self._start) + len(self.begun)
+            return len(self.start) + len(self.begun)
         return len(self._large) - len(self.rest)
 
     @property
     def held_bytes(self) -> int:
         """Memory set aside for this direction of the connection."""
-        return len(self._start) + len(self.begun) if self._large is None else len(self._large)
+        return len(self.start) + len(self.begun) if self._large is None else len(self._large)
 
     @property
     def in_large(self) -> bool:
@@ -93,15 +94,15 @@ class Framer:
 
     def let_go(self) -> None:
         """The connection is over: nothing is held of what did not come to its end."""
-        self._start = self.begun = b""
+        self.start = self.begun = b""
         self._large = self.rest = None
 
     def received(self, chunk: bytes) -> list[bytes]:
         """The frames that `chunk` completes, in order; raises `BadFrame`."""
-        if self._start:
-            chunk, self._start = self._start + chunk, b""
+        if self.start:
+            chunk, self.start = self.start + chunk, b""
         size = len(chunk)
-        if size >= PREFIX_BYTES and read_length(chunk)[0] == size - PREFIX_BYTES <= self._max_frame_bytes:
+        if size >= PREFIX_BYTES and read_length(chunk)[0] == size - PREFIX_BYTES <= self.max_frame_bytes:
             return [chunk]
         return self._cut(chunk, size)
 
@@ -110,8 +111,8 @@ class Framer:
         at = 0
         while end - at >= PREFIX_BYTES:
             length = read_length(chunk, at)[0]
-            if not 0 <= length <= self._max_frame_bytes:
-                raise BadFrame(f"a frame of {length} bytes (0 to {self._max_frame_bytes} are allowed)")
+            if not 0 <= length <= self.max_frame_bytes:
+                raise BadFrame(f"a frame of {length} bytes (0 to {self.max_frame_bytes} are allowed)")
             after = at + PREFIX_BYTES + length
             if after > end:
                 if after - at > self._small_bytes:
@@ -120,7 +121,7 @@ class Framer:
                 break
             frames.append(chunk[at:after])
             at = after
-        self._start = chunk[at:]
+        self.start = chunk[at:]
         return frames
 
     def _set_aside(self) -> None:

@@ -5,6 +5,7 @@ is "of another form, or garbage", for `protocol.produce` to judge, and never an 
 frame is what `protocol.produce` and `protocol.batch` say of it.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from protocol._ordinary import ffi, lib
@@ -15,8 +16,7 @@ ROUTE_START: Final[int] = lib.PO_ROUTE_START
 
 _request = ffi.new("po_request *")
 _request_words = memoryview(ffi.buffer(_request)).cast("q")
-_scan_request, _base_offset, _from_buffer = lib.po_scan_request, lib.po_base_offset, ffi.from_buffer
-_scan_begun = lib.po_scan_begun
+_scan_request, _scan_begun, _from_buffer = lib.po_scan_request, lib.po_scan_begun, ffi.from_buffer
 
 
 def scan_request(frame: Frame, size_bytes: int) -> list[int] | None:
@@ -34,10 +34,8 @@ def scan_begun(begun: bytes, frame_bytes: int) -> list[int] | None:
     return _request_words.tolist() if _scan_begun(begun, len(begun), frame_bytes, _request) else None
 
 
-def find_base_offset(frame: Frame, size_bytes: int, version: int, names: bytes) -> int:
-    """Where the log of the partition that `names` says has what was sent; `names`: a request's bytes from the start of
-    its names to the end of its route. Negative for an error, and for any other frame.
-    """
-    source = frame if type(frame) is bytes else _from_buffer(frame)
-    base_offset: int = _base_offset(source, size_bytes, version, names, len(names))
-    return base_offset
+find_base_offset: Final[Callable[[bytes, int, int, bytes, int], int]] = lib.po_base_offset
+"""Of an answer, its size, its version, `names` and their size: where the log of the partition that `names` says has
+what was sent; `names`: a request's bytes from the start of its names to the end of its route. Negative for an error,
+and for any other frame.
+"""

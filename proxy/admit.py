@@ -95,11 +95,15 @@ def note_acknowledged(partition: Partition, base_offset: int, records: int) -> N
         partition.acknowledged_end = base_offset + records
 
 
-def announce(broker: Broker, partition: Partition, base_offset: int, stored: bool) -> None:
-    """What was acknowledged is `stored`, or not: have the watch look, and who waits where the watch was faster."""
+def announce(
+    broker: Broker, partition: Partition, base_offset: int, stored: bool, now: float | None = None
+) -> None:
+    """What was acknowledged at `now` is `stored`, or not: have the watch look, and who waits where the watch was
+    faster.
+    """
     if stored and partition.truth.high_watermark > base_offset:
         partition.wake_parked()
-    broker.watch.produced(partition)
+    broker.watch.produced(partition, now)
 
 
 def plan_produced(

@@ -20,18 +20,19 @@ RESUME_AT = 0.75
 class Bound:
     """A count of bytes with a limit. Plain integers: the scrape reads them."""
 
-    __slots__ = ("_paused", "in_flight_bytes", "limit_bytes", "pauses")
+    __slots__ = ("in_flight_bytes", "limit_bytes", "paused", "pauses")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.in_flight_bytes = 0
         self.pauses = 0
-        self._paused: dict[Wire, None] = {}
+        self.paused: dict[Wire, None] = {}
+        """Who waits for the count to fall: while it is empty, `sub` only subtracts."""
 
     @property
     def paused_wires(self) -> int:
         """Connections that wait for the count to fall."""
-        return len(self._paused)
+        return len(self.paused)
 
     def add(self, nbytes: int, reader: Wire) -> None:
         """`reader` brought `nbytes`: at the bound it is not read any more."""
@@ -41,16 +42,16 @@ class Bound:
 
     def pause(self, reader: Wire) -> None:
         """The count is at the bound: `reader` is not read any more."""
-        if reader not in self._paused:
-            self._paused[reader] = None
+        if reader not in self.paused:
+            self.paused[reader] = None
             self.pauses += 1
             reader.hold_reading(self)
 
     def sub(self, nbytes: int) -> None:
         """`nbytes` are done with."""
         self.in_flight_bytes -= nbytes
-        if self._paused and self.in_flight_bytes < self.limit_bytes * RESUME_AT:
-            paused, self._paused = self._paused, {}
+        if self.paused and self.in_flight_bytes < self.limit_bytes * RESUME_AT:
+            paused, self.paused = self.paused, {}
             for wire in paused:
                 wire.release_reading(self)
 
@@ -58,9 +59,9 @@ class Bound:
         """`reader` holds nothing any more: at the bound too it may bring one more, so that those who do not
         take their answers starve nobody else.
         """
-        if self._paused.pop(reader, False) is None:
+        if self.paused.pop(reader, False) is None:
             reader.release_reading(self)
 
     def forget(self, reader: Wire) -> None:
         """`reader` is gone."""
-        self._paused.pop(reader, None)
+        self.paused.pop(reader, None)

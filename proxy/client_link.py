@@ -235,17 +235,9 @@ class ClientLink:
         reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
     def answer_whole(
-        self,
-        api_key: int,
-        place: Place,
-        frame: Frame,
-        size_bytes: int,
-        request_bytes: int,
-        on_sent: Sent | None = None,
-    ) -> None:
-        """`answer` with one frame of the broker's, to what is no control request. What leaves at once and whole was
-        never held.
-        """
+        self, api_key: int, place: Place, frame: Frame, size_bytes: int, request_bytes: int, on_sent: Sent | None = None
+    ) -> None:  # fmt: skip
+        """`answer` with one frame of the broker's, to no control request. What leaves at once is never held."""
         replies = self.replies
         line = replies.line
         if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:
@@ -256,7 +248,10 @@ class ClientLink:
             reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, on_sent))
             return
         self._request_bytes -= request_bytes
-        self.broker.requests.sub(request_bytes)
+        requests = self.broker.requests
+        requests.in_flight_bytes -= request_bytes
+        if requests.paused:
+            requests.sub(0)
         line.popleft()
         outgoing = self.wire.send_piece(frame, size_bytes)
         if outgoing is None:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from isolation.classify import queue_of_topic
 from isolation.tickets import Waits
 from protocol import api, batch, header, ordinary, produce
-from protocol.errors import BadFrame
+from protocol.errors import BadFrame, ErrorCode
+from protocol.ordinary import find_base_offset
+from protocol.produce import ProducedPartition
 from proxy import admit
 from proxy.admit import Forwarded
 from proxy.producers import NO_PRODUCER_ID, Sending
+from proxy.truth import NO_OFFSET
 
 if TYPE_CHECKING:
     from isolation.health import Sent
@@ -33,6 +36,7 @@ ROUTES_LIMIT: Final = 4096
 """Routes remembered, of at most 1 KiB each; at the limit all are forgotten, and found again as they are asked for."""
 ROUTE_START: Final = ordinary.ROUTE_START
 ACKS_ALL: Final = -1
+NO_TIME: Final = -1
 START: Final = 4
 """Place of the batch's start among what was scanned; its end follows."""
 
@@ -48,6 +52,7 @@ class Route(NamedTuple):
     queue: int
     waits: Waits
     names: bytes
+    names_bytes: int
     key: Key
     partition: Partition | None
 
@@ -101,6 +106,7 @@ class Routes:
             queue,
             waits,
             names,
+            len(names),
             (asked.topic, asked.partition),
             partition,
         )
@@ -135,14 +141,11 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
         if producer_id != NO_PRODUCER_ID:
             going.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
     link.replies.line.append(going)
-    counters = broker.counters
-    hop = counters.requests_out[api.PRODUCE]
+    hop = broker.counters.requests_out[api.PRODUCE]
     hop.frames += 1
     hop.size_bytes += size_bytes
     try:
-        if link.upstream.send(
-            frame, correlation_id, going.on_answer, None, counters.responses_in[api.PRODUCE]
-        ):
+        if link.upstream.send(frame, correlation_id, going.on_answer):
             link.hold_for_broker()
     except Exception:
         if not broker.gate.enabled:
@@ -200,37 +203,50 @@ class OrdinaryProduce:
         link = self.link
         broker = link.broker
         now, size_bytes = broker.now(), len(answer)
+        counters = broker.counters
+        hop = counters.responses_in[api.PRODUCE]
+        hop.frames += 1
+        hop.size_bytes += size_bytes
         if self.ticket is not None:
             broker.gate.answered(self, now)
-        broker.counters.produce_s.observe(now - self.since_s)
+        counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         # before any Fetch behind it is answered, but the client need not wait for it
         if self.sending is not None:
             try:
-                self._admit(answer, size_bytes)
+                self._admit(answer, size_bytes, now)
             except Exception:
                 broker.failed("storing from Produce")
         if link.answered_ordinal < self.ordinal:
             link.answered_ordinal = self.ordinal
 
-    def _admit(self, answer: Frame, size_bytes: int) -> None:
+    def _admit(self, answer: Frame, size_bytes: int, now: float) -> None:
         route, sending = self.route, self.sending
         partition = route.partition
         assert partition is not None and sending is not None
         broker = self.link.broker
-        base_offset = ordinary.find_base_offset(answer, size_bytes, route.version, route.names)
-        if base_offset >= 0:
-            _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
-            plan = admit.plan_produced(
-                partition, sending, self.epoch, self.high_watermark, attributes, base_offset
-            )
-            following = base_offset + last_delta + 1
-            if plan == "store" and admit.append_produced(
-                broker, partition, self.frame, start, end, attributes, base_offset, following, self.epoch
-            ):
-                admit.note_acknowledged(partition, base_offset, records)
-                admit.announce(broker, partition, base_offset, True)
-                return
-        (batch_,) = batch.scan_batches(self.frame, self.scanned[START], self.scanned[START + 1])
-        forwarded = Forwarded(partition, batch_, sending, self.epoch, self.high_watermark)
-        admit.admit_answer(broker, route.version, {route.key: forwarded}, self.frame, answer)
+        base_offset = -1
+        if type(answer) is bytes:
+            base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
+        if base_offset < 0 or partition.topic.fidelity.log_append_time:
+            admit.admit_answer(broker, route.version, {route.key: self._forwarded()}, self.frame, answer)
+            return
+        _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
+        admit.note_acknowledged(partition, base_offset, records)
+        plan = admit.plan_produced(
+            partition, sending, self.epoch, self.high_watermark, attributes, base_offset
+        )
+        following = base_offset + last_delta + 1
+        stored = plan == "store" and admit.append_produced(
+            broker, partition, self.frame, start, end, attributes, base_offset, following, self.epoch
+        )
+        if not stored:
+            acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
+            stored = admit.admit_produced(broker, self._forwarded(), acknowledged, self.frame)
+        admit.announce(broker, partition, base_offset, stored, now)
+
+    def _forwarded(self) -> Forwarded:
+        partition, sending = self.route.partition, self.sending
+        assert partition is not None and sending is not None
+        (sent,) = batch.scan_batches(self.frame, self.scanned[START], self.scanned[START + 1])
+        return Forwarded(partition, sent, sending, self.epoch, self.high_watermark)

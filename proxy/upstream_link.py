@@ -16,10 +16,12 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
+from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from protocol.errors import BadFrame
-from protocol.header import RESPONSE_TAGS_START, peek_correlation_id
+from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
+from protocol.wire import INT32
 from proxy.wire import Wire
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     Expected = tuple[int, int, Answer, Hop | None, Begin | None]
 
 log = logging.getLogger("forebay.upstream")
+
+read_int = INT32.unpack_from
 
 BROKER_EAGER_BYTES = 16 << 20
 """The broker sends what it announces: its answers get their memory at once. Grown by doubling, an answer to a
@@ -200,19 +204,20 @@ class UpstreamLink:
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
 
     def _on_frame(self, frame: Frame) -> None:
-        if not self._expected:
+        line = self._expected
+        if not line:
             self._lose("the broker answered what nobody asked")
             return
+        expected_id, sequence, on_answer, arrived, _ = line[0]
         try:
-            correlation_id = peek_correlation_id(frame)
-        except BadFrame as error:
-            self._on_bad(error)
+            (correlation_id,) = read_int(frame, FIXED_START)
+        except StructError:
+            self._on_bad(BadFrame(f"the frame ends too early: {len(frame)} bytes"))
             return
-        expected_id, sequence, on_answer, arrived, _ = self._expected[0]
         if correlation_id != expected_id:
             self._lose(f"the broker answered {correlation_id} where {expected_id} was due")
             return
-        self._expected.popleft()
+        line.popleft()
         if sequence > self._last_unanswerable:
             self._last_unanswerable = 0
         if arrived is not None:

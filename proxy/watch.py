@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from protocol import control
 from protocol.errors import BadFrame, ErrorCode
 from proxy.poll import CLIENT_ID, Poll
+from proxy.truth import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
@@ -141,12 +142,16 @@ class Watch:
             return True
         return link is not None and self._ask_on(link, partition)
 
-    def produced(self, partition: Partition) -> None:
-        """A Produce of `partition` was acknowledged."""
+    def produced(self, partition: Partition, now: float | None = None) -> None:
+        """A Produce of `partition` was acknowledged, at `now`."""
         if partition.parked and not partition.covered:
             for waiter in list(partition.parked)[:1]:
                 waiter.wake(partition)
-        elif not partition.truth.known or self._broker.now() - partition.truth.proven_at > REFRESH_EPOCH_S:
+            return
+        truth = partition.truth
+        if now is None:
+            now = self._broker.now()
+        if truth.epoch == NO_EPOCH or now - truth.proven_at > REFRESH_EPOCH_S:
             self.ask(partition, None)
 
     def back_off_s(self, partition: Partition) -> float:

@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from protocol.errors import BadFrame
-from protocol.framing import EAGER_BYTES, Framer
+from protocol.framing import EAGER_BYTES, PREFIX_BYTES, Framer, read_length
 from proxy.outgoing import PIECE_BYTES, Outgoing
 
 if TYPE_CHECKING:
@@ -147,7 +147,19 @@ class Wire(asyncio.Protocol):
         self._feed()
 
     def data_received(self, data: bytes) -> None:
-        """More has arrived: hand on the frames it completes."""
+        """More has arrived: hand on the frames it completes. Nearly always it is one, and nothing else."""
+        framer, size_bytes = self.framer, len(data)
+        if (
+            size_bytes >= PREFIX_BYTES
+            and not (framer.start or self._in_large or self._blind or self._closed or self._closing)
+            and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
+        ):
+            self.frames += 1
+            self._on_frame(data)
+        else:
+            self._cut(data)
+
+    def _cut(self, data: bytes) -> None:
         if self._blind:
             self._blind(data)
             return

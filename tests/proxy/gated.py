@@ -112,9 +112,9 @@ class Link:
             if on_answer:
                 on_answer(None)
             return
-        self.upstream.send(frame, correlation_id, on_answer, None, None)
+        self.upstream.send(frame, correlation_id, on_answer)
 
-    def _send_up(self, frame, correlation_id, on_answer, on_sent, arrived):
+    def _send_up(self, frame, correlation_id, on_answer):
         self.sent.append((bytes(frame), on_answer))
         return False
 

@@ -32,9 +32,9 @@ class Link:
         broker.routes = Routes(broker)
         broker.access_log = None
         broker.failed = self.failures.append
-        broker.watch.produced = broker.watch.asked.append
+        broker.watch.produced = lambda partition, _now: broker.watch.asked.append(partition)
 
-    def _send_up(self, frame, correlation_id, on_answer, on_sent, arrived):
+    def _send_up(self, frame, correlation_id, on_answer):
         self.sent.append((bytes(frame), on_answer))
         return False
 

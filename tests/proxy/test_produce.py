@@ -29,7 +29,7 @@ def broker(monkeypatch):
 def orders(monkeypatch, broker):
     """A partition that is followed, on a broker that stores."""
     quiet = QuietBroker()
-    monkeypatch.setattr(quiet.watch, "produced", lambda partition: None, raising=False)
+    monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
     for name in ("cache", "partitions", "topics", "watch"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
