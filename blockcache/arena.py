@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+buffer, gc = ffi.buffer, ffi.gc
 FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux
 SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
 
@@ -95,6 +96,7 @@ class Arena:
         self._mapping = mmap.mmap(self.fd, size_bytes)
         self._keep = ffi.from_buffer(self._mapping)
         self.header = ffi.cast("fc_arena *", self._keep)
+        self._base = ffi.cast("char *", self.header)
         self.view = memoryview(self._mapping).toreadonly()
         self.hits: set[Hit] = set()
         self.returned = Returned(self._mapping)
@@ -115,8 +117,12 @@ class Arena:
 
     def lend(self, at: int, size_bytes: int) -> memoryview:
         """Memory to be written to, which C has reserved; among the `returned` once its last view is gone."""
-        memory = ffi.gc(ffi.cast("char *", self.header) + at, self.returned.append)
-        return memoryview(ffi.buffer(memory, size_bytes))
+        return memoryview(buffer(gc(self._base + at, self.returned.append), size_bytes))
+
+    def take_back(self) -> None:
+        """Tells C of lent memory that nobody has any more."""
+        while self.returned:
+            lib.fc_give_back(self.header, self.returned.popleft())
 
     def prefault(self, from_bytes: int, size_bytes: int) -> None:
         """Touches pages, in C and without the interpreter's lock; nothing once the arena is closed."""
@@ -137,7 +143,7 @@ class Arena:
         """Removes the file and gives the memory back, as soon as the last view into it is gone."""
         if self.header is None:
             return
-        self.header = self._keep = None
+        self.header = self._keep = self._base = None
         self.hits.clear()
         self.view = memoryview(b"")
         del self.returned

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
+RESERVED_LATER = (lib.FC_RECLAIM, lib.FC_NOT_STORED)
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
 }
@@ -194,12 +195,18 @@ class BlockCache:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it
         is gone. None where no more may be lent, there is no room for it, or the cache only observes.
         """
+        arena, used_max = self._arena, self.high_water_bytes
+        while arena.returned:
+            lib.fc_give_back(self._a, arena.returned.popleft())
         if self._offering:
             return None
-        self.eliminate()
-        while (at := lib.fc_reserve(self._a, size_bytes)) == lib.FC_RECLAIM:
-            self._offer()
-        return None if at == lib.FC_NO_ROOM else self._arena.lend(self._call(at), size_bytes)
+        while (at := lib.fc_reserve(self._a, size_bytes, used_max)) in RESERVED_LATER:
+            if at == lib.FC_RECLAIM:
+                self._offer()
+            else:
+                self.eliminate()
+                used_max = self._a.size_bytes
+        return None if at < 0 else arena.lend(at, size_bytes)
 
     def lookup(
         self,
@@ -302,7 +309,7 @@ class BlockCache:
 
     def eliminate(self) -> int:
         """Evicts down to the low water if the high water is reached: for the owner to call ahead of need."""
-        self._take_back()
+        self._arena.take_back()
         return self.evict_to(self.low_water_bytes) if self.used_bytes > self.high_water_bytes else 0
 
     @property
@@ -343,7 +350,7 @@ class BlockCache:
 
     def statistics(self) -> CacheStatistics:
         """What is there now and what was counted, as plain integers."""
-        self._take_back()
+        self._arena.take_back()
         return read_statistics(self._a, self.oldest_admitted, lib.FC_UNIT, NODE_BYTES)
 
     def check(self) -> None:
@@ -365,15 +372,9 @@ class BlockCache:
         lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
         return Hit(None, b"", (memoryview(copy).toreadonly(),), next_offset)
 
-    def _take_back(self) -> None:
-        """Tells C of lent memory that nobody has any more."""
-        returned = self._arena.returned
-        while returned:
-            lib.fc_give_back(self._a, returned.popleft())
-
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""
-        self._take_back()
+        self._arena.take_back()
         self._offering = True
         try:
             for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):

@@ -5,12 +5,16 @@
 #include "pyfastcache.h"
 
 /* Takes a block for `size` bytes and returns where they go, as an offset. FC_NO_ROOM: at a bound, too large for a
- * batch, or nothing is left to evict; FC_RECLAIM as fc_insert. */
-int64_t fc_reserve(fc_arena *a, uint64_t size) {
+ * batch, or nothing is left to evict; FC_NOT_STORED: more than `used_max` bytes of blocks are used; FC_RECLAIM as
+ * fc_insert. */
+int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max) {
     uint64_t units = fc_units(size + sizeof(fc_block)), block_bytes = units * FC_UNIT, at;
     if (a->observe || size > a->batch_max_bytes || a->lent_bytes + block_bytes > a->lent_limit_bytes ||
         a->pinned_bytes + block_bytes > a->pin_limit_bytes) {
         return FC_NO_ROOM;
+    }
+    if ((a->data_units - a->free_units) * FC_UNIT > used_max) {
+        return FC_NOT_STORED;
     }
     fc_begin(&a->changes);
     int rc = fc_block_take(a, FC_SHARED, units, units, &at);

@@ -212,7 +212,7 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
 int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
                   int32_t epoch, uint64_t used_max);
 /* lent.c */
-int64_t fc_reserve(fc_arena *a, uint64_t size);
+int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max);
 int fc_give_back(fc_arena *a, const uint8_t *bytes);
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,

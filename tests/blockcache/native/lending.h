@@ -61,7 +61,7 @@ static void step_lend(world *w, partition_log *p) {
     uint64_t at = below(w, AROUND_MAX), size, lent = w->arena->lent_bytes;
     int64_t memory_at;
     l->size = at + b->length + below(w, AROUND_MAX);
-    while ((memory_at = fc_reserve(w->arena, l->size)) == FC_RECLAIM) {
+    while ((memory_at = fc_reserve(w->arena, l->size, UINT64_MAX)) == FC_RECLAIM) {
         answer_reclaim(w);
     }
     if (memory_at < 0) {
