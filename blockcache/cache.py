@@ -189,7 +189,7 @@ class BlockCache:
         placed = (slot, source, start, end, base_offset, leader_epoch, self.high_water_bytes)
         while (ends := lib.fc_append(self._a, *placed)) == lib.FC_RECLAIM:
             self._offer()
-        return None if ends == lib.FC_NOT_STORED else self._call(ends)
+        return ends if ends >= 0 else None if ends == lib.FC_NOT_STORED else self._call(ends)
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it

@@ -23,7 +23,7 @@ from math import inf
 from typing import Any
 
 from isolation.classify import CONTROL
-from isolation.limits import Limit
+from isolation.limits import STALLED_LEAST_S, Limit
 from isolation.tickets import ACKS, ADMITTED, POLL, Admitted, State, Ticket, Turn, Waits
 
 
@@ -52,8 +52,8 @@ class _Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "ages_at_s", "canceled", "expired", "floor", "in_use", "limit", "lingering", "polls", "refusable",
-        "refused", "released", "serving", "waiting", "waiting_bytes",
+        "admitted", "ages_at_s", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering", "polls",
+        "refusable", "refused", "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -62,6 +62,7 @@ class _Queue:
         self.in_use = 0
         self.serving: dict[Admitted, None] = {}  # measured and unanswered, the oldest first: plain, since few
         self.polls: OrderedDict[Admitted, None] = OrderedDict()  # those that hold a slot
+        self.calm_until_s = -inf  # until then no two can be stuck
         self.ages_at_s = inf  # before that nobody may be released early
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
@@ -71,12 +72,14 @@ class _Queue:
 
     def slots_at(self, now_s: float) -> int:
         """By the limit, which also looks at how long two of them have been unanswered: one may be of a partition
-        of its own, or an accident.
+        of its own, or an accident. Who is the second later has been there for less long.
         """
-        if len(self.serving) < 2:
+        if now_s <= self.calm_until_s:
             return self.limit.slots_at(now_s)
-        second = next(islice(self.serving, 1, None))
-        return self.limit.slots_at(now_s, now_s - second.since_s)
+        second = next(islice(self.serving, 1, None), None)
+        second_s = now_s if second is None else second.since_s
+        self.calm_until_s = second_s + STALLED_LEAST_S
+        return self.limit.slots_at(now_s, now_s - second_s)
 
     def oldest(self, waits: Waits) -> Admitted | None:
         """Who of those that wait so has held a slot for the longest."""

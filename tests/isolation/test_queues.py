@@ -3,7 +3,7 @@
 import pytest
 
 from isolation.classify import CONTROL
-from isolation.limits import FixedLimit
+from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
 from isolation.queues import QueueRule, Queues, State, Waits
 
 
@@ -235,6 +235,23 @@ def test_load_counts_service_and_waiting():
     for n in range(3):
         offer(queues, n)
     assert (queues.load_of(0), queues.load_of(1)) == (3, 0)
+
+
+def test_two_that_are_stuck_leave_the_floor_at_the_moment_that_the_limit_says():
+    rule = AdaptiveRule(floor=2, initial=6)
+    queues = Queues(QueueRule(data_queues=1), FixedLimit(2), lambda: AdaptiveLimit(rule))
+    stuck_s = 0.25  # ten times the latency that is assumed
+    first = offer(queues, "first", now_s=0.0)
+    offer(queues, "second", now_s=0.1)
+    slots = [
+        queues.statistics(now_s)[0]["slots"] for now_s in (0.1, 0.2, 0.1 + stuck_s, 0.1 + stuck_s + 0.01)
+    ]
+    assert slots == [6, 6, 6, 2]
+    queues.finished(first, 0.4, None)
+    assert queues.statistics(0.4)[0]["slots"] == 6, "one alone may be an accident"
+    offer(queues, "third", now_s=0.4)
+    assert queues.statistics(0.64)[0]["slots"] == 6
+    assert queues.statistics(0.66)[0]["slots"] == 2
 
 
 @pytest.mark.parametrize("wrong", [{"data_queues": 0}, {"max_waiting": -1}, {"max_wait_s": -1.0}])
