@@ -52,8 +52,8 @@ class _Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "ages_at_s", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering", "polls",
-        "refusable", "refused", "released", "serving", "waiting", "waiting_bytes",
+        "admitted", "ages_at_s", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering",
+        "polls", "refusable", "refused", "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
