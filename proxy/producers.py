@@ -38,11 +38,12 @@ class _Producer:
 class ProducerLedger:
     """The producers of one partition. `limit` bounds the producer ids remembered."""
 
-    __slots__ = ("_leader_epoch", "_producers", "limit")
+    __slots__ = ("_leader_epoch", "_newest", "_producers", "limit")
 
     def __init__(self, limit: int = 1000) -> None:
         self.limit = limit
         self._leader_epoch = -1
+        self._newest = NO_PRODUCER_ID  # who was here last, and stands at the end
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,7 +63,9 @@ class ProducerLedger:
             producer = self._producers[producer_id] = _Producer(producer_epoch)
             if len(self._producers) > self.limit:
                 self._producers.popitem(last=False)
-        self._producers.move_to_end(producer_id)
+        if producer_id != self._newest:
+            self._producers.move_to_end(producer_id)
+            self._newest = producer_id
         following = (base_sequence + count) % SEQUENCES
         if producer.next_sequence >= 0 and base_sequence != producer.next_sequence:
             behind = (producer.next_sequence - base_sequence) % SEQUENCES
