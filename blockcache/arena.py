@@ -46,22 +46,26 @@ class Hit:
     (limbo) until the release.
     """
 
-    __slots__ = ("_arena", "_packed", "next_offset", "on_reclaim", "size_bytes", "views")
+    __slots__ = ("_arena", "_packed", "next_offset", "on_reclaim", "pins", "size_bytes", "views")
 
     def __init__(
-        self, arena: Arena | None, packed: bytes, views: tuple[memoryview, ...], next_offset: int
+        self,
+        views: tuple[memoryview, ...],
+        next_offset: int,
+        size_bytes: int,
+        arena: Arena | None = None,
+        packed: bytes = b"",
+        pins: int = 0,
     ) -> None:
+        """`packed` are `pins` segments as C says them."""
         self._arena = arena
         self._packed = packed
         self.views = views
-        self.size_bytes = sum(map(len, views))
+        self.size_bytes = size_bytes
         self.next_offset = next_offset
         self.on_reclaim: Callable[[Hit], None] | None = None
-
-    @property
-    def pins(self) -> int:
+        self.pins = pins
         """How many pins it holds; 0 when empty, copied or released."""
-        return len(self._packed) // SEGMENT.size if self._arena else 0
 
     def holds(self, block: int, generation: int) -> bool:
         """Whether one of its pins is on this block."""
@@ -69,9 +73,10 @@ class Hit:
 
     def release(self) -> None:
         """Lets go of the pins and empties `views`. Further calls do nothing."""
-        arena, self._arena, self.views = self._arena, None, ()
+        arena, pins = self._arena, self.pins
+        self._arena, self.pins, self.views = None, 0, ()
         if arena is not None:
-            arena.release(self, self._packed)
+            arena.release(self, self._packed, pins)
 
 
 class Returned(deque[Any]):
@@ -101,19 +106,19 @@ class Arena:
         self.hits: set[Hit] = set()
         self.returned = Returned(self._mapping)
 
-    def hit(self, packed: bytes, next_offset: int) -> Hit:
+    def hit(self, packed: bytes, pins: int, next_offset: int, size_bytes: int) -> Hit:
         """The `Hit` of C's segments: views that hold the pins C has taken."""
         view = self.view
         views = tuple([view[at : at + length] for at, length, _, _ in SEGMENT.iter_unpack(packed)])
-        hit = Hit(self, packed, views, next_offset)
+        hit = Hit(views, next_offset, size_bytes, self, packed, pins)
         self.hits.add(hit)
         return hit
 
-    def release(self, hit: Hit, packed: bytes) -> None:
+    def release(self, hit: Hit, packed: bytes, pins: int) -> None:
         """Gives back a hit's pins; nothing once the arena is closed."""
         self.hits.discard(hit)
         if self.header is not None:
-            lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), len(packed) // SEGMENT.size)
+            lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), pins)
 
     def lend(self, at: int, size_bytes: int) -> memoryview:
         """Memory to be written to, which C has reserved; among the `returned` once its last view is gone."""

@@ -9,7 +9,7 @@ past is recognised and refused.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.admission import Edges, Inserted
@@ -223,17 +223,17 @@ class BlockCache:
         only observed; an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of
         it is readable within the limits. The caller releases the hit.
         """
-        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, max(0, max_bytes), at_least_one, self._hit)
-        if rc == lib.FC_NOT_STORED:
-            return None
-        self._call(rc)
+        room = max_bytes if max_bytes > 0 else 0
+        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
+        if rc:
+            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
         next_offset, size_bytes, segments, pinned = self._hit_head.tolist()
         if segments == 0:
-            return Hit(None, b"", (), next_offset)
-        packed = bytes(self._hit_segments[: segments * SEGMENT.size])
+            return Hit((), next_offset, 0)
         if not pinned:
             return self._gather(size_bytes, next_offset)
-        hit = self._arena.hit(packed, next_offset)
+        packed = bytes(self._hit_segments[: segments * SEGMENT.size])
+        hit = self._arena.hit(packed, segments, next_offset, size_bytes)
         hit.on_reclaim = on_reclaim
         return hit
 
@@ -243,17 +243,15 @@ class BlockCache:
         """What `lookup` would find, without its bytes or pins; in an `observe` cache as in another."""
         room = max(0, max_bytes)
         rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
-        if rc == lib.FC_NOT_STORED:
-            return None
-        self._call(rc)
+        if rc:
+            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
         return Span._make(self._hit_head.tolist()[:2])
 
     def peek_head(self, slot: int, offset: int) -> bytes | None:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""
         rc = lib.fc_find_batch(self._a, slot, offset, self._entry)
-        if rc == lib.FC_NOT_STORED:
-            return None
-        self._call(rc)
+        if rc:
+            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
         at = self._entry.position
         return bytes(self._arena.view[at : at + lib.FC_BATCH_HEADER])
 
@@ -261,7 +259,8 @@ class BlockCache:
 
     def contiguous_end(self, slot: int, offset: int) -> int:
         """Where the stored run that covers `offset` ends; `offset` itself where nothing does."""
-        return self._call(lib.fc_contiguous_end(self._a, slot, offset))
+        end: int = lib.fc_contiguous_end(self._a, slot, offset)
+        return end if end >= 0 else self._refuse(end)
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""
@@ -279,7 +278,7 @@ class BlockCache:
     def age_bytes(self, slot: int, offset: int) -> int | None:
         """Bytes admitted, over all partitions, since `offset` was; None: neither stored nor in the ghost."""
         age: int = lib.fc_age(self._a, slot, offset)
-        return None if age == lib.FC_NOT_STORED else self._call(age)
+        return age if age >= 0 else None if age == lib.FC_NOT_STORED else self._refuse(age)
 
     # Room
 
@@ -370,7 +369,7 @@ class BlockCache:
         """The hit just found as a copy: it holds no pins."""
         copy = bytearray(size_bytes)
         lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
-        return Hit(None, b"", (memoryview(copy).toreadonly(),), next_offset)
+        return Hit((memoryview(copy).toreadonly(),), next_offset, size_bytes)
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""
@@ -389,8 +388,9 @@ class BlockCache:
 
     def _call(self, rc: int) -> int:
         """Passes a result on; raises what a negative one means."""
-        if rc >= 0:
-            return rc
+        return rc if rc >= 0 else self._refuse(rc)
+
+    def _refuse(self, rc: int) -> NoReturn:
         if rc == lib.FC_STALE:
             raise StaleSlot("the partition was dropped since its slot was opened")
         if rc == lib.FC_FULL:

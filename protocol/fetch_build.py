@@ -7,7 +7,7 @@ schema's default, so no tagged field is written; partitions keep their order, co
 share its entry (FetchResponse.toMessage).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
@@ -28,8 +28,18 @@ from protocol.fetch import (
     fetch_encoding,
     partition_layout,
 )
-from protocol.header import build_request_header, response_body_start
-from protocol.wire import INT16, INT32, INT32_PAIR, INT64_PAIR, TOPIC_ID_BYTES, Encoding, Frame, Topic
+from protocol.header import RESPONSE_TAGS_START, build_request_header, response_body_start
+from protocol.wire import (
+    INT16,
+    INT32,
+    INT32_PAIR,
+    INT64,
+    INT64_PAIR,
+    TOPIC_ID_BYTES,
+    Encoding,
+    Frame,
+    Topic,
+)
 
 CONSUMER = -1
 _HEAD = Struct(">iii")  # length, correlation id, throttle time
@@ -212,3 +222,53 @@ def stamp_response_session(frame: bytearray | memoryview, version: int, session_
     """
     body_start = response_body_start(frame, FETCH, version)
     INT32.pack_into(frame, body_start + INT32.size + INT16.size, session_id)
+
+
+class AnswerHead(NamedTuple):
+    """What answers with records of one partition and no error say before these, in one version and session: `wire`
+    takes length, correlation id, `before`, HW, LSO, log start offset and `after`; then come the records' length as
+    `build_count` writes it, the records, and `end`.
+    """
+
+    wire: Struct
+    before: bytes
+    after: bytes
+    build_count: Callable[[int], bytes]
+    end: bytes
+
+
+def plan_answer_head(
+    version: int, session_id: int, topic: Topic, partition: int, read_committed: bool
+) -> AnswerHead:
+    """Of answers of version 7 or above without a throttle time, and for read_committed without aborted transactions."""
+    aborted = () if read_committed else None
+    answer = FetchAnswer(topic, partition, 0, 0, 0, 0, aborted, (), 0)
+    whole = b"".join(
+        build_response(
+            version, 0, throttle_time_ms=0, error_code=0, session_id=session_id, partitions=[answer]
+        )
+    )
+    encoding = fetch_encoding(version)
+    count_bytes, end = len(encoding.build_count(0)), 3 * encoding.no_tags
+    after_end = len(whole) - len(end) - count_bytes
+    after_start = after_end - count_bytes - (INT32.size if version >= RACK_FROM else 0)
+    before = whole[RESPONSE_TAGS_START : after_start - 3 * INT64.size]
+    after = whole[after_start:after_end]
+    wire = Struct(f">ii{len(before)}sqqq{len(after)}s")
+    return AnswerHead(wire, before, after, encoding.build_count, end)
+
+
+def build_answer_head(
+    head: AnswerHead,
+    correlation_id: int,
+    high_watermark: int,
+    last_stable_offset: int,
+    log_start_offset: int,
+    records_bytes: int,
+) -> bytes:
+    """The frame up to its records; behind them comes `head.end`."""
+    wire, before, after, build_count, end = head
+    records = build_count(records_bytes)
+    size_bytes = wire.size + len(records) + records_bytes + len(end)
+    offsets = high_watermark, last_stable_offset, log_start_offset
+    return wire.pack(size_bytes - INT32.size, correlation_id, before, *offsets, after) + records

@@ -98,7 +98,7 @@ def build_answer(
     if budget.copied_bytes and not (hits or taken):
         buffers = (b"".join(buffers),)
     for hit in hits:
-        hit.on_reclaim = lambda _hit: _copy_out(record, hits)
+        hit.on_reclaim = lambda _hit: copy_out(record, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
     record.served(told, buffers, hits, held_bytes)
     _note_used(record, looks, reads, now)
@@ -196,7 +196,7 @@ def _throttle_time_ms(
     return max(0, round(PAUSE_MS - (now - record.received_at) * 1000))
 
 
-def _copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
+def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
     """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go. The copy
     is charged as what the broker answers is.
     """
@@ -244,7 +244,7 @@ def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Fo
     if hit is None or not hit.size_bytes:
         return None
     if hit.size_bytes <= budget.room_to_copy:
-        copied = Hit(None, b"", (memoryview(b"".join(hit.views)),), hit.next_offset)
+        copied = Hit((memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes)
         hit.release()
         hit = copied
     truth, stable = partition.truth, partition.last_stable_offset()

@@ -74,13 +74,17 @@ class Authorization:
             self._renew(now)
 
     def _renew(self, now: float) -> None:
-        """Ask for all topics in use. A client with a rack asks itself: only its own Fetch shows a preferred
-        replica.
+        """Ask for all topics in use, as the client names them now: in any other way it may not come back to them. A
+        client with a rack asks itself: only its own Fetch shows a preferred replica.
         """
         if self._renewing or self.has_rack or not self._used:
             return
-        self._renewing = True
+        by_id = self.version >= fetch.TOPIC_IDS_FROM
         used, self._used = self._used, {}
+        used = {topic: used[topic] for topic in used if isinstance(topic, bytes) is by_id}
+        if not used:
+            return
+        self._renewing = True
         self._link.broker.counters.authorization_renewals += 1
         self._ask(used, self.version, now, self._renewed)
 

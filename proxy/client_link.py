@@ -2,8 +2,7 @@
 
 Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read.
 It must not know what a handler does with a request. Invariants:
-* whatever ends, the client's side or the broker's, ends both, once, with one log line where somebody is to
-  blame.
+* whatever ends, either side, ends both, once, with one log line where somebody is to blame.
 * the broker is not read while this client does not drain, the client is not read while the broker does not
   drain, at its own bound, or at the process's bound.
 * a client that has finished sending (EOF) still gets the answers to what it sent.
@@ -24,6 +23,7 @@ from proxy.authorization import Authorization
 from proxy.lane import Lane
 from proxy.lend import find_lender
 from proxy.ordinary import pass_ordinary
+from proxy.ordinary_fetch import answer_ordinary
 from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
 from proxy.reads import Reads
@@ -89,10 +89,9 @@ class ClientLink:
         self.client_id: str | None = None
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
-        self._open = False
-        self._finishing = False
-        self._holds_client = self._is_held = False  # at its own bound; for a broker that does not drain
-        self._holds_broker = False  # for a client that does not drain
+        self._open = self._finishing = False
+        self._holds_client = False  # at its own bound
+        self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
         self._request_bytes = self._response_bytes = 0
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
@@ -123,8 +122,10 @@ class ClientLink:
         self.listener.opened(self)
 
     def _on_frame(self, frame: Frame) -> None:
-        size_bytes = len(frame)
         is_fetch = frame[KEY_START:KEY_END] == FETCH_KEY
+        if is_fetch and self.stores and answer_ordinary(self, frame):
+            return
+        size_bytes = len(frame)
         if not is_fetch:
             scanned = ordinary.scan_request(frame, size_bytes)
         else:
@@ -134,8 +135,7 @@ class ClientLink:
         except BadFrame as error:
             self._on_bad(error)
             return
-        short_key = FETCH if is_fetch else PRODUCE
-        hop = self._counters.requests_in[short_key if head is None else head.api_key]
+        hop = self._counters.requests_in[head.api_key if head else FETCH if is_fetch else PRODUCE]
         hop.frames += 1
         hop.size_bytes += size_bytes
         self._request_bytes += size_bytes

@@ -136,7 +136,7 @@ def plan_partition(
         return Looked(asked, partition, Look.MISS, "epoch", -1)
     may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led
     committed = isolation_level == READ_COMMITTED
-    limit = partition.readable_end(committed)
+    limit = partition.last_stable_offset() if committed else truth.high_watermark
     is_at_end = 0 <= limit <= offset <= truth.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
     if offset < truth.log_start_offset or not (is_at_end or stored_end > offset or offset >= partition.tail):

@@ -125,7 +125,10 @@ class FetchRecord:
             counters.fetch_bytes[verdict] += one.size_bytes
             if one.would_hit_bytes:
                 counters.would_hit_bytes += one.would_hit_bytes
-        self.count_times(is_ours, left_at)
+        if is_ours and self.parked_at < 0:
+            counters.fetch_hit_s.observe(left_at - self.received_at - self.waited_s)
+        else:
+            self.count_times(is_ours, left_at)
         if broker.gate.quotas.active:
             broker.charge_fetch(self.link.client_id, told)
 
@@ -168,9 +171,12 @@ class Accounts:
             self._broker.counters.undelivered_partitions += len(told)
             record.count_times(is_ours, now)
             return
-        self._waiting.append(Departed(record, told, is_ours, now))
-        if self.alike is None:
-            self.settle()
+        if self.alike is not None:
+            self._waiting.append(Departed(record, told, is_ours, now))
+            return
+        record.count(told, is_ours, now)
+        if self._broker.access_log is not None:
+            self._broker.log_fetches((Departed(record, told, is_ours, now),))
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""

@@ -105,10 +105,11 @@ class Partition:
         """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that
         was shown in this epoch. -1 unknown.
         """
-        high_watermark = self.truth.high_watermark
-        shown = min(self.truth.last_stable_offset, high_watermark)
+        high_watermark, shown = self.truth.high_watermark, self.truth.last_stable_offset
+        if shown > high_watermark:
+            shown = high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)
-        return shown if followed is None else max(shown, followed)
+        return shown if followed is None or followed < shown else followed
 
     def readable_end(self, read_committed: bool) -> int:
         """First offset that a consumer of this isolation may not read yet."""

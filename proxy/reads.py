@@ -57,14 +57,14 @@ POLL_MS = 100
 class Reads:
     """The reads of one connection, by partition."""
 
-    __slots__ = ("_by_key", "_link")
+    __slots__ = ("_link", "by_key")
 
     def __init__(self, link: ClientLink) -> None:
         self._link = link
-        self._by_key: dict[Key, Read] = {}
+        self.by_key: dict[Key, Read] = {}
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self.by_key)
 
     @property
     def go_apart(self) -> bool:
@@ -78,7 +78,7 @@ class Reads:
         one that another consumer has made where this one's right to it has lapsed since (no partition).
         """
         asked = looked.asked
-        read = self._by_key.get((asked.topic, asked.partition))
+        read = self.by_key.get((asked.topic, asked.partition))
         if read is None:
             return None
         is_others = read.is_shared or read.flight is not None
@@ -97,7 +97,7 @@ class Reads:
         """Read what `missed` names, now or when the disk can bear it. False at the bound."""
         room = self._link.broker.config.limits.connection_response_memory_bytes
         wanted_bytes = sum(looked.asked.max_bytes for looked in missed)
-        if wanted_bytes + sum(read.asked.max_bytes for read in self._by_key.values()) > room:
+        if wanted_bytes + sum(read.asked.max_bytes for read in self.by_key.values()) > room:
             return False
         now = self._link.broker.now()
         request = record.request
@@ -132,7 +132,7 @@ class Reads:
         ticket = pacer.submit(self._link, read.asker.client_id, read.looked, read.size_bytes, go)
         if isinstance(ticket, Refused):
             return False
-        self._by_key[read.key] = read
+        self.by_key[read.key] = read
         read.ticket = ticket
         if not ticket.granted:
             read.stage = Stage.DELAYED
@@ -145,7 +145,7 @@ class Reads:
         flight = shared.find(read.question, read.asked.max_bytes) if now < read.join_until else None
         if flight is None:
             return False
-        self._by_key[read.key] = read
+        self.by_key[read.key] = read
         read.stage = Stage.READING
         read.sent_at = now
         read.join_until = min(read.join_until, now + JOINING_S)
@@ -249,7 +249,7 @@ class Reads:
 
     def _joins_late(self, read: Read) -> bool:
         """Whether another has sent the same while this one waited for its turn toward the broker."""
-        if self._by_key.get(read.key) is not read or not self._join(read):
+        if self.by_key.get(read.key) is not read or not self._join(read):
             return False
         self._account(read, None)
         return True
@@ -274,7 +274,7 @@ class Reads:
             by_key = {(p.topic, p.partition): p for p in response.partitions}
         for read in reads:
             self._account(read, by_key.get(read.key))
-            if self._by_key.get(read.key) is read:
+            if self.by_key.get(read.key) is read:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None and frame is not None:
@@ -339,8 +339,8 @@ class Reads:
 
     def drop(self, read: Read) -> None:
         """Nobody wants it any more."""
-        if self._by_key.get(read.key) is read:
-            del self._by_key[read.key]
+        if self.by_key.get(read.key) is read:
+            del self.by_key[read.key]
         if read.flight is not None:
             self._link.broker.shared_reads.leave(read.flight, read)
             read.flight = None
@@ -354,24 +354,24 @@ class Reads:
     def drop_asked(self, asked: Sequence[FetchPartition]) -> None:
         """These are asked of the broker by a Fetch that is forwarded whole."""
         for one in asked:
-            read = self._by_key.get((one.topic, one.partition))
+            read = self.by_key.get((one.topic, one.partition))
             if read is not None:
                 self.drop(read)
 
     def leave(self, waiter: ParkedFetch) -> None:
         """`waiter` has been answered: its reads go on without it."""
-        for read in self._by_key.values():
+        for read in self.by_key.values():
             if read.waiter is waiter:
                 read.waiter = None
-        for read in [r for r in self._by_key.values() if r.has_error and r.waiter is None]:
+        for read in [r for r in self.by_key.values() if r.has_error and r.waiter is None]:
             self.drop(read)
 
     def drop_old(self, now: float) -> None:
         """Timed: what no Fetch has asked for since KEPT_S."""
-        for read in [r for r in self._by_key.values() if now - r.asked_at > KEPT_S]:
+        for read in [r for r in self.by_key.values() if now - r.asked_at > KEPT_S]:
             self.drop(read)
 
     def close(self) -> None:
         """The connection is gone."""
-        for read in list(self._by_key.values()):
+        for read in list(self.by_key.values()):
             self.drop(read)

@@ -53,7 +53,9 @@ class Kept:
 
 
 class Standing(Protocol):
-    """What somebody knows of a session's partitions, kept as long as the session."""
+    """What somebody knows of a session's partitions, kept as long as the session; `used_at`: last looked at."""
+
+    used_at: float
 
     def stir(self, key: PartitionKey) -> None:
         """What is asked of it is new."""

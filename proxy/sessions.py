@@ -211,6 +211,44 @@ def open_fetch(
     return _open_whole(kind, table, request, version, owner)
 
 
+def find_single(
+    table: SessionTable,
+    session_id: int,
+    session_epoch: int,
+    owner: Hashable,
+    asked: FetchPartition,
+    version: int,
+) -> Session | None:
+    """The session that an incremental Fetch which names `asked` goes on with, where that is all there is of it; else
+    None. Nothing changes.
+    """
+    session = table.find(session_id, owner)
+    if session is None or session.epoch != session_epoch:
+        return None
+    is_single = len(session.partitions) == session.counted == 1
+    is_it = is_single and (asked.topic, asked.partition) in session.partitions
+    return session if is_it and session.uses_topic_ids is (version >= TOPIC_IDS_FROM) else None
+
+
+def note_records(
+    table: SessionTable,
+    session: Session,
+    asked: FetchPartition,
+    high_watermark: int,
+    log_start_offset: int,
+    now_s: float,
+) -> None:
+    """A session as `find_single` finds it goes on, and its partition is answered with records: what `open_fetch` and
+    `plan_response` do. Its turn is its own.
+    """
+    session.put(asked)
+    table.touch(session, now_s)
+    session.epoch = next_epoch(session.epoch)
+    kept = session.partitions[asked.topic, asked.partition]
+    kept.high_watermark = high_watermark
+    kept.log_start_offset = log_start_offset
+
+
 def _open_whole(
     kind: Kind, table: SessionTable, request: FetchRequest, version: int, owner: Hashable
 ) -> FetchContext:

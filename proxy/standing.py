@@ -184,7 +184,8 @@ class Standing:
 
     def stir(self, key: PartitionKey) -> None:
         """Something is new of it: it is looked at."""
-        self._unmark(key)
+        if self._marks:
+            self._unmark(key)
         self._lively[key] = None
 
     def drop(self, key: PartitionKey) -> None:

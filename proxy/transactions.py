@@ -186,15 +186,17 @@ class Transactions:
         """The LSO under that HW, as far as it is known: exact where everything below the HW has been
         observed, else a lower bound; None where nothing is known.
         """
-        known = max(self._shown, self._log_start)
+        known = self._shown if self._shown > self._log_start else self._log_start
         if self._decided:
             self._deliver(high_watermark)
         if self._known_from != NO_OFFSET:
             unstable = min([one.first for one in self._decided]) if self._decided else self._end
             if self._open:
                 unstable = min(unstable, next(iter(self._open.values())))
-            known = max(known, unstable)
-        return None if known == NO_OFFSET else min(high_watermark, known)
+            known = unstable if unstable > known else known
+        if known == NO_OFFSET:
+            return None
+        return known if known < high_watermark else high_watermark
 
     def listed_end(self, fetch_offset: int) -> int:
         """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell

@@ -268,16 +268,24 @@ class Wire(asyncio.Protocol):
             if on_sent:
                 on_sent(False)
             return None
-        if self._outbox or self._transport is None or len(buffers) != 1 or len(buffers[0]) > PIECE_BYTES:
+        size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if self._outbox or self._transport is None or size_bytes > PIECE_BYTES:
             outgoing = Outgoing(buffers, on_sent)
             self._outbox.append(outgoing)
             self._outbox_bytes += outgoing.size_bytes
             self._feed()
             return outgoing
-        stuck = self.send_piece(buffers[0], len(buffers[0]), on_sent)
-        if stuck is None and self.on_drained and not (self._outbox or self._closing):
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+        if self._write_paused:
+            return self._wait_stuck(size_bytes, on_sent)
+        if on_sent:
+            on_sent(True)
+        if self.on_drained and not (self._outbox or self._closing):
             self.on_drained()
-        return stuck
+        return None
 
     def send_piece(
         self, piece: Sendable, size_bytes: int, on_sent: Callable[[bool], None] | None = None
@@ -290,15 +298,19 @@ class Wire(asyncio.Protocol):
             return self.send((piece,), on_sent)
         transport.write(piece)
         if self._write_paused:
-            outgoing = Outgoing((), on_sent)
-            outgoing.size_bytes = size_bytes
-            outgoing.in_transport = True
-            self._outbox.append(outgoing)
-            self._outbox_bytes += size_bytes
-            return outgoing
+            return self._wait_stuck(size_bytes, on_sent)
         if on_sent:
             on_sent(True)
         return None
+
+    def _wait_stuck(self, size_bytes: int, on_sent: Callable[[bool], None] | None) -> Outgoing:
+        """The kernel did not take all of what was never in the line."""
+        outgoing = Outgoing((), on_sent)
+        outgoing.size_bytes = size_bytes
+        outgoing.in_transport = True
+        self._outbox.append(outgoing)
+        self._outbox_bytes += size_bytes
+        return outgoing
 
     def _feed(self) -> None:
         while self._outbox and not self._write_paused and self._transport is not None:

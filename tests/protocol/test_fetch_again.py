@@ -91,7 +91,25 @@ def test_at_the_tail_only_what_changed_is_read(version, monkeypatch):
     scan_again(scanner, build(version, session=(1, 1)))
     monkeypatch.setattr(fetch_again, "scan_request", None)
     following = build(version, correlation_id=2, session=(1, 2), offsets=(6,))
+    assert scanner.read_again(following) == ((2, 2, 6) if version >= 7 else None)
     assert scan_again(scanner, following) == scan(following)
+
+
+@given(st.lists(REQUESTS, min_size=2, max_size=6))
+@settings(max_examples=150)
+def test_what_is_read_again_is_all_that_has_changed(frames):
+    scanner, before_it = FetchScanner(), b""
+    for frame in frames:
+        again, alone, kept = scanner.read_again(frame), scan(frame), scanner.request
+        if again is not None:
+            (one,), (before,) = alone.partitions, kept.partitions
+            assert again == (peek_request(frame).correlation_id, alone.session_epoch, one.fetch_offset)
+            assert one._replace(fetch_offset=before.fetch_offset) == before
+            assert alone._replace(partitions=[before], session_epoch=kept.session_epoch) == kept
+            head, last = peek_request(frame), peek_request(before_it)
+            assert head._replace(correlation_id=last.correlation_id) == last
+        assert scan_again(scanner, frame) == alone
+        before_it = frame
 
 
 @pytest.mark.parametrize("over", [0, 1])

@@ -184,3 +184,23 @@ def test_a_session_is_stamped_in_place(version):
 
     after = fetch.scan_request(frame, version, peek_request(frame).body_start)
     assert after == before._replace(session_id=0, session_epoch=-1)
+
+
+@given(
+    st.integers(7, 18),
+    st.booleans(),
+    st.tuples(*[st.integers(0, 2**31 - 1)] * 3),
+    st.tuples(*[st.integers(-1, 2**63 - 1)] * 3),
+    st.integers(1, 2**30),
+)
+def test_a_planned_head_says_what_the_whole_response_would(
+    version, read_committed, numbers, offsets, records_bytes
+):
+    correlation_id, session_id, partition = numbers
+    topic = bytes(range(16)) if version >= fetch.TOPIC_IDS_FROM else "a topic"
+    aborted = () if read_committed else None
+    answer = FetchAnswer(topic, partition, 0, *offsets, aborted, (), records_bytes)
+    said = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "partitions": [answer]}
+    head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
+    built = fetch_build.build_answer_head(head, correlation_id, *offsets, records_bytes)
+    assert built + head.end == b"".join(fetch_build.build_response(version, correlation_id, **said))

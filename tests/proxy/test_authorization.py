@@ -69,6 +69,15 @@ def test_use_late_in_the_period_renews_at_the_tail_once(link, rights):
     assert link.broker.counters.authorization_renewals == 1
 
 
+def test_who_names_topics_in_another_way_than_before_is_asked_for_as_it_does_now(link, rights):
+    rights.learn("orders", ErrorCode.NONE, 0.0)
+    rights.used("orders", link.broker.follow(), 0.1)
+    rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
+    ((frame, _),) = link.upstream.sent
+    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start)
+    assert [one.topic for one in asked.partitions] == [TOPIC_ID]
+
+
 def test_records_that_a_renewal_brings_are_counted(link, rights):
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
     link.upstream.sent[0][1](build_answer(records=b"r" * 77))

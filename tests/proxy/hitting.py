@@ -1,0 +1,235 @@
+"""One client of one Forebay whose memory holds a partition; its Fetches may go the short way, or all the general one.
+
+Owns the scene: batches of three sizes (offsets 0 to 29), a transport that the test fills and drains, a clock
+that it moves, a broker that never answers. It must not know what a test expects. `World.sent` is what has left
+toward the client; `World.state` is all that two worlds of the same script must agree on.
+"""
+
+import asyncio
+import dataclasses
+from random import Random
+from types import SimpleNamespace
+from unittest import mock
+
+from blockcache.cache import BlockCache
+from metrics.histogram import Histogram
+from protocol.fetch import FetchPartition
+from protocol.fetch_build import build_request
+from proxy import client_link
+from proxy.broker import Broker
+from proxy.client_link import ClientLink
+from proxy.config import Config
+from proxy.listener import Listener
+from proxy.ordinary_fetch import answer_ordinary
+from proxy.session_table import SessionTable
+from proxy.transactions import Aborted
+from proxy.verify import Verifier
+from tests.blockcache.batches import build_batch, insert
+from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.test_wire import PlayedTransport
+
+CONFIG = Config.model_validate(
+    {"listeners": [{"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}], "cache": {"size": "64MiB"}}
+)
+SIZES = (1_000, 6_000, 25_000)
+END = 10 * len(SIZES)
+ARENA_BYTES = 4 << 20
+IDS = 13
+OF_TRUTH = {
+    "high_watermark",
+    "last_stable_offset",
+    "log_start_offset",
+    "epoch",
+    "led_epoch",
+    "unchecked",
+    "lease_until",
+}
+
+
+class SilentDial:
+    """A broker that takes no connection and refuses none."""
+
+    host, port, max_frame_bytes = "broker", 9092, 1 << 20
+
+    async def connect(self, _wire):
+        await asyncio.Event().wait()
+
+
+class World:
+    """`short` counts the Fetches that went the short way, where `is_short` lets them."""
+
+    def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES):
+        self.is_short, self.short, self.clock_s = is_short, 0, 100.0
+        self.lines, self._correlation_id = [], 0
+        log = SimpleNamespace(fetch=self.lines.append, block=None)
+        self.cache = BlockCache(arena_bytes)
+        self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
+        broker.own_links = SimpleNamespace(usable=False)
+        broker.sessions = SessionTable(10, 100, 120.0, Random(1))
+        broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
+        broker.topics.learn("orders", TOPIC_ID)
+        self.topic = broker.topics.find(TOPIC_ID)
+        self.topic.may_be_compacted = False
+        self.partition = broker.partitions.follow(self.topic, 0)
+        self.store(sizes)
+        self.listener = Listener(broker, CONFIG.listeners[0])
+        self.listener.dial = SilentDial()
+        self.transport = PlayedTransport()
+        self.link = self.connect(self.transport)
+        self.other = self.connect(PlayedTransport())
+
+    def connect(self, transport):
+        link = ClientLink(self.listener, 1)
+        transport.protocol = link.wire
+        link.wire.connection_made(transport)
+        for topic in ("orders", TOPIC_ID):
+            link.authorization.learn(topic, 0, self.clock_s)
+        return link
+
+    def store(self, sizes):
+        """Ten batches of each size; all of it is readable under a lease, without transactions."""
+        partition, end = self.partition, 10 * len(sizes)
+        for offset in range(end):
+            insert(self.cache, partition.slot, build_batch(offset, epoch=EPOCH, size=sizes[offset // 10]))
+        partition.truth.learn(EPOCH, end, end, 0, self.clock_s + 3600)
+        partition.truth.unchecked = False
+        partition.truth.shown_leading(EPOCH, self.clock_s)
+        partition.transactions.shown(0, 0, 0, self.clock_s)
+        partition.transactions.passed(0, end)
+        partition.tail = end
+
+    # -- what a script says --------------------------------------------------------------------------------
+
+    def receive(self, frame):
+        with mock.patch.object(client_link, "answer_ordinary", self._decide):
+            self.link.wire.data_received(frame)
+
+    def _decide(self, link, frame):
+        has_gone = self.is_short and answer_ordinary(link, frame)
+        self.short += has_gone
+        return has_gone
+
+    def change(self, what, value):
+        """Something of what decides changes."""
+        truth, partition, link = self.partition.truth, self.partition, self.link
+        if what in OF_TRUTH:
+            setattr(truth, what, value)
+        elif what in ("tail", "old_format", "zstd"):
+            setattr(partition, what, value)
+        elif what == "compacted":
+            self.topic.may_be_compacted = value
+        elif what == "truncate":
+            if self.broker.partitions.find(self.topic, 0) is partition:
+                self.cache.truncate(partition.slot, value)
+        elif what == "aborted":
+            partition.transactions._aborted = [Aborted(value, max(value - 2, 0), 9, value + 1)]
+        elif what == "later":
+            self.clock_s += value
+        elif what == "full":
+            self.fill(value)
+        elif what == "preferred":
+            link.preferred_replicas = value
+        elif what == "forget":
+            self.broker.forget(partition, "idle")
+        elif what == "limit":
+            self.broker.requests.limit_bytes = value
+        elif what == "quotas":
+            self.broker.gate.quotas.active = value
+        else:
+            assert what == "client"
+            link.client_id = value
+
+    def fill(self, is_full):
+        """The kernel takes no more than it has; or all of it, and more."""
+        self.transport.full = is_full
+        if not is_full and self.link.wire.unsent_bytes:
+            self.transport.drain()
+
+    def leave(self):
+        """What waits leaves with what there is. Whether nothing waits any more."""
+        self.broker.leave_parked(self.link)
+        return not self.link.replies.line
+
+    def end(self):
+        """The client goes away."""
+        self.link.wire.connection_lost(None)
+
+    # -- what is looked at ---------------------------------------------------------------------------------
+
+    @property
+    def sent(self):
+        return self.transport.pieces
+
+    def state(self):
+        broker, link = self.broker, self.link
+        arena = dataclasses.asdict(self.cache.statistics())
+        for how_often in ("lookups", "copied_lookups", "gathered_lookups"):  # the general way looks twice
+            del arena[how_often]
+        return {
+            "sent": list(self.sent),
+            "counters": {
+                one.name: read(getattr(broker.counters, one.name))
+                for one in dataclasses.fields(broker.counters)
+            },
+            "lines": [line._replace(ts=0) for line in self.lines],
+            "sessions": {number: read_session(one) for number, one in broker.sessions._sessions.items()},
+            "table": broker.sessions.statistics(),
+            "arena": arena,
+            "samples": [sample._replace(partition=None) for sample in broker.verifier._waiting],
+            "memory": [
+                (bound.in_flight_bytes, bound.pauses) for bound in (broker.requests, broker.responses)
+            ],
+            "wire": (link.wire.unsent_bytes, link.wire.reading_held, link.upstream.unsent_bytes),
+            "replies": len(link.replies),
+            "rights": (link.authorization._until, list(link.authorization._used), link.authorization.version),
+            "client": link.client_id,
+            "wanted_at": self.partition.wanted_at,
+            "parked": broker.counters.parked_fetches,
+        }
+
+
+def read(value):
+    return (tuple(value.counts), value.sum) if isinstance(value, Histogram) else value
+
+
+def read_session(session):
+    """What a session remembers; turns have no meaning but their order."""
+    kept = [
+        (key, one.asked, one.high_watermark, one.log_start_offset) for key, one in session.partitions.items()
+    ]
+    return session.epoch, session.last_used_s, kept
+
+
+def build_fetch(
+    offset,
+    *,
+    correlation_id=1,
+    version=IDS,
+    session=(0, -1),
+    index=0,
+    client_id="c",
+    isolation_level=0,
+    max_wait_ms=500,
+    min_bytes=1,
+    max_bytes=1 << 20,
+    partition_max_bytes=1 << 20,
+    epoch=-1,
+    last_epoch=-1,
+    rack_id="",
+):
+    """A Fetch of one partition."""
+    topic = TOPIC_ID if version >= IDS else "orders"
+    asked = FetchPartition(topic, index, epoch, offset, last_epoch, -1, partition_max_bytes)
+    return build_request(
+        version,
+        correlation_id,
+        client_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session[0],
+        session_epoch=session[1],
+        partitions=[asked],
+        rack_id=rack_id,
+    )
