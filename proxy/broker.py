@@ -237,8 +237,15 @@ class Broker:
             link = record.link
             for one in told:
                 asked = one.looked.asked
-                topic = self.topics.find(asked.topic)
-                partition = self.partitions.find(topic, asked.partition) if topic is not None else None
+                partition = one.looked.partition
+                topic = partition.topic if partition is not None else None
+                if (
+                    topic is None
+                    or not topic.name
+                    or self.partitions.find(topic, asked.partition) is not partition
+                ):
+                    topic = self.topics.find(asked.topic)
+                    partition = self.partitions.find(topic, asked.partition) if topic is not None else None
                 self.access_log.fetch(
                     FetchLine(
                         ts,

@@ -8,7 +8,7 @@ what one answer of the broker's wakes leaves before any of it is counted (`Accou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from proxy.fetch_plan import HARD, Look, Looked, Told
 from proxy.observing import plan_observed
@@ -143,13 +143,8 @@ class FetchRecord:
         counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
 
 
-class Departed(NamedTuple):
-    """An answer whose last byte has left; `is_ours`: it was Forebay's, not the broker's own frame."""
-
-    record: FetchRecord
-    told: Sequence[Told]
-    is_ours: bool
-    left_at: float
+Departed: TypeAlias = "tuple[FetchRecord, Sequence[Told], bool, float]"
+"""An answer whose last byte has left: whether it was Forebay's, not the broker's own frame, and when it left."""
 
 
 class Accounts:
@@ -172,11 +167,11 @@ class Accounts:
             record.count_times(is_ours, now)
             return
         if self.alike is not None:
-            self._waiting.append(Departed(record, told, is_ours, now))
+            self._waiting.append((record, told, is_ours, now))
             return
         record.count(told, is_ours, now)
         if self._broker.access_log is not None:
-            self._broker.log_fetches((Departed(record, told, is_ours, now),))
+            self._broker.log_fetches(((record, told, is_ours, now),))
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
