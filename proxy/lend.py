@@ -38,7 +38,11 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     if partition is None or not is_plain(partition, attributes):
         return None
     truth = partition.truth
-    would_be = plan_produced(
-        partition, Sending.FRESH, truth.epoch, -1, attributes, max(0, truth.log_start_offset)
-    )
-    return broker.cache.reserve(frame_bytes) if would_be == "store" else None
+    above = max(0, truth.log_start_offset)
+    if plan_produced(partition, Sending.FRESH, truth.epoch, -1, attributes, above) != "store":
+        return None
+    try:
+        return broker.cache.reserve(frame_bytes)
+    except Exception:
+        broker.failed("lending memory to a Produce")
+        return None

@@ -244,6 +244,15 @@ def test_no_more_is_lent_than_a_peer_may_hold_that_sends_nothing(link, more):
     assert played.frames == [frame]
 
 
+def test_an_error_of_ours_costs_the_client_nothing(link):
+    link.broker.cache.reserve = None
+    frame = build(9, records=large_batch(), index=0)
+    played = Receiving(link)
+    played.receive(frame)
+    assert played.frames == [frame]
+    assert link.failures == ["lending memory to a Produce"]
+
+
 def test_who_stores_nothing_has_no_lender(link):
     assert find_lender(link.broker, stores=False) is None
     assert find_lender(QuietBroker(observe=True), stores=True) is None
