@@ -248,7 +248,8 @@ def test_an_error_of_ours_costs_the_client_nothing(link):
     link.broker.cache.reserve = None
     frame = build(9, records=large_batch(), index=0)
     played = Receiving(link)
-    played.receive(frame)
+    played.receive(frame[:BEGUN])
+    played.receive(frame[BEGUN:])
     assert played.frames == [frame]
     assert link.failures == ["lending memory to a Produce"]
 
