@@ -26,6 +26,7 @@ from proxy.ordinary import pass_ordinary
 from proxy.ordinary_fetch import answer_ordinary
 from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
+from proxy.passed_produce import let_produces_pass
 from proxy.reads import Reads
 from proxy.replies import Replies, Reply
 from proxy.routes import ROUTES, relay
@@ -112,6 +113,7 @@ class ClientLink:
         self.last_ordinal = self.answered_ordinal = 0
         self.parked: dict[object, None] = {}
         self.preferred_replicas = False
+        let_produces_pass(self)
 
     # -- from the sockets ----------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
-"""A large answer on its way from the broker's socket to the client's, past this process's memory. [socket]
+"""A large frame on its way from one socket to another, past this process's memory: the broker's, a client's. [socket]
 
-Owns the pipe between the two (splice(2); Linux, no TLS on either side) and what is left of the answer. It must not
-know what the answer says: who begins it does. Invariants (docs/decisions/0011, 0017):
-* the pipe is empty between callbacks, and so is one for all connections: what the client's socket does not take is
-  read out of it and waits in the client's wire, charged to `limits.responseMemory`.
-* nothing is moved past what waits there, and the broker is not read until it has left.
-* the last bytes, at least one, are received, and leave as the reply of their place: an answer never ends while a
+Owns the pipe between the two (splice(2); Linux, no TLS on either side) and what is left of the frame. It must not know
+what the frame says: who begins it does. Invariants (docs/decisions/0011, 0017):
+* the pipe is empty between callbacks, and so is one for all connections: what the socket does not take is read out
+  of it and waits in that wire, charged to `limits.responseMemory`, or `requestMemory`.
+* nothing is moved past what waits there, and the other side is not read until it has left.
+* the last bytes, at least one, are received, and leave as a reply or request of their place: it never ends while a
   buffer is asked for, when nothing may be closed, and reading not be stopped (libuv forgets then whom to tell).
 * what has begun ends, or both connections do.
 """
@@ -69,7 +69,7 @@ def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int) -> b
 
 
 class Passage:
-    """One answer of `frame_bytes` from `source` to `sink`, of which `head` is there, and of which all but the last
+    """One frame of `frame_bytes` from `source` to `sink`, of which `head` is there, and of which all but the last
     `tail_bytes` may be moved; `on_end` is given its last bytes, all before them having gone to `sink`.
     """
 
@@ -112,13 +112,17 @@ class Passage:
         """What of it has come."""
         return self.frame_bytes - self.left_bytes
 
+    def end(self, last: bytes) -> None:
+        """Its last bytes are here."""
+        self.on_end(last)
+
     def begin(self) -> None:
         """What is there already goes first: the usual way, but where it is so small that it goes through the pipe."""
         if len(self._first) > len(RECEIVED):
             self._hand_over(self._take_first())
 
     def get_buffer(self) -> memoryview:
-        """The broker's socket can be read: move what is there. Where the next bytes go that are not moved."""
+        """The socket can be read: move what is there. Where the next bytes go that are not moved."""
         room = self.left_bytes - self._tail_bytes
         if room <= 0 or self._is_stuck or not self._sink.is_idle:
             return RECEIVED[: self.left_bytes]
@@ -141,7 +145,7 @@ class Passage:
         return PROBE if self.left_bytes - self._tail_bytes > PROBE_BYTES else RECEIVED[: self.left_bytes]
 
     def received(self, size_bytes: int) -> bytes:
-        """So many bytes are in the buffer. The last bytes of the answer, or nothing where more are to come."""
+        """So many bytes are in the buffer. The last bytes of the frame, or nothing where more are to come."""
         chunk = RECEIVED[:size_bytes].tobytes()
         self.left_bytes -= size_bytes
         if self._first:
@@ -155,7 +159,7 @@ class Passage:
         return b""
 
     def _stick(self, pipe_out: int, size_bytes: int) -> None:
-        """The client's socket has not taken so many bytes. They are handed over next: not now, when a buffer is asked
+        """The other socket has not taken so many bytes. They are handed over next: not now, when a buffer is asked
         for, since that may stop reading.
         """
         found = os.read(pipe_out, size_bytes)

@@ -88,6 +88,7 @@ class UpstreamLink:
         "_wire",
         "authenticated",
         "closed",
+        "is_taking",
         "on_drained",
         "reopened",
         "share_session",
@@ -107,6 +108,8 @@ class UpstreamLink:
         self.authenticated = False
         self.share_session = False
         self.closed = False
+        self.is_taking = False
+        """A request passes, and has not passed whole: nothing else may be sent."""
         self.reopened = 0
         self.on_drained: Callable[[], None] | None = None
         self._held_by: object | None = None
@@ -153,6 +156,8 @@ class UpstreamLink:
             if on_sent:
                 on_sent(False)
             return False
+        if self.is_taking:
+            raise AssertionError("a request goes to the broker within another")
         self._sequence += 1
         if on_answer is None:
             self._last_unanswerable = self._sequence
@@ -253,7 +258,8 @@ class UpstreamLink:
             self._bound.forget(wire)
         if self.closed:
             return
-        if self._expected or self._last_unanswerable or self.share_session or self.authenticated:
+        is_missed = self._expected or self._last_unanswerable or self.is_taking
+        if is_missed or self.share_session or self.authenticated:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
         else:
             self.reopened += 1
