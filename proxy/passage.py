@@ -131,8 +131,9 @@ class Passage:
         if self._first:
             in_pipe = os.write(pipe_in, self._first)
             self._first = b""
+        asked = room if room < PIPE_BYTES else PIPE_BYTES
         try:
-            moved = os.splice(self._source_fd, pipe_in, min(room, PIPE_BYTES), flags=FLAGS)
+            moved = os.splice(self._source_fd, pipe_in, asked, flags=FLAGS)
             self.left_bytes -= moved
             in_pipe += moved
         except OSError:

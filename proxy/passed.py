@@ -66,7 +66,9 @@ def pass_fetch(
 
 
 class PassedFetch:
-    """One on its way. `asked`: how many partitions it names; `names`: one, as its bytes name it."""
+    """One on its way, itself its place among the replies. `asked`: how many partitions it names; `names`: the one, as
+    its bytes name it.
+    """
 
     __slots__ = (
         "_answer_bytes",
@@ -76,13 +78,14 @@ class PassedFetch:
         "_link",
         "_reason",
         "_received_at",
-        "_reply",
         "_sizes",
         "_version",
         "asked",
         "names",
         "request",
     )
+
+    is_control = False
 
     def __init__(
         self, link: ClientLink, frame: Frame, version: int, body_start: int, reason: str, asked: int
@@ -93,7 +96,7 @@ class PassedFetch:
         self._body_start = body_start
         self._reason = reason
         self._received_at = link.broker.now()
-        self._reply = link.replies.reserve()
+        link.replies.line.append(self)
         self._entry: Entry | None = None
         self._answer_bytes = 0
         self._sizes: Sequence[int] = ()
@@ -135,6 +138,7 @@ class PassedFetch:
         """
         self._link.broker.counters.fetch_refused += 1
         record = self._record()
+        record.reply = self._link.replies.stand_in(self)
         buffers = build_response(
             self._version,
             record.head.correlation_id,
@@ -152,7 +156,8 @@ class PassedFetch:
         nothing waits before it.
         """
         link = self._link
-        if link.replies.oldest is not self._reply:
+        line = link.replies.line
+        if not line or line[0] is not self:
             return None
         end = self._scan_head(head, frame_bytes)
         if not may_pass(source, link.wire, end - len(head), frame_bytes - end):
@@ -168,7 +173,7 @@ class PassedFetch:
         link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
         if self._entry is not None:
             link.broker.gate.answered(self._entry)
-        link.answer_whole(api.FETCH, self._reply, last, len(last), len(self._frame), self._left)
+        link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
 
     def answered(self, answer: Frame | None) -> None:
         """The broker's answer, whole; None: its link is lost, and with it the client's."""
@@ -179,7 +184,7 @@ class PassedFetch:
         if self._entry is not None:
             link.broker.gate.answered(self._entry)
         self._scan_whole(answer)
-        link.answer_whole(api.FETCH, self._reply, answer, len(answer), len(self._frame), self._left)
+        link.answer_whole(api.FETCH, self, answer, len(answer), len(self._frame), self._left)
 
     def _scan_head(self, head: bytes, frame_bytes: int) -> int:
         """Where the records end of which some lack; 0 where that is not all that lacks. Notes the sizes."""
@@ -240,6 +245,4 @@ class PassedFetch:
 
     def _record(self) -> FetchRecord:
         head = header.peek_request(self._frame)
-        record = FetchRecord(self._link, head, self._read(), len(self._frame), received_at=self._received_at)
-        record.reply = self._reply
-        return record
+        return FetchRecord(self._link, head, self._read(), len(self._frame), received_at=self._received_at)

@@ -62,4 +62,4 @@ def _ended(link: ClientLink, head: header.RequestHeader, frame_bytes: int, last:
 def _answered(link: ClientLink, reply: Reply, started_at: float, answer: Frame | None) -> None:
     if answer is not None:
         link.broker.counters.produce_s.observe(link.broker.now() - started_at)
-        link.answer_whole(api.PRODUCE, reply, answer, 0)
+        link.answer_whole(api.PRODUCE, reply, answer, len(answer), 0)

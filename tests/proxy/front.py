@@ -16,7 +16,7 @@ from metrics.histogram import Histogram
 from proxy import app
 from proxy.config_load import load
 from tests.proxy.test_upstream_link import PlayedBroker
-from tests.proxy.turning import until
+from tests.proxy.turning import PATIENCE_S, until
 
 OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}
 
@@ -57,19 +57,20 @@ class Front:
     async def send(self, *frames):
         """To Forebay, and on to the broker."""
         seen = len(self.broker.seen)
-        await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
         await until(lambda: len(self.broker.seen) == seen + len(frames))
 
     async def take(self, size_bytes):
         """From Forebay: less at the connection's end."""
         got = bytearray()
-        while len(got) < size_bytes:
-            chunk = await asyncio.get_running_loop().sock_recv(
-                self.client, min(1 << 16, size_bytes - len(got))
-            )
-            if not chunk:
-                break
-            got += chunk
+        async with asyncio.timeout(PATIENCE_S):
+            while len(got) < size_bytes:
+                room = min(1 << 16, size_bytes - len(got))
+                chunk = await asyncio.get_running_loop().sock_recv(self.client, room)
+                if not chunk:
+                    break
+                got += chunk
         return bytes(got)
 
     async def ask(self, request, answer):
