@@ -41,8 +41,6 @@ came meanwhile is copied no further than to find that out.
 """
 CAN_SPLICE = sys.platform == "linux" and hasattr(os, "splice")
 FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE if CAN_SPLICE else 0
-OUT_FLAGS = FLAGS | os.SPLICE_F_MORE if CAN_SPLICE else 0
-"""More follows in any case, the last bytes: what is no full segment waits for it."""
 
 
 class Pipe(NamedTuple):
@@ -140,7 +138,7 @@ class Passage:
             pass  # there is nothing, or an error that the read behind this sees
         try:
             while in_pipe:
-                in_pipe -= os.splice(pipe_out, self._sink_fd, in_pipe, flags=OUT_FLAGS)
+                in_pipe -= os.splice(pipe_out, self._sink_fd, in_pipe, flags=FLAGS)
         except OSError:
             self._stick(pipe_out, in_pipe)
         return PROBE if self.left_bytes - self._tail_bytes > PROBE_BYTES else RECEIVED[: self.left_bytes]
