@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
-    from proxy.outgoing import Outgoing, Sendable
+    from proxy.outgoing import Sendable
     from proxy.replies import Place
     from proxy.upstream_link import Answer, Begin, Sent
 
@@ -100,7 +100,8 @@ class ClientLink:
         self.wire.framer.lend = find_lender(self.broker, self.stores)
         self.wire.on_made = self._on_made
         self.wire.on_drained = self._on_drained
-        self.replies = Replies(self._deliver, self._on_progress)
+        self.wire.on_begun = partial(listener.tend, self)
+        self.replies = Replies(self.wire.send, self._on_progress)
         self.upstream = UpstreamLink(
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
         )
@@ -316,9 +317,6 @@ class ClientLink:
             return
         self._request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
-
-    def _deliver(self, buffers: Sequence[Sendable], on_sent: Sent | None) -> Outgoing | None:
-        return self.wire.send(buffers, on_sent)
 
     def _on_progress(self) -> None:
         if self.replies.control:

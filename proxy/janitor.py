@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from proxy.broker import Broker
+    from proxy.client_link import ClientLink
     from proxy.listener import Listener
 
 log = logging.getLogger("forebay.janitor")
@@ -23,7 +24,7 @@ FORGET_AFTER_S = 900.0
 """A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
 FORGET_EVERY_TICKS = 600
 LINKS_EVERY_TICKS = 10
-"""What walks all connections does so once a second: an idle one costs next to nothing."""
+"""Connections are looked after once a second, and only those with something that time may end."""
 
 
 class Janitor:
@@ -34,7 +35,7 @@ class Janitor:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._begun: dict[object, tuple[int, float]] = {}
+        self._begun: dict[ClientLink, tuple[int, float]] = {}
 
     def start(self) -> None:
         """Begin ticking."""
@@ -54,7 +55,7 @@ class Janitor:
             self._broker.verifier.tick,
         ]
         if self._ticks % LINKS_EVERY_TICKS == 0:
-            parts += [self._close_stuck, self._tend_links, self._broker.cleanup.tick]
+            parts += [self.tend_links, self._broker.rest_standings, self._broker.cleanup.tick]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
@@ -66,35 +67,34 @@ class Janitor:
         self._broker.age_clock.mark(self._broker.cache.admitted_bytes, now)
         self.start()
 
-    def _close_stuck(self, now: float) -> None:
-        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second)."""
-        timeout_s = self._broker.config.limits.frame_timeout_s
-        begun: dict[object, tuple[int, float]] = {}
-        for listener in self._listeners:
-            for link in list(listener.links):
-                if not link.wire.pending_frame_bytes or link.wire.reading_held:
-                    continue
-                frames, since = self._begun.get(link, (link.wire.frames, now))
-                if frames != link.wire.frames:
-                    frames, since = link.wire.frames, now
-                if now - since > timeout_s:
-                    link.close(
-                        "frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s"
-                    )
-                else:
-                    begun[link] = frames, since
-        self._begun = begun
-
-    def _tend_links(self, now: float) -> None:
-        """Second links that the broker does not answer; reads beside, and sessions, that no Fetch has asked for
-        lately.
+    def tend_links(self, now: float) -> None:
+        """Connections with a frame that has begun, a second link that owes an answer, or reads beside; idle ones cost
+        nothing.
         """
-        self._broker.rest_standings(now)
+        begun: dict[ClientLink, tuple[int, float]] = {}
         for listener in self._listeners:
-            for link in list(listener.links):
+            for link in list(listener.tended):
+                if link.wire.pending_frame_bytes and not link.wire.reading_held:
+                    self._look_at_frame(link, now, begun)
                 link.lane.tick(now)
                 if len(link.reads):
                     link.reads.drop_old(now)
+                if not (link.wire.pending_frame_bytes or link.lane.unanswered or len(link.reads)):
+                    listener.tended.pop(link, None)
+        self._begun = begun
+
+    def _look_at_frame(
+        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float]]
+    ) -> None:
+        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second)."""
+        timeout_s = self._broker.config.limits.frame_timeout_s
+        frames, since = self._begun.get(link, (link.wire.frames, now))
+        if frames != link.wire.frames:
+            frames, since = link.wire.frames, now
+        if now - since > timeout_s:
+            link.close("frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s")
+        else:
+            begun[link] = frames, since
 
     def forget_transactions(self, _now: float) -> None:
         """Nobody is told of aborted transactions below what memory holds."""

@@ -41,6 +41,8 @@ class Listener:
             else None
         )
         self.links: dict[ClientLink, None] = {}
+        self.tended: dict[ClientLink, None] = {}
+        """Those with something that time may end; the janitor takes them out."""
         self.bound: Address | None = None
         self._server: asyncio.Server | None = None
         self._accepted = 0
@@ -85,9 +87,14 @@ class Listener:
             return
         self.links[link] = None
 
+    def tend(self, link: ClientLink) -> None:
+        """There is something of it now that time may end: the janitor is to look after it."""
+        self.tended[link] = None
+
     def closed(self, link: ClientLink) -> None:
         """A client is gone."""
         self.links.pop(link, None)
+        self.tended.pop(link, None)
         self._note_drained()
 
     def _note_drained(self) -> None:

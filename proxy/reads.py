@@ -99,6 +99,7 @@ class Reads:
         wanted_bytes = sum(looked.asked.max_bytes for looked in missed)
         if wanted_bytes + sum(read.asked.max_bytes for read in self.by_key.values()) > room:
             return False
+        self._link.listener.tend(self._link)
         now = self._link.broker.now()
         request = record.request
         asker = Asker(

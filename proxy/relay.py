@@ -65,6 +65,7 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
             return
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
         if control.is_authenticated(answer, head.api_version):
+            link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
         else:
             release()

@@ -124,6 +124,8 @@ class Wire(asyncio.Protocol):
         """Asked with what there is of a large frame, and how large it will be, whether it is to pass."""
         self.on_passed: Callable[[Passage, bytes], None] | None = None
         self.on_drained: Callable[[], None] | None = None
+        self.on_begun: Callable[[], None] | None = None
+        """Told whenever a chunk ends within a frame."""
         self.on_made: Callable[[], None] | None = None
         self.peer = ""
         self.frames = 0
@@ -175,6 +177,8 @@ class Wire(asyncio.Protocol):
                 return
             self.frames += 1
             self._on_frame(frame)
+        if self.on_begun is not None and (self.framer.start or self.framer.begun):
+            self.on_begun()
         if self.on_large is not None and self.framer.begun and not (self._closed or self._closing):
             self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
             if self.passage is not None:

@@ -1,10 +1,16 @@
-"""What timed work forgets of transactions: what lies below all that memory holds."""
+"""What timed work forgets of transactions: what lies below all that memory holds. Which connections it looks after."""
+
+import asyncio
 
 from proxy.janitor import Janitor
 from tests.proxy.followed import QuietBroker, learn, store
+from tests.proxy.front import front
 from tests.proxy.transactional_log import log_of
+from tests.proxy.turning import until
 
 ENDS_AT = 1000
+FRAME = b"\0\0\0\x10" + b"\0\x12\0\0" + b"\0\0\0\x07" + b"\xff\xff" + bytes(6)
+"""Passed on as it is (ApiVersions)."""
 
 
 def test_aborted_transactions_below_what_is_stored_are_forgotten():
@@ -24,3 +30,44 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     janitor.forget_transactions(0.0)
     assert partition.transactions.known_from == broker.cache.edges(partition.slot, 0).evicted_end
     assert not partition.transactions.holds_any
+
+
+def test_idle_connections_are_not_looked_after_and_a_frame_that_has_begun_is_until_it_ends():
+    async def scenario():
+        async with front() as stand:
+            listener = stand.forebay.listeners[0]
+            janitor, loop = Janitor(stand.forebay.broker, [listener]), asyncio.get_running_loop()
+            await until(lambda: len(listener.links) == 1)
+            assert not listener.tended
+
+            await loop.sock_sendall(stand.client, FRAME[:9])
+            await until(lambda: listener.tended)
+            janitor.tend_links(0.0)
+            assert list(listener.tended) == [stand.link]
+            await stand.send(FRAME[9:])
+            janitor.tend_links(1.0)
+            assert not listener.tended
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_has_begun_must_end_in_time_whatever_came_before_it():
+    async def scenario():
+        async with front() as stand:
+            listener, broker = stand.forebay.listeners[0], stand.forebay.broker
+            timeout_s = broker.config.limits.frame_timeout_s
+            janitor, loop = Janitor(broker, [listener]), asyncio.get_running_loop()
+
+            await loop.sock_sendall(stand.client, FRAME[:2])
+            await until(lambda: listener.tended)
+            janitor.tend_links(0.0)
+            await stand.send(FRAME[2:] + FRAME[:5])  # that one has ended, and another has begun
+            janitor.tend_links(timeout_s + 1)
+            janitor.tend_links(2 * timeout_s + 1)
+            assert len(listener.links) == 1, "at its bound"
+            janitor.tend_links(2 * timeout_s + 1.1)
+            assert not listener.links
+            assert not listener.tended
+            assert broker.counters.connection_errors == 1
+
+    asyncio.run(scenario())
