@@ -81,7 +81,7 @@ class Link:
 
     peer = "client"
     client_id = "c"
-    listener = None
+    listener = SimpleNamespace(tend=lambda link: None)
 
     def __init__(self, broker):
         self.broker = broker

@@ -126,7 +126,8 @@ class Link:
             gate=Gate(),
         )
         self.lane = SimpleNamespace(usable=False)
-        self.listener = None
+        self.tended = []
+        self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False
         self.authorization = SimpleNamespace(learn=lambda *args: self.learned.append(args))
         self.broker.shared_reads = SharedReads(self.broker, 100)
@@ -168,6 +169,7 @@ def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
 def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
     link, waiter = Link(), Waiter()
     assert begin(link, asked(), waiter=waiter)
+    assert link.tended == [link], "what no Fetch asks for again is dropped in time"
     (request, _), *_ = link.upstream.sent
     assert (request.max_wait_ms, request.session_id, request.session_epoch) == (0, 0, -1)
     link.upstream.answer(answer(), throttle_time_ms=7)
