@@ -67,7 +67,10 @@ class Front:
         async with asyncio.timeout(PATIENCE_S):
             while len(got) < size_bytes:
                 room = min(1 << 16, size_bytes - len(got))
-                chunk = await asyncio.get_running_loop().sock_recv(self.client, room)
+                try:
+                    chunk = await asyncio.get_running_loop().sock_recv(self.client, room)
+                except ConnectionResetError:  # closed before it had read all that was sent
+                    break
                 if not chunk:
                     break
                 got += chunk
