@@ -317,6 +317,14 @@ class ClientLink:
             return
         self._request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
+        if self._holds_client:  # of a Produce without acks no reply will tell
+            self._release_client()
+
+    def _release_client(self) -> None:
+        under = self._request_bytes < self._limits.connection_request_memory_bytes
+        if under and len(self.replies) < self._limits.pipelined_requests:
+            self._holds_client = False
+            self.wire.release_reading(self.replies)
 
     def _on_progress(self) -> None:
         if self.replies.control:
@@ -325,10 +333,7 @@ class ClientLink:
             self._holds_broker = True
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
-        under = self._request_bytes < self._limits.connection_request_memory_bytes
-        if under and len(self.replies) < self._limits.pipelined_requests:
-            self._holds_client = False
-            self.wire.release_reading(self.replies)
+        self._release_client()
 
     def _yield_to_control(self) -> None:
         """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
