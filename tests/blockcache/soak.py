@@ -158,12 +158,12 @@ class Soak:
             log.lost.append(batch)
         elif self.cache.append(log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch) is None:
             self.store(log, [batch])
-        assert memory[20:-20] == data
+        assert bytes(memory[20:-20]) == data
         if self.random.random() < 0.3:
             self.loans.append((memory, bytes(memory)))
         if len(self.loans) > LOANS:
             memory, written = self.loans.pop(self.random.randrange(len(self.loans)))
-            assert memory == written
+            assert bytes(memory) == written
 
     def truncate(self, log: Log, told: bool) -> None:
         """The log loses its end and goes on in a new epoch; the cache is told, or finds out by a conflict."""
@@ -282,7 +282,7 @@ class Soak:
         for reader in self.readers:
             self.take(reader, FOREVER)
         self.readers.clear()
-        assert all(memory == written for memory, written in self.loans)
+        assert all(bytes(memory) == written for memory, written in self.loans)
         self.loans.clear()
         statistics = self.cache.statistics()
         assert (
