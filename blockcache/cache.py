@@ -189,15 +189,14 @@ class BlockCache:
         placed = (slot, source, start, end, base_offset, leader_epoch, self.high_water_bytes)
         while (ends := lib.fc_append(self._a, *placed)) == lib.FC_RECLAIM:
             self._offer()
-        return ends if ends >= 0 else None if ends == lib.FC_NOT_STORED else self._call(ends)
+        return ends if ends >= 0 else None if ends == lib.FC_NOT_STORED else self._refuse(ends)
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it
         is gone. None where no more may be lent, there is no room for it, or the cache only observes.
         """
         arena, used_max = self._arena, self.high_water_bytes
-        while arena.returned:
-            lib.fc_give_back(self._a, arena.returned.popleft())
+        arena.take_back()
         if self._offering:
             return None
         while (at := lib.fc_reserve(self._a, size_bytes, used_max)) in RESERVED_LATER:

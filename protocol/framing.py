@@ -101,14 +101,8 @@ class Framer:
         """The frames that `chunk` completes, in order; raises `BadFrame`."""
         if self.start:
             chunk, self.start = self.start + chunk, b""
-        size = len(chunk)
-        if size >= PREFIX_BYTES and read_length(chunk)[0] == size - PREFIX_BYTES <= self.max_frame_bytes:
-            return [chunk]
-        return self._cut(chunk, size)
-
-    def _cut(self, chunk: bytes, end: int) -> list[bytes]:
         frames: list[bytes] = []
-        at = 0
+        at, end = 0, len(chunk)
         while end - at >= PREFIX_BYTES:
             length = read_length(chunk, at)[0]
             if not 0 <= length <= self.max_frame_bytes:

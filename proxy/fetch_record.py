@@ -125,10 +125,7 @@ class FetchRecord:
             counters.fetch_bytes[verdict] += one.size_bytes
             if one.would_hit_bytes:
                 counters.would_hit_bytes += one.would_hit_bytes
-        if is_ours and self.parked_at < 0:
-            counters.fetch_hit_s.observe(left_at - self.received_at - self.waited_s)
-        else:
-            self.count_times(is_ours, left_at)
+        self.count_times(is_ours, left_at)
         if broker.gate.quotas.active:
             broker.charge_fetch(self.link.client_id, told)
 
@@ -169,9 +166,7 @@ class Accounts:
         if self.alike is not None:
             self._waiting.append((record, told, is_ours, now))
             return
-        record.count(told, is_ours, now)
-        if self._broker.access_log is not None:
-            self._broker.log_fetches(((record, told, is_ours, now),))
+        self._count(((record, told, is_ours, now),))
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
@@ -183,6 +178,9 @@ class Accounts:
         if not self._waiting:
             return
         departed, self._waiting = self._waiting, []
+        self._count(departed)
+
+    def _count(self, departed: Sequence[Departed]) -> None:
         for record, told, is_ours, left_at in departed:
             record.count(told, is_ours, left_at)
         if self._broker.access_log is not None:

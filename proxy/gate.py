@@ -283,8 +283,8 @@ class Gate:
             lines[link].remove(entry)
         else:
             self._unlist(entry)
-        for reservation in entry.reserved:  # its bytes no longer count toward quotas
-            reservation.release()
+        if isinstance(entry, Entry):  # an ordinary Produce is under no quota
+            entry.release()
         lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
         if ticket.state is ADMITTED:
             admitted = self._queues.finished(ticket, now, latency_s)

@@ -24,7 +24,6 @@ from proxy.truth import NO_OFFSET
 
 if TYPE_CHECKING:
     from isolation.health import Sent
-    from isolation.quotas import Reservation
     from isolation.tickets import State
     from protocol.wire import Frame
     from proxy.admit import Key
@@ -166,7 +165,6 @@ class OrdinaryProduce:
 
     is_control = False
     is_measured = True
-    reserved: tuple[Reservation, ...] = ()
 
     ordinal: int
     epoch: int

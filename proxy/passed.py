@@ -188,12 +188,9 @@ class PassedFetch:
 
     def _scan_head(self, head: bytes, frame_bytes: int) -> int:
         """Where the records end of which some lack; 0 where that is not all that lacks. Notes the sizes."""
-        if self.names or not self.asked:
-            found = fetch_ordinary.scan_answer(head, frame_bytes, self._version, self.names)
-            if found is not None:
-                start, end = found
-                self._sizes = (end - start,) if self.asked else ()
-                return end
+        end = self._scan_ordinary(head, frame_bytes)
+        if end is not None:
+            return end
         try:
             response = fetch.scan_response_head(head, self._version, frame_bytes)
         except BadFrame:
@@ -203,13 +200,20 @@ class PassedFetch:
         self._note_sizes(response)
         return response.partitions[-1].end
 
+    def _scan_ordinary(self, head: Frame, frame_bytes: int) -> int | None:
+        """Where the records end, by C; None where the answer is not of the ordinary form. Notes the sizes."""
+        if self.asked and not self.names:
+            return None
+        found = fetch_ordinary.scan_answer(head, frame_bytes, self._version, self.names)
+        if found is None:
+            return None
+        start, end = found
+        self._sizes = (end - start,) if self.asked else ()
+        return end
+
     def _scan_whole(self, answer: Frame) -> None:
-        if self.names or not self.asked:
-            found = fetch_ordinary.scan_answer(answer, len(answer), self._version, self.names)
-            if found is not None:
-                start, end = found
-                self._sizes = (end - start,) if self.asked else ()
-                return
+        if self._scan_ordinary(answer, len(answer)) is not None:
+            return
         try:
             response = fetch.scan_response(answer, self._version)
         except BadFrame:

@@ -15,10 +15,6 @@ from pathlib import Path
 from bench.demo.progress import Progress
 from bench.ladder import arms, extras, report, steps
 from bench.ladder.loads import Scale
-from tests.broker.jars import FetchFailed
-from tests.broker.java import JavaMissing
-from tests.broker.kafka import BrokerFailed
-from tests.e2e.sidecar import SidecarFailed
 
 RESULTS = Path(__file__).parents[1] / "results" / "ladder"
 LOADS = [load for load, _, _ in steps.STEPS]
@@ -75,7 +71,7 @@ def main() -> int:
     options = build_parser().parse_args()
     try:
         print(run(options, Progress()))
-    except (FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError) as error:
+    except arms.CANNOT_RUN as error:
         print(f"the ladder could not run: {error}", file=sys.stderr)
         return 1
     return 0

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
 from tests.broker.certificates import TlsFiles, write_certificates
 from tests.broker.jars import FetchFailed
-from tests.broker.kafka import KafkaCluster
+from tests.broker.java import JavaMissing
+from tests.broker.kafka import BrokerFailed, KafkaCluster
 from tests.broker.ports import PortLease, lease_port
 from tests.broker.probe import peek_broker_count
 from tests.broker.process import die_with_parent
 from tests.broker.settings import HOST, Listener
-from tests.e2e.sidecar import Sidecar
+from tests.e2e.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,6 +64,10 @@ OVERRIDES: Mapping[str, object] = {
     "log.segment.delete.delay.ms": 1_000,
     "message.max.bytes": 4 << 20,
 }
+
+
+CANNOT_RUN = (FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)
+"""What ends a run before it has measured anything; the message says what to do."""
 
 
 class Unfit(RuntimeError):

@@ -27,12 +27,8 @@ from bench.ladder import arms, extras, loads, report
 from bench.ladder.frames import build_batch, build_produce
 from bench.ladder.raw import Line
 from bench.ladder.steps import Bench
-from tests.broker.jars import FetchFailed
-from tests.broker.java import JavaMissing
-from tests.broker.kafka import BrokerFailed
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -222,7 +218,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         print(run(Progress(), options.directory, "python -m bench.ladder.growth"))
-    except (FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError) as error:
+    except arms.CANNOT_RUN as error:
         print(f"it could not run: {error}", file=sys.stderr)
         return 1
     return 0

@@ -106,6 +106,15 @@ def build_sanitized(source: Path, native: Path, directory: Path) -> Path:
     return program
 
 
+def count_rows(program: Path, rows: list[bytes], *arguments: int) -> dict[str, int]:
+    """What a program counts over the rows that it is given, by name."""
+    command = [str(program), *map(str, arguments)]
+    done = subprocess.run(command, input=b"".join(rows), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    words = done.stdout.decode().split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The driver and the library, built with sanitizers."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from protocol import fetch, produce
 from protocol.api import FETCH, PRODUCE
 from protocol.header import peek_request
-from tests.blockcache.test_native import NATIVE, build_sanitized
+from tests.blockcache.test_native import NATIVE, build_sanitized, count_rows
 from tests.fuzz.mutations import EDGES, WORDS, read_golden
 
 PROGRAM = Path(__file__).parent / "native" / "spoiled.c"
@@ -73,11 +72,7 @@ def test_a_spoiled_batch_is_taken_or_refused(
         run = spoil_run(rng.choice(SPANS), rng)
         covers_from = rng.choice((0, 0, 0, rng.randrange(100), rng.choice(FAR)))
         rows.append(struct.pack("<Iq", len(run), covers_from) + run)
-    command = [str(program), *map(str, (arena_bytes, shared_bytes, observe))]
-    done = subprocess.run(command, input=b"".join(rows), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    words = done.stdout.decode().split()
-    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    counted = count_rows(program, rows, arena_bytes, shared_bytes, observe)
     assert min(counted["placed"], counted["taken"], counted["refused"]) > ROUNDS
     assert observe or counted["compared"] > 0
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
 from typing import TYPE_CHECKING
 
 from protocol.api import FETCH
-from tests.blockcache.test_native import build_sanitized
+from tests.blockcache.test_native import build_sanitized, count_rows
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
@@ -35,10 +34,7 @@ def test_a_spoiled_fetch_or_answer_is_ordinary_or_not(tmp_path: Path) -> None:
             row = struct.pack("<BHHII", one.version, start, end, received, len(frame))
             rows.append(row + frame[:received])
     program = build_sanitized(PROGRAM.with_name("fetched_spoiled.c"), NATIVE, tmp_path)
-    done = subprocess.run([str(program)], input=b"".join(rows), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    words = done.stdout.decode().split()
-    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    counted = count_rows(program, rows)
     assert counted["rows"] == len(rows)
     assert 0 < counted["requests"] < len(rows)
     assert 0 < counted["answers"] < len(rows)

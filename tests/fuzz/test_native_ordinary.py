@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
 from pathlib import Path
 
 from blockcache import _build
 from protocol.api import PRODUCE
-from tests.blockcache.test_native import build_sanitized
+from tests.blockcache.test_native import build_sanitized, count_rows
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 
@@ -33,9 +32,6 @@ def test_a_spoiled_frame_is_ordinary_or_not(tmp_path: Path) -> None:
             end = min(start + rng.choice((0, 8, 12, 14, 16, 20, 22)), len(frame))
             rows.append(struct.pack("<BHHI", one.version, start, end, len(frame)) + frame)
     program = build_sanitized(PROGRAM, NATIVE, tmp_path)
-    done = subprocess.run([str(program)], input=b"".join(rows), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    words = done.stdout.decode().split()
-    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    counted = count_rows(program, rows)
     assert counted["rows"] == len(rows)
     assert 0 < counted["requests"] < len(rows)
