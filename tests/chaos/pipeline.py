@@ -90,7 +90,11 @@ class Pipeline(threading.Thread):
 
     def _copy(self, consumer: Consumer, producer: Producer) -> bool:
         """One transaction; whether both are good for another."""
-        found = [one for one in consumer.consume(BATCH, BATCH_S) if one.error() is None]
+        heard = consumer.consume(BATCH, BATCH_S)
+        if any(readers.waits_for_ever(one) for one in heard):
+            self.errors["without offsets"] = self.errors.get("without offsets", 0) + 1
+            return False
+        found = [one for one in heard if one.error() is None]
         if not found:
             return True
         producer.begin_transaction()

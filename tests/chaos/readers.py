@@ -4,7 +4,9 @@ Owns a thread for each member and its librdkafka consumer. Must not know which f
 run is one assignment of one partition, its records in the order of delivery; `reached` counts what was read
 and the ends that were seen, control records included. Members commit on their own: what was read may be read
 again, not skipped. What they commit they store themselves: at a close librdkafka drops the records that are queued, but
-stores the offset of a control record among them, and so commits what was never delivered (rd_kafka_op_handle_std).
+stores the offset of a control record among them, and so commits what was never delivered (rd_kafka_op_handle_std). A
+member whose committed offsets could not be had leaves and comes back: librdkafka says so once, and neither asks again
+nor gives its partitions up (rd_kafka_assignment_handle_OffsetFetch, "Do nothing for request-level errors").
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 POLL_S = 0.2
+WITHOUT_OFFSETS = "Failed to fetch committed offset"
 CLIENT: dict[str, object] = {
     "enable.partition.eof": True,
     "enable.auto.offset.store": False,
@@ -89,6 +92,8 @@ class Member(threading.Thread):
         error = message.error()
         if error is not None and is_failure(message):
             self.errors[error.name()] = self.errors.get(error.name(), 0) + 1
+            if waits_for_ever(message):
+                self.bounce()
             return
         place = place_of(message)
         run = self._runs.get(place)
@@ -108,6 +113,12 @@ def is_failure(message: Message) -> bool:
     """Neither a record nor the end of a partition."""
     error = message.error()
     return error is not None and error.code() != KafkaError._PARTITION_EOF
+
+
+def waits_for_ever(message: Message) -> bool:
+    """Whether committed offsets could not be had: this consumer reads nothing more."""
+    error = message.error()
+    return error is not None and error.str().startswith(WITHOUT_OFFSETS)
 
 
 def place_of(message: Message) -> Place:
