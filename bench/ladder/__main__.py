@@ -11,10 +11,14 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.demo.progress import Progress
 from bench.ladder import arms, extras, report, steps
 from bench.ladder.loads import Scale
+
+if TYPE_CHECKING:
+    from bench.ladder.cells import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "ladder"
 LOADS = [load for load, _, _ in steps.STEPS]
@@ -41,7 +45,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
     """All of it; the page."""
     wanted = [name for name in options.arms.split(",") if name != arms.AGAINST or options.against]
     chosen = options.loads.split(";")
-    rows: list[steps.Row] = []
+    rows: list[Row] = []
     with ExitStack() as stack:
         progress.step("starting the broker and the rungs")
         ladder = arms.open_ladder(stack, wanted, options.against)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.ladder.bare import start_bare_send
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
 from tests.broker.certificates import TlsFiles, write_certificates
 from tests.broker.jars import FetchFailed
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 DIRECT, HAPROXY, TUNED, KROXYLICIOUS = "direct", "haproxy", "haproxy-256k", "kroxylicious"
+BARE = "bare-send"
+"""Not a proxy: what the kernel charges for the bytes of a cached answer (bare_send.c)."""
 PASS, CACHE, NO_LOG, TLS, AGAINST = (
     "forebay-pass",
     "forebay",
@@ -39,12 +43,13 @@ PASS, CACHE, NO_LOG, TLS, AGAINST = (
     "forebay-tls",
     "forebay-other",
 )
-ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, PASS, CACHE, NO_LOG, TLS, AGAINST)
+ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, PASS, CACHE, NO_LOG, TLS, AGAINST)
 START_TIMEOUT_S = 30.0
+CACHE_MIB = 256
 LIMITS = {"maxConnections": 10_000}
 """More than idle connections are measured: the default closes those beyond 4,096."""
 CACHE_SETTINGS: Mapping[str, Any] = {
-    "cache": {"size": "256MiB"},
+    "cache": {"size": f"{CACHE_MIB}MiB"},
     "limits": LIMITS,
     "log": {"level": "warning", "format": "text"},
 }
@@ -87,7 +92,7 @@ class Arm:
     @property
     def serves(self) -> bool:
         """Whether memory may answer."""
-        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, PASS)
+        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, PASS)
 
 
 @dataclass(slots=True)
@@ -109,16 +114,20 @@ def open_ladder(stack: ExitStack, wanted: list[str], against: Path | None) -> La
     directory = Path(tempfile.mkdtemp(prefix="forebay-ladder-"))
     stack.callback(shutil.rmtree, directory, ignore_errors=True)
     ports = {name: stack.enter_context(lease_port()) for name in wanted if name != DIRECT}
-    listeners = [Listener(_listener_of(name), advertised=(HOST, lease.port)) for name, lease in ports.items()]
+    listeners = [
+        Listener(_listener_of(name), advertised=(HOST, lease.port))
+        for name, lease in ports.items()
+        if name != BARE
+    ]
     broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=OVERRIDES, heap_mb=512))
     ladder = Ladder(broker)
     if DIRECT in wanted:
         ladder.arms[DIRECT] = Arm(DIRECT, broker.direct)
     for name, lease in ports.items():
-        host, port = broker.address(_listener_of(name))
+        upstream = "" if name == BARE else "{}:{}".format(*broker.address(_listener_of(name)))
         start = STARTERS[name]
         try:
-            ladder.arms[name] = start(Place(stack, name, lease, f"{host}:{port}", directory, against))
+            ladder.arms[name] = start(Place(stack, name, lease, upstream, directory, against))
         except (Unfit, FetchFailed) as missing:
             ladder.left_out[name] = str(missing).splitlines()[0]
     return ladder
@@ -166,6 +175,23 @@ def _start_kroxylicious(place: Place) -> Arm:
     return _wait_up(arm, lambda: process.is_running)
 
 
+def _start_bare_send(place: Place) -> Arm:
+    try:
+        child = start_bare_send(place.directory, place.lease.port, CACHE_MIB << 20)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise Unfit(f"bare_send.c needs a C compiler: {error}") from error
+    place.stack.callback(child.wait, 10)
+    place.stack.callback(child.kill)
+    at = HOST, place.lease.port
+    arm = Arm(place.name, f"{HOST}:{place.lease.port}", child.pid)
+    return _wait_up(arm, lambda: child.poll() is None, lambda: _takes_connections(at))
+
+
+def _takes_connections(address: tuple[str, int]) -> bool:
+    with socket.create_connection(address, START_TIMEOUT_S):
+        return True
+
+
 def _start_forebay(place: Place) -> Arm:
     entry: dict[str, Any] = {"listen": f"{HOST}:{place.lease.port}", "upstream": place.upstream}
     settings = {PASS: PASS_SETTINGS, NO_LOG: NO_LOG_SETTINGS}.get(place.name, CACHE_SETTINGS)
@@ -186,13 +212,14 @@ def _tls_entry(directory: Path, files: TlsFiles) -> dict[str, str]:
     return {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
 
 
-def _wait_up(arm: Arm, is_running: Callable[[], bool]) -> Arm:
-    """Until the broker answers through it. Unfit."""
+def _wait_up(arm: Arm, is_running: Callable[[], bool], answers: Callable[[], object] | None = None) -> Arm:
+    """Until the broker answers through it, or what else `answers` asks. Unfit."""
     host, port = arm.address.split(":")
+    answers = answers or (lambda: peek_broker_count((host, int(port))))
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and is_running():
         with contextlib.suppress(OSError):
-            if peek_broker_count((host, int(port))):
+            if answers():
                 return arm
         time.sleep(0.1)
     raise Unfit(f"{arm.name} did not come up in {START_TIMEOUT_S:.0f} s")
@@ -202,5 +229,6 @@ STARTERS: Mapping[str, Callable[[Place], Arm]] = {
     HAPROXY: _start_haproxy,
     TUNED: _start_haproxy,
     KROXYLICIOUS: _start_kroxylicious,
+    BARE: _start_bare_send,
     **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, AGAINST), _start_forebay),
 }

@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.ladder.arms import CACHE, DIRECT, HAPROXY, KROXYLICIOUS, NO_LOG, PASS, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, HAPROXY, KROXYLICIOUS, NO_LOG, PASS, TUNED
 
 if TYPE_CHECKING:
-    from bench.ladder.steps import Row
+    from bench.ladder.cells import Row
 
 Round = Mapping[tuple[str, str, str], float]
 """(load, rung, figure) -> value."""
@@ -84,6 +84,14 @@ BARS = (
     Bar("access log: share of CPU, tail of 4 groups", 0.05, True, _log_cost(TAIL, "cpu_ms_per_s")),
 )  # fmt: skip
 
+FLOOR = (
+    ("fetch 1 MB, cached: CPU / bare send", _ratio(FETCH, GB_CPU, CACHE, BARE)),
+    ("fetch 1 MB, bare send: CPU / tuned haproxy", _ratio(FETCH, GB_CPU, BARE, TUNED)),
+    ("fetch 1 MB, bare send: CPU / Kroxylicious", _ratio(FETCH, GB_CPU, BARE, KROXYLICIOUS)),
+    ("fetch 1 MB, bare send: MB/s / direct", _ratio(FETCH, "mb_per_s", BARE, DIRECT)),
+)
+"""What nobody demands, and what tells where the kernel's own price puts the bars of cached fetches."""
+
 
 def by_round(rows: Sequence[Row]) -> list[dict[tuple[str, str, str], float]]:
     """The figures of each round."""
@@ -102,6 +110,13 @@ def hold_bars(rows: Sequence[Row]) -> list[Held]:
         if values:
             held.append(Held(bar, statistics.median(values), min(values), max(values)))
     return held
+
+
+def measure_floor(rows: Sequence[Row]) -> list[tuple[str, list[float]]]:
+    """What of FLOOR at least one round can say, with the rounds' values."""
+    rounds = by_round(rows)
+    said = [(name, list(_values(measure, rounds))) for name, measure in FLOOR]
+    return [(name, values) for name, values in said if values]
 
 
 def paired(rows: Sequence[Row], load: str, figure: str, ours: str, theirs: str) -> list[float]:

@@ -153,14 +153,16 @@ def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
     return first
 
 
+def ring_starts(first: int) -> range:
+    """The offsets that are fetched from, of a ring that begins at `first`."""
+    records = RING_BATCH_BYTES // 1000
+    return range(first, first + RING_BATCHES * records - FETCH_BATCHES * records + 1, FETCH_BATCHES * records)
+
+
 def _ring_frames(address: str, topic: str, first: int) -> list[bytes]:
     with RawClient(address) as asking:
         words = asking.topic(topic)
-    records = RING_BATCH_BYTES // 1000
-    starts = range(
-        first, first + RING_BATCHES * records - FETCH_BATCHES * records + 1, FETCH_BATCHES * records
-    )
-    return [build_fetch(words, start, FETCH_BYTES) for start in starts]
+    return [build_fetch(words, start, FETCH_BYTES) for start in ring_starts(first)]
 
 
 def _read(line: Line, frames: list[bytes], passes: int, may_be_short: bool = False) -> int:

@@ -20,12 +20,12 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 
-from bench.ladder import arms, bars
+from bench.ladder import arms, bars, cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench.ladder.steps import Row
+    from bench.ladder.cells import Row
 
 SHOWN: Mapping[str, tuple[str, str]] = {
     "produce 1 KB": ("cpu_us_per_request", "CPU, us per request"),
@@ -63,13 +63,20 @@ def build_page(
 ) -> str:
     """The whole page."""
     rounds = len({row.round for row in rows})
-    parts = ["# The ladder", "", f"`{command}`", "", *(f"* {note}" for note in [*describe_machine(), *notes])]
+    parts = [
+        "# The ladder",
+        "",
+        f"`{command}`",
+        "",
+        *(f"* {note}" for note in [*describe_machine(), cells.describe_stolen(rows), *notes]),
+    ]
     parts += [f"* {rounds} rounds; median (smallest to largest) of the rounds", "", "## Bars", ""]
     parts += ["| bar | bound | measured | |", "| --- | --- | --- | --- |"]
     for one in bars.hold_bars(rows):
         bound = f"{'at most' if one.bar.at_most else 'at least'} {one.bar.bound:g}"
         measured = f"{one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
         parts.append(f"| {one.bar.name} | {bound} | {measured} | {'holds' if one.holds else 'BROKEN'} |")
+    parts += [f"| {name} | none | {spread(values)} | |" for name, values in bars.measure_floor(rows)]
     for load in dict.fromkeys(row.load for row in rows):
         parts += ["", f"## {load}", "", *build_table(rows, load)]
     if extras:
@@ -122,7 +129,14 @@ def write_report(directory: Path, page: str, rows: Sequence[Row]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "README.md").write_text(page + "\n![all rounds](ladder.png)\n")
     rounded: list[Any] = [
-        [row.round, row.load, row.arm, {k: float(f"{v:.5g}") for k, v in row.figures.items()}] for row in rows
+        [
+            row.round,
+            row.load,
+            row.arm,
+            {k: float(f"{v:.5g}") for k, v in row.figures.items()},
+            round(row.stolen, 4),
+        ]
+        for row in rows
     ]
     (directory / "rows.json").write_text("\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n")
     plot(rows, directory / "ladder.png")

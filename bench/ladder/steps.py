@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from bench.ladder import arms, java_tools, loads, tailing
+from bench.ladder.cells import measure_cell
 from tests.broker.process import ToolFailed
 from tests.broker.topics import create_topic
 
@@ -22,19 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bench.ladder.arms import Arm, Ladder
+    from bench.ladder.cells import Row
     from bench.ladder.loads import Figures, Scale
 
 RATE_PER_S, TAIL_S = 200.0, 2.0
 REAL_RATE_PER_S = 100.0
-
-
-class Row(NamedTuple):
-    """What one step said in one round."""
-
-    round: int
-    load: str
-    arm: str
-    figures: Figures
 
 
 @dataclass(slots=True)
@@ -56,7 +50,7 @@ class Bench:
         create_topic(self.direct, "ring")
         self.ring = ("ring", loads.fill_ring(self.direct, "ring"))
         for arm in self.ladder.arms.values():
-            for use in ("p", "r", "t"):
+            for use in ("p", "r", "t") if arm.name != arms.BARE else ():
                 create_topic(self.direct, f"{use}-{arm.name}")
                 loads.prove_codec(arm, self.direct, f"{use}-{arm.name}")
         for arm in self.ladder.arms.values():
@@ -106,7 +100,7 @@ OWN = (arms.NO_LOG, arms.TLS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
     ("produce 1 KB", _small, (*PEERS, *OWN)),
     ("produce 900 KB", _large, (*PEERS, *OWN)),
-    ("fetch 1 MB", _fetch(1), (*PEERS, *OWN)),
+    ("fetch 1 MB", _fetch(1), (*PEERS, *OWN, arms.BARE)),
     ("fetch 1 MB, 4 groups", _fetch(4), (arms.DIRECT, arms.CACHE)),
     ("fetch 1 MB, 16 groups", _fetch(16), (arms.DIRECT, arms.CACHE)),
     (
@@ -134,7 +128,7 @@ def run_round(
     rows = []
     for load, run, arm in wanted:
         try:
-            rows.append(Row(number, load, arm.name, run(bench, arm)))
+            rows.append(measure_cell(number, load, arm.name, partial(run, bench, arm)))
         except (loads.Wrong, OSError, TimeoutError, KafkaException, ToolFailed) as error:
             bench.failures.append(f"round {number}, {load}, {arm.name}: {error}")
             print(bench.failures[-1], file=sys.stderr, flush=True)

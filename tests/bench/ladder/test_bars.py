@@ -1,8 +1,8 @@
 """Ratios are taken within a round, and a round that lacks a figure says nothing."""
 
-from bench.ladder.arms import CACHE, DIRECT, HAPROXY
-from bench.ladder.bars import SMALL, hold_bars, paired
-from bench.ladder.steps import Row
+from bench.ladder.arms import BARE, CACHE, DIRECT, HAPROXY, TUNED
+from bench.ladder.bars import FETCH, SMALL, hold_bars, measure_floor, paired
+from bench.ladder.cells import Row
 
 CPU = "cpu_us_per_request"
 
@@ -38,3 +38,17 @@ def test_a_round_without_a_figure_is_passed_over():
 
 def test_direct_has_no_proxy_to_hold_against():
     assert paired([Row(0, SMALL, DIRECT, {CPU: 0.0})], SMALL, CPU, CACHE, DIRECT) == []
+
+
+def test_the_floor_is_told_and_not_judged():
+    rows = [
+        Row(0, FETCH, arm, {"cpu_s_per_gb": cpu})
+        for arm, cpu in ((CACHE, 0.2), (BARE, 0.1), (TUNED, 0.4), (DIRECT, 0.0))
+    ]
+
+    assert dict(measure_floor(rows)) == {
+        "fetch 1 MB, cached: CPU / bare send": [2.0],
+        "fetch 1 MB, bare send: CPU / tuned haproxy": [0.25],
+    }
+    assert [held.bar.name for held in hold_bars(rows)] == ["fetch 1 MB, cached: CPU / tuned haproxy"]
+    assert measure_floor([]) == []

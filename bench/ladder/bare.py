@@ -1,0 +1,58 @@
+"""The floor: a program that does nothing but hand answers from memory to a socket (bare_send.c).
+
+Owns the answers, which are those that a cache gives to the ring's Fetches, and the program's process. Must not know
+what is measured. Invariants: it needs no broker; it listens once `start_bare_send` has returned; its memory is of the
+kind and the size of the arena beside it, and as much of it is walked through.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.ladder.frames import FETCH_VERSION, build_batch
+from bench.ladder.loads import FETCH_BATCHES, RING_BATCH_BYTES, RING_BATCHES, ring_starts
+from protocol import batch
+from protocol.fetch_build import FetchAnswer, build_response
+from tests.broker.process import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(__file__).with_name("bare_send.c")
+FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+TOPIC_ID = bytes(16)
+
+
+def build_answers() -> Iterator[bytes]:
+    """The answer to each Fetch of the ring, in their order: whole frames with whole batches."""
+    one = build_batch(RING_BATCH_BYTES)
+    step = batch.scan_batches(one, 0, len(one))[0].last_offset + 1
+    high_watermark = RING_BATCHES * step
+    for start in ring_starts(0):
+        records = memoryview(bytearray(one * FETCH_BATCHES))
+        for number in range(FETCH_BATCHES):
+            batch.stamp_base_offset(records, number * len(one), start + number * step)
+        answer = FetchAnswer(TOPIC_ID, 0, 0, high_watermark, high_watermark, 0, None, [records], len(records))
+        yield b"".join(
+            build_response(
+                FETCH_VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[answer]
+            )
+        )
+
+
+def build_program(directory: Path) -> Path:
+    """Compile it there. FileNotFoundError where there is no compiler, subprocess.CalledProcessError."""
+    program = directory / "bare_send"
+    subprocess.run(["cc", *FLAGS, "-o", str(program), str(SOURCE)], check=True)
+    return program
+
+
+def start_bare_send(directory: Path, port: int, memory_bytes: int) -> subprocess.Popen[bytes]:
+    """Its process, which listens a moment later. Raises as `build_program` does."""
+    program, answers = build_program(directory), directory / "answers"
+    with answers.open("wb") as file:
+        file.writelines(build_answers())
+    words = [str(program), str(port), str(answers), str(memory_bytes)]
+    return subprocess.Popen(words, preexec_fn=die_with_parent)
