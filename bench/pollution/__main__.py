@@ -13,11 +13,13 @@ import signal
 import sys
 import tempfile
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any
 
 from bench.demo.progress import Progress
+from bench.pollution.again import Again
 from bench.pollution.arms import ARMS, FOREBAY, PLAIN, SECOND, Sizes
 from bench.pollution.figures import build_figures
 from bench.pollution.groups import find_version, remove_left_groups
@@ -82,6 +84,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=PACED,
         help="one arm that serves 60 MB/s, or the kernel's read limit, a bucket (default: paced)",
     )
+    parser.add_argument(
+        "--again",
+        type=int,
+        default=4,
+        help="how often an arm may run again, in all, because a hypervisor took processors away (default: 4)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms (default: 1)")
     parser.add_argument("--image-directory", type=Path, default=RUNS, help="where the disk's file is put")
     return parser
@@ -100,13 +108,13 @@ def sizes_of(arm: Arm, options: argparse.Namespace, sizes: Sizes) -> Sizes:
 
 
 def count_produced_s(options: argparse.Namespace, sizes: Sizes) -> float:
-    """For how long the producer is at work in all arms."""
-    total_s = 0.0
+    """For how long the producer is at work in all arms, those included that run again."""
+    lasts_s = []
     for name in options.arms.split(","):
         one = sizes_of(ARMS[name], options, sizes)
-        total_s += one.quiet_s + one.polluted_s
-        total_s += one.paused_s + one.recover_s if name in WITH_PAUSE else 0.0
-    return float(options.rounds) * total_s
+        pause_s = one.paused_s + one.recover_s if name in WITH_PAUSE else 0.0
+        lasts_s.append(one.quiet_s + one.polluted_s + pause_s)
+    return float(options.rounds * sum(lasts_s) + options.again * max(lasts_s))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -160,11 +168,12 @@ def run(options: argparse.Namespace, sizes: Sizes, progress: Progress) -> int:
     results: list[dict[str, Any]] = []
     steps: list[Step] = []
     isolation: list[dict[str, Any]] = []
+    again = Again(options.again, progress.step)
     if options.part != "isolation":
-        steps = pollute(options, sizes, kept, results, progress)
+        steps = pollute(options, sizes, kept, results, again, progress)
     if options.part != "pollution":
-        isolation = run_rounds(options.rounds, progress)
-    result = build_result(sizes, results, steps, isolation)
+        isolation = run_rounds(options.rounds, again, progress)
+    result = build_result(sizes, results, steps, isolation, again.set_aside)
     write_report(kept, result, steps)
     print(f"\n{build_page(result)}\nThe report: {kept / 'README.md'}", flush=True)
     if result["invalid"]:
@@ -177,6 +186,7 @@ def pollute(
     sizes: Sizes,
     kept: Path,
     results: list[dict[str, Any]],
+    again: Again,
     progress: Progress,
 ) -> list[Step]:
     """All rounds of the arms, appended to `results`; the sweep's steps."""
@@ -194,10 +204,12 @@ def pollute(
             for arm in order.sample(arms, len(arms)):
                 progress.step(f"round {number} of {options.rounds}: {arm.meaning}")
                 lab.sizes = sizes_of(arm, options, sizes)
-                figures = measure(lab, arm, kept, with_pause=arm.name in WITH_PAUSE and sizes.paused_s > 0)
-                results.append({"round": number, "arm": arm.name, **figures})
-                progress.step(describe_short(figures))
-                write_report(kept, build_result(sizes, results, steps), steps)
+                with_pause = arm.name in WITH_PAUSE and sizes.paused_s > 0
+                marks = {"round": number, "arm": arm.name}
+                run_once = partial(measure, lab, arm, kept, marks, with_pause=with_pause)
+                results.append(again.run(run_once))
+                progress.step(describe_short(results[-1]))
+                write_report(kept, build_result(sizes, results, steps, (), again.set_aside), steps)
     return steps
 
 
@@ -210,12 +222,12 @@ def sweep(lab: Lab, kept: Path, progress: Progress) -> list[Step]:
     return steps
 
 
-def measure(lab: Lab, arm: Arm, kept: Path, *, with_pause: bool) -> dict[str, Any]:
-    """One arm once; the raw rows are removed."""
+def measure(lab: Lab, arm: Arm, kept: Path, marks: Mapping[str, Any], *, with_pause: bool) -> dict[str, Any]:
+    """One arm once, `marks` and figures; the raw rows are removed."""
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         with lab.arm(arm) as way:
             ran = run_arm(lab, way, Path(folder), with_pause=with_pause)
-        return build_figures(ran, lab.sizes, with_pause=with_pause)
+        return {**marks, **build_figures(ran, lab.sizes, with_pause=with_pause)}
 
 
 def describe_short(figures: Mapping[str, Any]) -> str:

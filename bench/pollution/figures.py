@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.pollution.series import NS, read_rows
+from bench.stolen import share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bench.pollution.arms import Sizes
     from bench.pollution.phases import Ran
     from bench.pollution.sampling import DiskSample, Scrape
+    from bench.stolen import Ticks
 
 CAUGHT_UP_MS = 100.0
 FETCH_BYTES = "forebay_fetch_bytes_total"
@@ -70,6 +72,12 @@ def disk_between(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> d
         "write_mb_s": round((last.write_bytes - first.write_bytes) / 1e6 / seconds, 2),
         "await_ms": round((last.read_ms - first.read_ms) / reads, 2),
     }
+
+
+def stolen_between(ticks: Sequence[tuple[int, Ticks]], start_ns: int, end_ns: int) -> float:
+    """The share of the processors' time, 0 to 1, that a hypervisor took away between two times."""
+    chosen = [one for at_ns, one in ticks if start_ns <= at_ns <= end_ns]
+    return round(share(chosen[0], chosen[-1]), 4) if chosen else 0.0
 
 
 def laggards_between(rows: NDArray[np.int64], count: int, start_ns: int, end_ns: int) -> list[float]:
@@ -156,6 +164,14 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "settled_s": (polluted_end - settled_from) / NS,
         "settled_utils": settled_utils(disk, times.polluted, polluted_end),
         "page_cache_mb": round(max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1),
+        "stolen": {
+            phase: stolen_between(ran.sampler.ticks, start, end)
+            for phase, start, end in (
+                ("quiet", times.quiet, times.polluted),
+                ("polluted", times.polluted, polluted_end),
+                ("pause", times.paused, times.end),
+            )
+        },
         "course": build_course(ran, producer, np.concatenate(each[1:]) if with_pause else tails, lag),
     }
     if ran.sampler.scrapes:
@@ -185,6 +201,7 @@ def build_course(
         "produce_p99_ms": by_second(producer, times.quiet, times.end),
         "end_to_end_p99_ms": by_second(tails, times.quiet, times.end),
         "util": [one.get("util") for one in disk],
+        "stolen": [stolen_between(ran.sampler.ticks, start - NS // 4, end) for start, end in bounds],
         "read_mb_s": [one.get("read_mb_s") for one in disk],
         "laggards_mb_s": [
             round(float(lag[(done >= start) & (done < end), 3].sum()) / 1e6, 2) for start, end in bounds

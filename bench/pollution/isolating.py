@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ from bench.pollution.figures import latency_between, percentiles
 from bench.pollution.lab import BEHIND, LATE_S, MAIN, Crew
 from bench.pollution.phases import sleep_until
 from bench.pollution.series import NS, read_rows
+from bench.stolen import Ticks, read_cpu, share
 from tests.broker.kafka import KafkaCluster
 from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, Listener
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bench.demo.progress import Progress
+    from bench.pollution.again import Again
 
 SOURCE = Path(__file__).with_name("slow_fsync.c")
 SICK_MS = 1000
@@ -100,7 +103,7 @@ def run_isolation(ward: Ward, directory: Path, *, forebay: bool) -> dict[str, An
         return _measure(ward, sidecar.bootstrap, directory)
 
 
-def run_rounds(rounds: int, progress: Progress) -> list[dict[str, Any]]:
+def run_rounds(rounds: int, again: Again, progress: Progress) -> list[dict[str, Any]]:
     """The broker alone and with Forebay, by turns; each round's figures."""
     found = []
     with tempfile.TemporaryDirectory(dir=MEMORY) as scratch, open_ward(Path(scratch)) as ward:
@@ -108,13 +111,17 @@ def run_rounds(rounds: int, progress: Progress) -> list[dict[str, Any]]:
             for forebay in (number % 2 == 0, number % 2 == 1):
                 arm = FOREBAY if forebay else PLAIN
                 progress.step(f"round {number} of {rounds}: one sick topic, one healthy: {arm}")
-                with tempfile.TemporaryDirectory(dir=scratch) as rows:
-                    figures = run_isolation(ward, Path(rows), forebay=forebay)
-                found.append({"round": number, "arm": arm, **figures})
+                figures = again.run(partial(_run_round, ward, scratch, number, arm))
+                found.append(figures)
                 quiet, sick = (figures[f"healthy_{phase}_ms"].get("p99") for phase in ("quiet", "sick"))
                 late = f"{figures['heartbeats_late']} heartbeats late"
                 progress.step(f"healthy produce p99 {quiet} -> {sick} ms, {late}")
     return found
+
+
+def _run_round(ward: Ward, scratch: str, number: int, arm: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=scratch) as rows:
+        return {"round": number, "arm": arm, **run_isolation(ward, Path(rows), forebay=arm == FOREBAY)}
 
 
 def _measure(ward: Ward, bootstrap: str, directory: Path) -> dict[str, Any]:
@@ -133,14 +140,21 @@ def _measure(ward: Ward, bootstrap: str, directory: Path) -> dict[str, Any]:
             crew.start([*words, "--out", str(directory / f"healthy-{number}")])
         heart.start()
         try:
-            sleep_until(sick_ns)
+            ticks = [read_cpu_at(start_ns), read_cpu_at(sick_ns)]
             ward.marker.touch()
-            sleep_until(end_ns)
+            ticks.append(read_cpu_at(end_ns))
             crew.finish(LATE_S)
         finally:
             ward.marker.unlink(missing_ok=True)
     heart.join(LATE_MS / 1000 + 1)
-    return build_isolation(directory, beats, start_ns, sick_ns, end_ns)
+    stolen = {"quiet": share(*ticks[:2]), "sick": share(*ticks[1:])}
+    return build_isolation(directory, beats, start_ns, sick_ns, end_ns) | {"stolen": stolen}
+
+
+def read_cpu_at(at_ns: int) -> Ticks:
+    """The processors' time when the monotonic clock has come to `at_ns`."""
+    sleep_until(at_ns)
+    return read_cpu()
 
 
 def build_isolation(

@@ -29,6 +29,7 @@ PANELS = (
     ("read_mb_s", "disk reads, MB/s", "linear"),
     ("laggards_mb_s", "laggards, MB/s", "linear"),
     ("budget_mb_s", "budget, MB/s", "linear"),
+    ("stolen", "stolen by the host", "linear"),
 )
 
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from bench.pollution.arms import ARMS, Sizes
 from bench.pollution.plots import plot_arms, plot_course, plot_sweep
-from bench.pollution.verdict import find_harmless, find_invalid, judge, judge_isolation, rate_at
+from bench.pollution.verdict import (
+    describe_stolen,
+    find_harmless,
+    find_invalid,
+    judge,
+    judge_isolation,
+    rate_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +46,13 @@ WORDS = {True: "held", False: "BROKEN", None: "not measured"}
 
 
 def build_result(
-    sizes: Sizes, arms: Sequence[Figures], steps: Sequence[Step], isolation: Sequence[Figures] = ()
+    sizes: Sizes,
+    arms: Sequence[Figures],
+    steps: Sequence[Step],
+    isolation: Sequence[Figures] = (),
+    set_aside: Sequence[Figures] = (),
 ) -> dict[str, Any]:
-    """Everything of a run, as it is written to result.json."""
+    """Everything of a run, as it is written to result.json. `set_aside`: what was run again, since it was disturbed."""
     sweep = [(step.rate_mb_s, step.util) for step in steps]
     bars = [*judge(arms, sweep, sizes.target), *judge_isolation(isolation)]
     return {
@@ -52,6 +63,7 @@ def build_result(
         "bars": [bar._asdict() for bar in bars],
         "arms": list(arms),
         "isolation": list(isolation),
+        "set_aside": list(set_aside),
     }
 
 
@@ -67,7 +79,15 @@ def build_page(result: Mapping[str, Any]) -> str:
     lines += ["", f"Rounds: {max(one['round'] for one in measured)}; medians over rounds, times in ms.", ""]
     lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
     lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
+    lines += [f"* set aside and run again: {describe_set_aside(one)}" for one in result["set_aside"]]
     return "\n".join(lines) + "\n"
+
+
+def describe_set_aside(one: Figures) -> str:
+    """What was disturbed, and what it gave nevertheless."""
+    keys = ("quiet", "polluted") if "quiet" in one else ("healthy_quiet_ms", "healthy_sick_ms")
+    quiet, after = (one[key].get("produce_ms", one[key]).get("p99") for key in keys)
+    return f"{describe_stolen(one)}; produce p99 {quiet} -> {after} ms"
 
 
 def _isolation_lines(rounds: Sequence[Figures]) -> list[str]:

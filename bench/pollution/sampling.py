@@ -1,7 +1,7 @@
 """The kernel's and Forebay's counters, read several times a second while an arm runs.
 
-Owns one thread and its rows: the disk's counters, the broker's page cache, and the samples of Forebay's
-scrape. Must not know what they are held against. Invariant: a scrape that fails leaves a gap, it does not end
+Owns one thread and its rows: the disk's counters, the processors' time, the broker's page cache, and the samples of
+Forebay's scrape. Must not know what they are held against. Invariant: a scrape that fails leaves a gap, it does not end
 the run; times are of the monotonic clock, in ns, when the reading began.
 """
 
@@ -11,6 +11,8 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
+
+from bench.stolen import Ticks, read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,6 +71,7 @@ class Sampler:
         scrape: Callable[[], Mapping[tuple[str, ...], float]] | None,
     ) -> None:
         self.disk: list[DiskSample] = []
+        self.ticks: list[tuple[int, Ticks]] = []
         self.page_cache: list[tuple[int, int]] = []
         self.scrapes: list[Scrape] = []
         self._device = device
@@ -94,6 +97,7 @@ class Sampler:
             sample = scan_diskstats(Path("/proc/diskstats").read_text(), self._device, now_ns)
             if sample is not None:
                 self.disk.append(sample)
+            self.ticks.append((now_ns, read_cpu()))
             if count % SCRAPE_EVERY == 0:
                 self.page_cache.append((now_ns, self._page_cache()))
                 self._take_scrape(now_ns)

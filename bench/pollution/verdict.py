@@ -2,8 +2,8 @@
 
 Owns every limit of the proof and the rules that make a run invalid. Must not know how a figure was measured.
 Invariants: a bar that was not measured is neither held nor broken; a round in which the plain broker suffers
-less than a hundredfold proves nothing, nor one whose laggards a cache served; every bar is held in every
-round or it is broken.
+less than a hundredfold proves nothing, nor one whose laggards a cache served, nor one in which a hypervisor kept the
+processors to itself; every bar is held in every round or it is broken.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Figures = Mapping[str, Any]
 
 DAMAGE = 100.0  # the plain broker's produce p99 under pollution, in units of its quiet one
+STOLEN = 0.01  # of the processors' time in any phase: a p99 is made of as much
 CACHED = 1.1  # laggards' bytes for each byte that the disk read
 STEADY, STEADY_MS = 1.3, 10.0
 SETTLED = 0.05
@@ -65,9 +66,20 @@ def is_fair(rates: Sequence[float]) -> bool:
     return max(rates) - min(rates) <= FAIR * max(rates)
 
 
+def is_stolen(one: Figures) -> bool:
+    """Whether too much of the processors' time was taken away in a phase of an arm, or in one of isolation."""
+    return max(one["stolen"].values()) > STOLEN
+
+
+def describe_stolen(one: Figures) -> str:
+    """How much of it, in which phase."""
+    said = ", ".join(f"{share:.1%} ({phase})" for phase, share in one["stolen"].items())
+    return f"round {one['round']}, {one['arm']}: the hypervisor took of the processors' time {said}"
+
+
 def find_invalid(arms: Sequence[Figures]) -> list[str]:
     """Why the run proves nothing; empty: it does."""
-    reasons = []
+    reasons = [describe_stolen(one) for one in arms if is_stolen(one)]
     for one in arms:
         at = f"round {one['round']}, {one['arm']}"
         laggards, disk = one["laggards_mb_s"], one["disk_polluted"].get("read_mb_s", 0.0)
@@ -114,8 +126,8 @@ def judge_isolation(rounds: Sequence[Figures]) -> list[Bar]:
 
 
 def find_harmless(rounds: Sequence[Figures]) -> list[str]:
-    """Rounds in which the plain broker did not hang, and which so prove nothing about isolation."""
-    return [
+    """Rounds that prove nothing about isolation: disturbed ones, and those in which the plain broker did not hang."""
+    return [describe_stolen(one) for one in rounds if is_stolen(one)] + [
         f"round {one['round']}, isolation: the plain broker did not hang"
         for one in rounds
         if one["arm"] == PLAIN and _isolated(one) <= HANG * ISOLATED

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from protocol import produce
-from tests.e2e.raw_frames import PRODUCE_VERSION, Raw
+from tests.e2e.raw_frames import PRODUCE_VERSION, TIMEOUT_S, Raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,12 @@ class Asking:
 
     def between(self, start: float, end: float) -> list[float]:
         return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
+
+    def finish(self) -> None:
+        """After the answer that it waits for."""
+        self._ends.set()
+        self._thread.join(TIMEOUT_S)
+        self._raw.socket.close()
 
     def end(self) -> None:
         """Also one that waits for an answer."""

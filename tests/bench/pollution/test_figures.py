@@ -13,10 +13,12 @@ from bench.pollution.figures import (
     phase_figures,
     read_bytes_by_reason,
     settled_utils,
+    stolen_between,
     tail_miss_bytes,
 )
 from bench.pollution.sampling import DiskSample, Scrape, scan_diskstats
 from bench.pollution.series import NS
+from bench.stolen import Ticks
 
 MS = NS // 1000
 
@@ -51,6 +53,13 @@ def test_disk_between_two_times() -> None:
     figures = disk_between(build_samples(0.6, 30), 10 * NS, 20 * NS)
     assert figures == {"util": 0.6, "read_mb_s": 30.0, "write_mb_s": 0.0, "await_ms": 10.0}
     assert disk_between(build_samples(0.6, 30), 0, NS // 2) == {}
+
+
+def test_stolen_between_two_times() -> None:
+    ticks = [(n * NS, Ticks(200 * n, 10 * max(n - 5, 0))) for n in range(11)]
+    assert stolen_between(ticks, 0, 5 * NS) == 0.0
+    assert stolen_between(ticks, 5 * NS, 10 * NS) == 0.05
+    assert stolen_between(ticks, 11 * NS, 12 * NS) == stolen_between([], 0, NS) == 0.0
 
 
 @pytest.mark.parametrize(("seconds", "means"), [(29, []), (30, [0.6]), (60, [0.6] * 4)])

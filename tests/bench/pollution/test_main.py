@@ -53,4 +53,6 @@ def test_the_disk_is_as_large_as_the_arms_are_long() -> None:
             "30",
         ]
     )
-    assert count_produced_s(options, build_sizes(options)) == 2 * ((10 + 60 + 25 + 12) + (10 + 30))
+    again = options.again * (10 + 60 + 25 + 12)
+    assert options.again > 0
+    assert count_produced_s(options, build_sizes(options)) == 2 * ((10 + 60 + 25 + 12) + (10 + 30)) + again

@@ -10,7 +10,7 @@ from bench.pollution.sweep import Step
 from tests.bench.pollution.test_verdict import build_figures, build_isolation, build_plain
 
 STEPS = [Step(12.0, 12.0, 0.2, 20.0), Step(36.0, 36.0, 0.6, 60.0), Step(60.0, 58.0, 1.0, 400.0)]
-KEYS = ("produce_p99_ms", "end_to_end_p99_ms", "util", "read_mb_s", "laggards_mb_s", "budget_mb_s")
+KEYS = ("produce_p99_ms", "end_to_end_p99_ms", "util", "read_mb_s", "laggards_mb_s", "stolen", "budget_mb_s")
 MARKS = {"polluted_at_s": 1.0, "paused_at_s": 2.0, "resumed_at_s": 3.0}
 
 
@@ -41,6 +41,15 @@ def test_page_says_what_makes_a_run_invalid() -> None:
     result = build_result(Sizes(), [build_plain(50.0)], [])
     assert "**INVALID**: round 1, plain" in build_page(result)
     assert build_page(result).count("not measured") == 10
+
+
+def test_page_says_what_was_run_again() -> None:
+    stolen = {"quiet": 0.0, "polluted": 0.25, "pause": 0.0}
+    aside = [build_figures(stolen=stolen), build_isolation(12.0)]
+    page = build_page(build_result(Sizes(), build_arms(), STEPS, (), aside))
+    assert "* set aside and run again: round 1, forebay" in page
+    assert "25.0% (polluted), 0.0% (pause); produce p99 20.0 -> 30.0 ms" in page
+    assert "produce p99 10.0 -> 12.0 ms" in page
 
 
 def test_page_of_isolation_alone_has_no_table_of_arms() -> None:
