@@ -1,6 +1,6 @@
 """Refused producers lose nothing: idempotent ones are exactly once and in order, transactions are whole.
 
-One slot, two places in line and 50 ms of patience before a broker whose appends take 10 ms, and a crowd of three that
+One slot, two places in line and 50 ms of patience before a broker whose appends take 10 ms, and a crowd of four that
 wants them too: each test asks that its producer was refused, beyond what the crowd was.
 """
 
@@ -34,8 +34,8 @@ TIGHT = {
     "maxQueueWait": "50ms",
     "releaseAfter": "1s",
 }
-APPEND_S = 0.01
-CROWD = 3
+APPEND_S, PAUSE_S = 0.01, 0.015
+CROWD = 4
 NOT_ENOUGH_REPLICAS = 19
 COUNT, PER_TRANSACTION, ABORTED = 400, 50, 3
 PATIENCE_S = 60.0
@@ -51,12 +51,10 @@ def pair() -> Iterator[SlowPair]:
 
 @pytest.fixture
 def topic(pair: SlowPair) -> Iterator[str]:
-    """A topic whose producer is refused at least once: a crowd produces to another one, by the one queue that there is."""
+    """A topic whose producer is refused at least once: a crowd produces to another by the same queue."""
     batch, other = read_batch(pair), create_topic(pair.direct)
     before = refused(pair)
-    crowd = [
-        Asking(pair.through, lambda: build_produce(other, batch, -1), APPEND_S / 2) for _ in range(CROWD)
-    ]
+    crowd = [Asking(pair.through, lambda: build_produce(other, batch, -1), PAUSE_S) for _ in range(CROWD)]
     try:
         yield create_topic(pair.direct)
     finally:
