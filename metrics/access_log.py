@@ -139,8 +139,9 @@ class AccessLog:
 
     def fetch(self, line: FetchLine) -> None:
         """Queue one partition of a Fetch. Called from one thread only."""
-        if self._has_room():
-            self._queue.append(line)
+        queue = self._queue
+        if (len(queue) < self._wake_at_lines and not self._closing) or self._has_room():
+            queue.append(line)
 
     def block(self, line: BlockLine) -> None:
         """Queue one admitted run of batches. Called from one thread only."""

@@ -238,12 +238,8 @@ class Broker:
             for one in told:
                 asked = one.looked.asked
                 partition = one.looked.partition
-                topic = partition.topic if partition is not None else None
-                if (
-                    topic is None
-                    or not topic.name
-                    or self.partitions.find(topic, asked.partition) is not partition
-                ):
+                topic = partition.topic if partition is not None and partition.is_followed else None
+                if topic is None or not topic.name:
                     topic = self.topics.find(asked.topic)
                     partition = self.partitions.find(topic, asked.partition) if topic is not None else None
                 self.access_log.fetch(

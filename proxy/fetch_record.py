@@ -166,7 +166,9 @@ class Accounts:
         if self.alike is not None:
             self._waiting.append((record, told, is_ours, now))
             return
-        self._count(((record, told, is_ours, now),))
+        record.count(told, is_ours, now)
+        if self._broker.access_log is not None:
+            self._broker.log_fetches(((record, told, is_ours, now),))
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
@@ -178,9 +180,6 @@ class Accounts:
         if not self._waiting:
             return
         departed, self._waiting = self._waiting, []
-        self._count(departed)
-
-    def _count(self, departed: Sequence[Departed]) -> None:
         for record, told, is_ours, left_at in departed:
             record.count(told, is_ours, left_at)
         if self._broker.access_log is not None:

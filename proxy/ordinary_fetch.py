@@ -144,7 +144,7 @@ def _look(link: ClientLink, known: Repeated, offset: int, now: float) -> Looked 
     broker, asked, partition = link.broker, known.asked, known.partition
     if not link.authorization.allows(asked.topic, now):
         return None
-    if partition is None or broker.partitions.find(partition.topic, partition.index) is not partition:
+    if partition is None or not partition.is_followed:
         partition = known.partition = _find(broker, asked)
         if partition is None:
             return None
@@ -254,7 +254,7 @@ def _send(
         hit.release()
         broker.accounts.enter(record, told, delivered, is_ours=True)
 
-    link.wire.send(buffers, sent)
+    link.wire.send(buffers, sent, frame_bytes)
 
 
 def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], hit: Hit) -> None:

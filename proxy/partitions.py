@@ -39,6 +39,7 @@ class Partition:
         "covered",
         "failures",
         "index",
+        "is_followed",
         "log_start_offset",
         "looked_at",
         "news_at",
@@ -62,6 +63,7 @@ class Partition:
         self.topic = topic
         self.index = index
         self.slot = slot
+        self.is_followed = True
         self.truth = Truth()
         self.transactions = transactions
         self.producers = ProducerLedger()
@@ -194,8 +196,10 @@ class Partitions:
 
     def forget(self, partition: Partition) -> None:
         """The partition is gone or idle: its blocks go, whoever waits on it looks again."""
-        if self._by_key.pop((partition.topic.id, partition.index), None) is None:
+        if not partition.is_followed:
             return
+        partition.is_followed = False
+        del self._by_key[partition.topic.id, partition.index]
         self._count(partition.topic, -1)
         partition.truth.revoke()
         self.cache.drop(partition.slot)

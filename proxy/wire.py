@@ -265,14 +265,20 @@ class Wire(asyncio.Protocol):
         return self._outbox_bytes
 
     def send(
-        self, buffers: Sequence[Sendable], on_sent: Callable[[bool], None] | None = None
+        self,
+        buffers: Sequence[Sendable],
+        on_sent: Callable[[bool], None] | None = None,
+        size_bytes: int = 0,
     ) -> Outgoing | None:
-        """Send `buffers` after all that was given before. None when nothing of it waits here: `on_sent` has run."""
+        """Send `buffers`, of `size_bytes` if that is known, after all that was given before. None when nothing of it
+        waits here: `on_sent` has run.
+        """
         if self._closed or self._closing:
             if on_sent:
                 on_sent(False)
             return None
-        size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if not size_bytes:
+            size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._outbox or self._transport is None or size_bytes > PIECE_BYTES:
             outgoing = Outgoing(buffers, on_sent)
             self._outbox.append(outgoing)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.demo.progress import Progress
-from bench.ladder import arms, extras, report, steps
+from bench.ladder import arms, extras, placing, report, steps
 from bench.ladder.loads import Scale
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--extras", default=",".join(extras.EXTRAS), help="what to measure apart, by commas; '': nothing"
     )
+    parser.add_argument(
+        "--clients",
+        choices=placing.PLACES,
+        default=placing.ANYWHERE,
+        help="on the proxies' one processor, on another, or where the scheduler puts them (default)",
+    )
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the page goes")
     return parser
 
@@ -53,6 +59,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
             progress.step(f"left out: {name}: {why}")
         bench = steps.Bench(ladder, Scale())
         bench.prepare()
+        placing.put(options.clients, [arm.pid for arm in ladder.arms.values()])
         for number in range(JVM_WARM_UPS):
             progress.step("warming up the JVMs")
             steps.run_round(bench, -1 - number, LOADS[:3], (arms.KROXYLICIOUS, arms.DIRECT))
@@ -75,7 +82,7 @@ def main() -> int:
     options = build_parser().parse_args()
     try:
         print(run(options, Progress()))
-    except arms.CANNOT_RUN as error:
+    except (*arms.CANNOT_RUN, placing.TooFew) as error:
         print(f"the ladder could not run: {error}", file=sys.stderr)
         return 1
     return 0
