@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
+fc_append, NOT_STORED, RECLAIM = lib.fc_append, lib.FC_NOT_STORED, lib.FC_RECLAIM
 RESERVED_LATER = (lib.FC_RECLAIM, lib.FC_NOT_STORED)
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
@@ -185,11 +186,16 @@ class BlockCache:
         if self._offering or not 0 <= start <= end <= len(buf):
             self._not_while_offering()
             raise BadBatch(f"no batch at [{start}, {end}) of {len(buf)} bytes")
-        source = buf if type(buf) is bytes else ffi.from_buffer(buf)
-        placed = (slot, source, start, end, base_offset, leader_epoch, self.high_water_bytes)
-        while (ends := lib.fc_append(self._a, *placed)) == lib.FC_RECLAIM:
+        source, used_max = buf if type(buf) is bytes else ffi.from_buffer(buf), self.high_water_bytes
+        while (
+            ends := fc_append(self._a, slot, source, start, end, base_offset, leader_epoch, used_max)
+        ) < 0:
+            if ends == NOT_STORED:
+                return None
+            if ends != RECLAIM:
+                self._refuse(ends)
             self._offer()
-        return ends if ends >= 0 else None if ends == lib.FC_NOT_STORED else self._refuse(ends)
+        return ends
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it

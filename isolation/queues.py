@@ -24,7 +24,7 @@ from typing import Any
 
 from isolation.classify import CONTROL
 from isolation.limits import STALLED_LEAST_S, Limit
-from isolation.tickets import ACKS, ADMITTED, POLL, Admitted, State, Ticket, Turn, Waits
+from isolation.tickets import ACKS, ADMITTED, DONE, POLL, Admitted, State, Ticket, Turn, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Queues:
         """
         if item.state is not ADMITTED:
             raise ValueError(f"a ticket that is {item.state.name.lower()} cannot finish")
-        item.state = State.DONE
+        item.state = DONE
         line = self._queues[item.queue]
         if item in line.serving:
             del line.serving[item]

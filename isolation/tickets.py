@@ -28,6 +28,7 @@ class State(IntEnum):
 
 
 ADMITTED: Final = State.ADMITTED
+DONE: Final = State.DONE
 POLL, ACKS = Waits.POLL, Waits.ACKS
 
 

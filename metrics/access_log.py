@@ -145,7 +145,7 @@ class AccessLog:
 
     def block(self, line: BlockLine) -> None:
         """Queue one admitted run of batches. Called from one thread only."""
-        if self._has_room():
+        if len(self._queue) < self._wake_at_lines and not self._closing or self._has_room():
             self._queue.append(line)
 
     def statistics(self) -> LogStatistics:
@@ -254,6 +254,12 @@ _FETCH_FORMAT = (
 )
 
 
+_BLOCK_FORMAT = (
+    f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,%s,"baseOffset":%d,"nextOffset":%d,"bytes":%d'
+    ',"source":"%s","admittedBytes":%d}\n'
+)
+
+
 def format_fetch(boot: str, line: FetchLine) -> str:
     """One line of type fetch with its newline, ASCII. `boot` is a plain word; the lag is derived here."""
     (
@@ -303,11 +309,17 @@ def format_fetch(boot: str, line: FetchLine) -> str:
 
 def format_block(boot: str, line: BlockLine) -> str:
     """One line of type block with its newline, ASCII."""
+    ts, listener, topic, topic_id, partition, base_offset, next_offset, size_bytes, source, admitted = line
+    head = _block_head(listener, topic, topic_id, partition)
+    return _BLOCK_FORMAT % (boot, ts, head, base_offset, next_offset, size_bytes, source, admitted)
+
+
+@lru_cache(maxsize=8192)
+def _block_head(listener: str, topic: str | None, topic_id: bytes | None, partition: int) -> str:
+    """What the lines of a partition have in common."""
     return (
-        f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"{boot}","ts":{line.ts}'
-        f',"listener":{_quoted(line.listener)},"topic":{_quoted(line.topic)},"topicId":{_quoted_id(line.topic_id)}'
-        f',"partition":{line.partition},"baseOffset":{line.base_offset},"nextOffset":{line.next_offset}'
-        f',"bytes":{line.bytes},"source":"{line.source}","admittedBytes":{line.admitted_bytes}}}\n'
+        f'"listener":{_quoted(listener)},"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
+        f',"partition":{partition}'
     )
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Key = tuple[str | bytes, int]
 """Topic, as a request names it, and partition."""
 ZSTD, MAGIC_V2 = 4, 2
+FRESH = Sending.FRESH
 NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC_AND_ATTRIBUTES = Struct(">IH")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
@@ -133,44 +134,24 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
-def is_plain(partition: Partition, attributes: int) -> bool:
-    """Whether a batch that is to be stored is stored as it comes: of no transaction, its timestamps as they came, in a
-    codec that this partition is known to have where clients must be told.
-    """
-    if attributes & NOT_PLAIN or partition.topic.fidelity.log_append_time:
-        return False
-    return partition.zstd or attributes & CODEC_MASK != ZSTD
-
-
-def append_produced(
-    broker: Broker,
-    partition: Partition,
-    frame: Frame,
-    start: int,
-    end: int,
-    attributes: int,
-    base_offset: int,
-    following: int,
-    epoch: int,
+def is_stored_as_sent(
+    partition: Partition, sending: Sending, epoch: int, high_watermark: int, attributes: int, base_offset: int
 ) -> bool:
-    """Store a batch that is to be stored, frame[start:end], at [base_offset, following), where it is plain and nothing
-    is there yet; where it lies, if that is memory of the arena (`proxy.lend`). False: it is for `admit_produced`.
+    """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: of no
+    transaction, its timestamps as they came, in a codec that this partition is known to have where clients must be told.
     """
-    if base_offset > partition.tail or not is_plain(partition, attributes):
-        return False
-    ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
-    if ends is None:
-        return False
-    broker.counters.produce_batches["store"] += 1
-    broker.counters.admitted_batches["produce"] += 1
-    if broker.access_log is not None:
-        broker.log_block(partition, base_offset, following, end - start, "produce")
-    if partition.produced_from < 0:
-        partition.produced_from = base_offset
-    tail = partition.tail
-    partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
-    partition.transactions.passed(base_offset, following)
-    return True
+    truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
+    return (
+        0 <= epoch == truth.epoch
+        and sending is FRESH
+        and base_offset >= 0
+        and base_offset >= high_watermark
+        and base_offset >= truth.log_start_offset
+        and fidelity.log_append_time is False
+        and codec in fidelity.equal_codecs
+        and not attributes & NOT_PLAIN
+        and (codec != ZSTD or partition.zstd)
+    )
 
 
 def admit_produced(

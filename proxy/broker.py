@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from proxy.replies import Place
     from proxy.standing import Standing
 
+new_tuple = tuple.__new__
 log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
@@ -212,20 +213,12 @@ class Broker:
         if self.access_log is None:
             return
         topic = partition.topic
-        self.access_log.block(
-            BlockLine(
-                time.time_ns() // 1_000_000,
-                "",
-                topic.name or None,
-                topic.id,
-                partition.index,
-                first,
-                following,
-                size_bytes,
-                source,
-                self.cache.admitted_bytes,
-            )
-        )
+        ts, admitted_bytes = time.time_ns() // 1_000_000, self.cache.admitted_bytes
+        name = topic.name or None
+        values = (
+            ts, "", name, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes,
+        )  # fmt: skip
+        self.access_log.block(new_tuple(BlockLine, values))  # what `BlockLine(...)` does behind a function more
 
     def log_fetches(self, departed: Sequence[Departed]) -> None:
         """Fetches have left, whole: one line a partition of each. What they have in common is looked up once."""

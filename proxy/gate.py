@@ -272,15 +272,15 @@ class Gate:
     def _done(self, entry: Entry | OrdinaryProduce, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
-        lines, link = self._line, entry.link
-        if link in lines and lines[link][0] is entry:
-            del lines[link][0]
-            if lines[link]:
-                self._begin(lines[link][0], now)
+        line = self._line.get(entry.link)
+        if line is not None and line[0] is entry:
+            if len(line) == 1:
+                del self._line[entry.link]
             else:
-                del lines[link]
-        elif link in lines and entry in lines[link]:
-            lines[link].remove(entry)
+                del line[0]
+                self._begin(line[0], now)
+        elif line is not None and entry in line:
+            line.remove(entry)
         else:
             self._unlist(entry)
         if isinstance(entry, Entry):  # an ordinary Produce is under no quota

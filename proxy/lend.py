@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import ordinary
-from proxy.admit import is_plain, plan_produced
+from proxy.admit import is_stored_as_sent
 from proxy.producers import Sending
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     version, _, _, route_end, _, _, attributes, *_ = scanned
     route = broker.routes.known.get((version, begun[ordinary.ROUTE_START : route_end]))
     partition = None if route is None else route.partition
-    if partition is None or not is_plain(partition, attributes):
+    if partition is None:
         return None
     truth = partition.truth
     above = max(0, truth.log_start_offset)
-    if plan_produced(partition, Sending.FRESH, truth.epoch, -1, attributes, above) != "store":
+    if not is_stored_as_sent(partition, Sending.FRESH, truth.epoch, -1, attributes, above):
         return None
     try:
         return broker.cache.reserve(frame_bytes)

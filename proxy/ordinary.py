@@ -9,7 +9,8 @@ becomes of a request is the same on both ways. Why there are two: docs/decisions
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from isolation.classify import queue_of_topic
 from isolation.tickets import Waits
@@ -21,6 +22,7 @@ from proxy import admit
 from proxy.admit import Forwarded
 from proxy.producers import NO_PRODUCER_ID, Sending
 from proxy.truth import NO_OFFSET
+from proxy.watch import REFRESH_EPOCH_S
 
 if TYPE_CHECKING:
     from isolation.health import Sent
@@ -38,9 +40,11 @@ ACKS_ALL: Final = -1
 NO_TIME: Final = -1
 START: Final = 4
 """Place of the batch's start among what was scanned; its end follows."""
+FRESH = Sending.FRESH
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Route:
     """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the
     part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored.
     """
@@ -136,7 +140,7 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
     if link.stores and partition is not None:
         truth = partition.truth
         going.epoch, going.high_watermark = truth.epoch, truth.high_watermark
-        going.sending = Sending.FRESH
+        going.sending = FRESH
         if producer_id != NO_PRODUCER_ID:
             going.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
     link.replies.line.append(going)
@@ -219,7 +223,7 @@ class OrdinaryProduce:
             link.answered_ordinal = self.ordinal
 
     def _admit(self, answer: Frame, size_bytes: int, now: float) -> None:
-        route, sending = self.route, self.sending
+        route, sending, epoch = self.route, self.sending, self.epoch
         partition = route.partition
         assert partition is not None and sending is not None
         broker = self.link.broker
@@ -230,18 +234,33 @@ class OrdinaryProduce:
             admit.admit_answer(broker, route.version, {route.key: self._forwarded()}, self.frame, answer)
             return
         _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
-        admit.note_acknowledged(partition, base_offset, records)
-        plan = admit.plan_produced(
-            partition, sending, self.epoch, self.high_watermark, attributes, base_offset
-        )
-        following = base_offset + last_delta + 1
-        stored = plan == "store" and admit.append_produced(
-            broker, partition, self.frame, start, end, attributes, base_offset, following, self.epoch
-        )
-        if not stored:
+        if partition.stand_at < base_offset:  # as `admit.note_acknowledged`
+            partition.stand_at = base_offset
+        if partition.acknowledged_end < base_offset + records:
+            partition.acknowledged_end = base_offset + records
+        ends = None
+        if base_offset <= partition.tail and admit.is_stored_as_sent(
+            partition, sending, epoch, self.high_watermark, attributes, base_offset
+        ):
+            ends = broker.cache.append(partition.slot, self.frame, start, end, base_offset, epoch)
+        if ends is None:
             acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
             stored = admit.admit_produced(broker, self._forwarded(), acknowledged, self.frame)
-        admit.announce(broker, partition, base_offset, stored, now)
+            admit.announce(broker, partition, base_offset, stored, now)
+            return
+        following = base_offset + last_delta + 1
+        counters = broker.counters
+        counters.produce_batches["store"] += 1
+        counters.admitted_batches["produce"] += 1
+        if broker.access_log is not None:
+            broker.log_block(partition, base_offset, following, end - start, "produce")
+        if partition.produced_from < 0:
+            partition.produced_from = base_offset
+        tail = partition.tail
+        partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+        partition.transactions.passed(base_offset, following)
+        if partition.parked or now - partition.truth.proven_at > REFRESH_EPOCH_S:
+            admit.announce(broker, partition, base_offset, True, now)
 
     def _forwarded(self) -> Forwarded:
         partition, sending = self.route.partition, self.sending
