@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
-fc_append, NOT_STORED, RECLAIM = lib.fc_append, lib.FC_NOT_STORED, lib.FC_RECLAIM
-RESERVED_LATER = (lib.FC_RECLAIM, lib.FC_NOT_STORED)
+fc_append: Callable[..., int] = lib.fc_append
+NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
 }
@@ -187,13 +187,9 @@ class BlockCache:
             self._not_while_offering()
             raise BadBatch(f"no batch at [{start}, {end}) of {len(buf)} bytes")
         source, used_max = buf if type(buf) is bytes else ffi.from_buffer(buf), self.high_water_bytes
-        while (
-            ends := fc_append(self._a, slot, source, start, end, base_offset, leader_epoch, used_max)
-        ) < 0:
-            if ends == NOT_STORED:
-                return None
+        while (ends := fc_append(self._a, slot, source, start, end, base_offset, leader_epoch, used_max)) < 0:
             if ends != RECLAIM:
-                self._refuse(ends)
+                return None if ends == NOT_STORED else self._refuse(ends)
             self._offer()
         return ends
 
@@ -205,8 +201,8 @@ class BlockCache:
         arena.take_back()
         if self._offering:
             return None
-        while (at := lib.fc_reserve(self._a, size_bytes, used_max)) in RESERVED_LATER:
-            if at == lib.FC_RECLAIM:
+        while (at := lib.fc_reserve(self._a, size_bytes, used_max)) in (RECLAIM, NOT_STORED):
+            if at == RECLAIM:
                 self._offer()
             else:
                 self.eliminate()
@@ -334,8 +330,7 @@ class BlockCache:
         size: int = self._a.batch_max_bytes
         return size
 
-    @property
-    def admitted_bytes(self) -> int:
+    def peek_admitted_bytes(self) -> int:
         """The clock of ages: record bytes admitted, all time."""
         clock: int = self._a.admitted_bytes
         return clock

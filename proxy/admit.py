@@ -137,8 +137,9 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
 def is_stored_as_sent(
     partition: Partition, sending: Sending, epoch: int, high_watermark: int, attributes: int, base_offset: int
 ) -> bool:
-    """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: of no
-    transaction, its timestamps as they came, in a codec that this partition is known to have where clients must be told.
+    """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: it is of no
+    transaction, its timestamps stay, and its codec is one that this partition is known to have where clients must be
+    told.
     """
     truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
     return (

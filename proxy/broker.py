@@ -9,12 +9,12 @@ clock, in seconds.
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from random import Random
+from time import time_ns
 from typing import TYPE_CHECKING
 
-from metrics.access_log import BlockLine, FetchLine
+from metrics.access_log import FetchLine
 from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.cleanup import Cleanup
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from proxy.replies import Place
     from proxy.standing import Standing
 
-new_tuple = tuple.__new__
 log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
@@ -212,19 +211,17 @@ class Broker:
         """Batches were admitted."""
         if self.access_log is None:
             return
-        topic = partition.topic
-        ts, admitted_bytes = time.time_ns() // 1_000_000, self.cache.admitted_bytes
-        name = topic.name or None
-        values = (
-            ts, "", name, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes,
-        )  # fmt: skip
-        self.access_log.block(new_tuple(BlockLine, values))  # what `BlockLine(...)` does behind a function more
+        topic, admitted_bytes = partition.topic, self.cache.peek_admitted_bytes()
+        ts, name = time_ns() // 1_000_000, topic.name or None
+        self.access_log.block(
+            (ts, "", name, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes)
+        )
 
     def log_fetches(self, departed: Sequence[Departed]) -> None:
         """Fetches have left, whole: one line a partition of each. What they have in common is looked up once."""
         assert self.access_log is not None
-        ts = time.time_ns() // 1_000_000
-        admitted_bytes = self.cache.admitted_bytes
+        ts = time_ns() // 1_000_000
+        admitted_bytes = self.cache.peek_admitted_bytes()
         ages: dict[tuple[Partition, int], int | None] = {}
         for record, told, _, left_at in departed:
             link = record.link
@@ -266,7 +263,7 @@ class Broker:
             return
         self.access_log.fetch(
             FetchLine(
-                time.time_ns() // 1_000_000,
+                time_ns() // 1_000_000,
                 link.listener.name,
                 link.number,
                 link.client_id,
@@ -282,7 +279,7 @@ class Broker:
                 None,
                 0.0,
                 (self.now() - received_at) * 1000,
-                self.cache.admitted_bytes,
+                self.cache.peek_admitted_bytes(),
             )
         )
 

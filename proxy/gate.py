@@ -227,17 +227,17 @@ class Gate:
             return
         if now is None:
             now = self._broker.now()
-        started_at, topic = entry.started_at, entry.topic
+        started_at, topic, acquitted = entry.started_at, entry.topic, self._acquitted
         latency_s = now - started_at if entry.is_measured and started_at >= 0 else None
         if (
-            topic in self._acquitted
+            topic in acquitted
             and latency_s is not None
             and latency_s < self._hang_after_s
             and topic not in self._watched
             and entry.sent is None
         ):
-            if self._acquitted[topic] < started_at:
-                self._acquitted[topic] = started_at
+            if acquitted[topic] < started_at:
+                acquitted[topic] = started_at
         elif entry.watched:
             self._hear(entry, now)
         self._done(entry, now, latency_s)

@@ -64,7 +64,7 @@ class Janitor:
             except Exception:
                 log.exception("timed work failed; it is tried again at the next tick")
         self._broker.cache.eliminate()
-        self._broker.age_clock.mark(self._broker.cache.admitted_bytes, now)
+        self._broker.age_clock.mark(self._broker.cache.peek_admitted_bytes(), now)
         self.start()
 
     def tend_links(self, now: float) -> None:

@@ -22,7 +22,6 @@ from proxy import admit
 from proxy.admit import Forwarded
 from proxy.producers import NO_PRODUCER_ID, Sending
 from proxy.truth import NO_OFFSET
-from proxy.watch import REFRESH_EPOCH_S
 
 if TYPE_CHECKING:
     from isolation.health import Sent
@@ -131,7 +130,12 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    going = OrdinaryProduce(link, frame, size_bytes, scanned, route, broker.now())
+    going = OrdinaryProduce()
+    going.link, going.route, going.scanned = link, route, scanned
+    going.frame, going.size_bytes = frame, size_bytes
+    going.topic, going.queue, going.waits = route.topic, route.queue, route.waits
+    going.since_s, going.started_at = broker.now(), -1.0
+    going.ticket = going.sent = going.sending = None
     if broker.gate.enabled and not broker.gate.take(going):
         return False
     link.client_id = route.client_id
@@ -159,7 +163,8 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
 
 class OrdinaryProduce:
     """One that the broker has: it is itself what the gate and its queue know of it (`Admitted`), and its place in the
-    line of replies. `ticket`: itself, while it is with the gate. `sending` None: it is not to be stored.
+    line of replies. `ticket`: itself, while it is with the gate. `sending` None: it is not to be stored. Made and
+    filled in `pass_ordinary`: a constructor is a function more.
     """
 
     __slots__ = (
@@ -170,28 +175,24 @@ class OrdinaryProduce:
     is_control = False
     is_measured = True
 
+    link: ClientLink
+    frame: Frame
+    size_bytes: int
+    scanned: list[int]
+    route: Route
+    topic: str | bytes
+    queue: int
+    waits: Waits
+    since_s: float
+    started_at: float
+    ticket: OrdinaryProduce | None
+    sent: Sent | None
+    sending: Sending | None
     ordinal: int
     epoch: int
     high_watermark: int
     holds_slot: bool
     state: State
-
-    def __init__(
-        self, link: ClientLink, frame: Frame, size_bytes: int, scanned: list[int], route: Route, now: float
-    ) -> None:
-        self.link = link
-        self.frame = frame
-        self.size_bytes = size_bytes
-        self.scanned = scanned
-        self.route = route
-        self.topic = route.topic
-        self.queue = route.queue
-        self.waits = route.waits
-        self.since_s = now
-        self.started_at = -1.0
-        self.ticket: OrdinaryProduce | None = None
-        self.sent: Sent | None = None
-        self.sending: Sending | None = None
 
     @property
     def watched(self) -> tuple[str | bytes]:
@@ -257,10 +258,14 @@ class OrdinaryProduce:
         if partition.produced_from < 0:
             partition.produced_from = base_offset
         tail = partition.tail
-        partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+        partition.tail = (
+            ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+        )
         partition.transactions.passed(base_offset, following)
-        if partition.parked or now - partition.truth.proven_at > REFRESH_EPOCH_S:
+        if partition.parked:
             admit.announce(broker, partition, base_offset, True, now)
+        else:
+            broker.watch.produced(partition, now)
 
     def _forwarded(self) -> Forwarded:
         partition, sending = self.route.partition, self.sending

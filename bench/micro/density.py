@@ -83,14 +83,14 @@ def fill(cache: BlockCache, load: Load, turns: float) -> tuple[list[float], list
     arena_bytes = cache.statistics().arena_bytes
     shares: list[float] = []
     horizons: list[float] = []
-    while cache.admitted_bytes < turns * arena_bytes:
+    while cache.peek_admitted_bytes() < turns * arena_bytes:
         for i in load.pick(source, load.partitions):
             size = load.size(source)
             restamp(batch, ends[i], size)
             cache.eliminate()
             cache.insert(slots[i], batch, 0, size, ends[i])
             ends[i] += 1
-        if cache.admitted_bytes > (turns - 1) * arena_bytes:
+        if cache.peek_admitted_bytes() > (turns - 1) * arena_bytes:
             shares.append(cache.statistics().live_record_bytes / arena_bytes)
             horizons += find_horizon(cache, slots, source)
     return shares, horizons

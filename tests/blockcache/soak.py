@@ -109,10 +109,13 @@ class Soak:
         self.seeds += 1
         covers_from = log.end if pick() < 0.5 else base
         count = self.random.randrange(1, 40)
-        batch = Batch(covers_from, base, count, size, log.epoch, self.seeds, self.cache.admitted_bytes)
+        batch = Batch(covers_from, base, count, size, log.epoch, self.seeds, self.cache.peek_admitted_bytes())
         log.batches.append(batch)
         log.end = batch.end
-        while log.batches[0].admitted < self.cache.admitted_bytes - 3 * self.cache.statistics().arena_bytes:
+        while (
+            log.batches[0].admitted
+            < self.cache.peek_admitted_bytes() - 3 * self.cache.statistics().arena_bytes
+        ):
             log.batches.popleft()
         return batch
 

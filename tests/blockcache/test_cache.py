@@ -48,7 +48,7 @@ def test_a_run_comes_back_byte_for_byte(cache: BlockCache, slot: int) -> None:
     assert read(cache, slot, 14) == run
     assert read(cache, slot, 15) == run[200:]
     assert cache.tail(slot) == (10, 110)
-    assert cache.admitted_bytes == len(run)
+    assert cache.peek_admitted_bytes() == len(run)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -91,7 +91,7 @@ def test_evict_to_and_eliminate(cache: BlockCache, slot: int) -> None:
     assert (cache.used_bytes, cache.statistics().entries) == (3 * KIB, 3)
     cache.evict_to(0)
     assert (cache.used_bytes, cache.statistics().blocks, cache.evict_to(0)) == (0, 0, 0)
-    assert cache.oldest_admitted == cache.admitted_bytes
+    assert cache.oldest_admitted == cache.peek_admitted_bytes()
 
 
 def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> None:

@@ -146,7 +146,7 @@ class CacheMachine(RuleBasedStateMachine):
             end = base + count
             data = build_batch(base, count, epoch=epoch, size=size, producer_id=producer_id, seed=size)
             outcome = cache.insert(p.slot, b"xx" + data + b"yy", 2, 2 + size, covers_from)
-            new = Entry(covers_from, base, end, epoch, producer_id, data, cache.admitted_bytes)
+            new = Entry(covers_from, base, end, epoch, producer_id, data, cache.peek_admitted_bytes())
             before = p.insert(new, cache.batch_max_bytes)
             assert outcome.stored_bytes == (size if before == "store" else 0), before
             assert outcome.conflict_offset == (base if before == "conflict" else -1)
@@ -162,7 +162,7 @@ class CacheMachine(RuleBasedStateMachine):
         p = self.partitions[which]
         if first < p.log_start or any(e.end > first and e.covers_from < first + batches for e in p.entries):
             return
-        clock, covers_from = self.cache.admitted_bytes, first
+        clock, covers_from = self.cache.peek_admitted_bytes(), first
         datas = [build_batch(first + i, size=size) for i in range(batches)]
         outcome = self.cache.insert(p.slot, b"".join(datas), 0, batches * size, first)
         assert outcome == (batches * size, first, first + batches, -1, 0)
@@ -188,7 +188,7 @@ class CacheMachine(RuleBasedStateMachine):
         sent = build_batch(0, count, epoch=-1, size=size)
         placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
         ends = cache.append(p.slot, b"xx" + sent + b"yy", 2, 2 + size, first, epoch)
-        new = Entry(first, first, first + count, epoch, -1, placed, cache.admitted_bytes)
+        new = Entry(first, first, first + count, epoch, -1, placed, cache.peek_admitted_bytes())
         if ends is None:
             entries, room = list(p.entries), cache.used_bytes <= cache.high_water_bytes
             assert not room or p.insert(new, cache.batch_max_bytes) != "store"
@@ -221,7 +221,7 @@ class CacheMachine(RuleBasedStateMachine):
         if acknowledged:
             placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
             ends = cache.append(p.slot, memory, 10, 10 + size, first, epoch)
-            new = Entry(first, first, first + count, epoch, -1, placed, cache.admitted_bytes)
+            new = Entry(first, first, first + count, epoch, -1, placed, cache.peek_admitted_bytes())
             stored, entries = bytes(memory[10:-10]), list(p.entries)
             assert (p.insert(new, cache.batch_max_bytes) == "store") == (ends is not None)
             assert stored == (placed if ends is not None else sent)
@@ -315,7 +315,7 @@ class CacheMachine(RuleBasedStateMachine):
         for p in self.partitions:
             for e in p.entries:
                 assert find_batch(self.cache, p.slot, e.base) == (e.covers_from, e.base, e.end - 1)
-                assert self.cache.age_bytes(p.slot, e.base) == self.cache.admitted_bytes - e.admitted
+                assert self.cache.age_bytes(p.slot, e.base) == self.cache.peek_admitted_bytes() - e.admitted
                 assert self.cache.contiguous_end(p.slot, e.covers_from) == p.covering(e.base)[-1].end
 
     @invariant()

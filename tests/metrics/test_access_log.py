@@ -120,6 +120,22 @@ def test_a_block_is_one_line_of_the_schema() -> None:
         130,
         "produce",
     )
+    assert format_block("b1", tuple(block_line())) == format_block("b1", block_line())
+
+
+@pytest.mark.parametrize("queue_lines", [0, 1, 3])
+def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> None:
+    limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    for offset in range(5):
+        log.block(block_line(base_offset=offset))
+    log.close(timeout_s=30)
+    log.block(block_line())
+    now = log.statistics()
+    assert now.queued_lines == 0
+    assert now.written_lines + now.dropped_lines == 6
+    assert now.dropped_lines >= (6 if queue_lines == 0 else 1)
+    assert len([line for line in read_lines(tmp_path) if line["type"] == "block"]) == now.written_lines
 
 
 def test_topic_ids_are_written_as_kafka_prints_them() -> None:

@@ -1,14 +1,16 @@
 """What becomes of an acknowledged batch, and of the tail after an answer."""
 
+from itertools import product
+
 import pytest
 
-from protocol.batch import Batch
+from protocol.batch import CONTROL, TRANSACTIONAL, Batch
 from protocol.produce import ProducedPartition
-from proxy.admit import Forwarded, note_forwarded, plan_forwarded, settle
+from proxy.admit import Forwarded, is_stored_as_sent, note_forwarded, plan_forwarded, plan_produced, settle
 from proxy.producers import NUM_BATCHES_TO_RETAIN, Sending
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
 
-NONE, GZIP = 0, 1
+NONE, GZIP, ZSTD = 0, 1, 4
 
 
 def build_sent(*, magic=2, codec=NONE, sequence=-1, producer_id=-1, count=10):
@@ -57,6 +59,36 @@ def test_plan_forwarded(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
     planned = Forwarded(build_partition(**topic), batch, **(FRESH | forwarded))
     assert plan_forwarded(planned, base_offset) == expected
+
+
+def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
+    seen = set()
+    for append_time, attributes, zstd, sending, epoch, high_watermark, base_offset in product(
+        (None, False, True),
+        (NONE, GZIP, ZSTD, TRANSACTIONAL, CONTROL, ZSTD | TRANSACTIONAL),
+        (False, True),
+        Sending,
+        (-1, EPOCH - 1, EPOCH),
+        (-1, 100, 150),
+        (-1, 89, 90, 100, 149, 150, 500),
+    ):
+        partition = build_partition(log_append_time=append_time, equal=(NONE, ZSTD))
+        learn(partition, 150, log_start_offset=90)
+        partition.zstd = zstd
+        known = (partition, sending, epoch, high_watermark, attributes, base_offset)
+        is_plain = not append_time and not attributes & (TRANSACTIONAL | CONTROL)
+        expected = plan_produced(*known) == "store" and is_plain and (zstd or not attributes & ZSTD)
+        assert is_stored_as_sent(*known) is expected, known
+        seen.add(expected)
+    assert seen == {False, True}
+
+
+def test_without_a_proven_epoch_nothing_is_stored_as_sent():
+    partition = QuietBroker().follow()
+    partition.topic.fidelity.log_append_time = False
+    partition.topic.fidelity.equal_codecs.add(NONE)
+    assert partition.truth.epoch == -1
+    assert not is_stored_as_sent(partition, Sending.FRESH, -1, -1, NONE, 0)
 
 
 def test_a_batch_below_the_log_start_is_history():
