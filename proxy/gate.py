@@ -274,11 +274,11 @@ class Gate:
         assert ticket is not None
         line = self._line.get(entry.link)
         if line is not None and line[0] is entry:
-            if len(line) == 1:
-                del self._line[entry.link]
-            else:
-                del line[0]
+            del line[0]
+            if line:
                 self._begin(line[0], now)
+            else:
+                del self._line[entry.link]
         elif line is not None and entry in line:
             line.remove(entry)
         else:
