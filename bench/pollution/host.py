@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.pollution import write_back
+
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
@@ -91,6 +93,10 @@ def open_disk(stack: ExitStack, kind: str, directory: Path, size_bytes: int, byt
     """
     image = directory / f"{PREFIX}{os.getpid()}.img"
     mount = image.with_suffix(".mnt")
+    try:
+        write_back.even_out(stack, image.with_suffix(write_back.SUFFIX))
+    except OSError as error:
+        raise Unfit(f"to set {', '.join(write_back.SETTINGS)} below {write_back.SYSCTL}: {error}") from error
     stack.callback(image.unlink, missing_ok=True)
     with image.open("wb") as file:
         file.truncate(size_bytes)
@@ -137,9 +143,13 @@ def drop_pages(directory: Path) -> None:
                     os.close(file)
 
 
-def sweep_up(directory: Path) -> list[str]:
+def sweep_up(directory: Path, sysctl: Path = write_back.SYSCTL) -> list[str]:
     """Undo what a killed run left in `directory`, if that run is gone; what was undone."""
     undone = []
+    for kept in directory.glob(f"{PREFIX}*{write_back.SUFFIX}"):
+        if not Path("/proc", kept.stem.removeprefix(PREFIX)).exists():
+            write_back.put_back(kept, sysctl)
+            undone.append(kept.name)
     for image in directory.resolve().glob(f"{PREFIX}*.img"):  # losetup names whole paths
         if Path("/proc", image.stem.removeprefix(PREFIX)).exists():
             continue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Figures = Mapping[str, Any]
 
 DAMAGE = 100.0  # the plain broker's produce p99 under pollution, in units of its quiet one
-STOLEN = 0.01  # of the processors' time in any phase: a p99 is made of as much
+STOLEN = 0.005  # of the processors' time in any phase: half of what a p99 is made of
 CACHED = 1.1  # laggards' bytes for each byte that the disk read
 STEADY, STEADY_MS = 1.3, 10.0
 SETTLED = 0.05

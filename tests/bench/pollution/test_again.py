@@ -12,9 +12,9 @@ def build(stolen: float) -> dict[str, Any]:
 def test_what_was_disturbed_is_set_aside_until_patience_ends() -> None:
     said: list[str] = []
     again = Again(2, said.append)
-    shares = iter((0.0, 0.02, 0.01, 0.3, 0.5))
+    shares = iter((0.0, 0.02, 0.005, 0.3, 0.5))
     found = [again.run(lambda: build(next(shares)))["stolen"]["quiet"] for _ in range(3)]
-    assert found == [0.0, 0.01, 0.5]
+    assert found == [0.0, 0.005, 0.5]
     assert [one["stolen"]["quiet"] for one in again.set_aside] == [0.02, 0.3]
     assert "course" not in again.set_aside[0]
     assert len(said) == 2

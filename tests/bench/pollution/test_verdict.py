@@ -34,7 +34,7 @@ def build_figures(**changed: Any) -> dict[str, Any]:
         "settled_s": 40.0,
         "settled_utils": [0.55, 0.65],
         "tail_miss_bytes": 0,
-        "stolen": {"quiet": 0.0, "polluted": 0.01, "pause": 0.0},
+        "stolen": {"quiet": 0.0, "polluted": 0.005, "pause": 0.0},
         "pause": {"caught_up_s": 1.0, "produce_ms": {"p99": 30.0}},
     }
     return figures | changed
@@ -113,11 +113,11 @@ def test_a_plain_broker_that_hardly_suffers_proves_nothing() -> None:
 
 
 def test_what_a_hypervisor_disturbed_proves_nothing() -> None:
-    stolen = build_figures(stolen={"quiet": 0.0, "polluted": 0.0101, "pause": 0.0})
+    stolen = build_figures(stolen={"quiet": 0.0, "polluted": 0.0051, "pause": 0.0})
     assert not is_stolen(build_figures())
     assert is_stolen(stolen)
     assert find_invalid([build_figures(), stolen]) == [describe_stolen(stolen)]
-    assert "1.0% (polluted)" in describe_stolen(stolen)
+    assert "0.5% (polluted)" in describe_stolen(stolen)
     sick = build_isolation(151.0, arm=PLAIN) | {"stolen": {"quiet": 0.02, "sick": 0.0}}
     assert find_harmless([sick]) == [describe_stolen(sick)]
 
@@ -136,7 +136,7 @@ def build_isolation(sick_ms: float, late: int = 0, arm: str = FOREBAY) -> dict[s
         "healthy_quiet_ms": quiet,
         "healthy_sick_ms": sick,
         "heartbeats_late": late,
-        "stolen": {"quiet": 0.0, "sick": 0.01},
+        "stolen": {"quiet": 0.0, "sick": 0.005},
     }
 
 
