@@ -27,7 +27,9 @@ PACED, LIMITED = "paced", "limited"
 SOURCE = Path(__file__).with_name("slow_disk.c")
 SEEK_US = 200
 TOOLS = ("losetup", "mkfs.ext4", "mount", "umount", "cc")
-SYS_DEV = Path("/sys/dev/block")
+SYS_DEV, SYS_BLOCK = Path("/sys/dev/block"), Path("/sys/block")
+READ_AHEAD, READ_AHEAD_KB = "queue/read_ahead_kb", 128
+"""A disk's (VM_READAHEAD_PAGES). A loop device takes twice what its file likes best: 2.5 MB, 40 ms of this disk's."""
 UNMOUNT_TRIES = 20
 MOUNT_OPTIONS = "noatime,lazytime"
 
@@ -104,6 +106,7 @@ def open_disk(stack: ExitStack, kind: str, directory: Path, size_bytes: int, byt
     below = _open_paced(stack, image, bytes_per_s) if kind == PACED else image
     device = _run("losetup", "--find", "--show", "--direct-io=on", str(below)).strip()
     stack.callback(_run, "losetup", "--detach", device)
+    (SYS_BLOCK / Path(device).name / READ_AHEAD).write_text(f"{READ_AHEAD_KB}\n")
     _run("mkfs.ext4", "-q", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", device)
     mount.mkdir()
     stack.callback(mount.rmdir)
