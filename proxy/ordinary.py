@@ -235,10 +235,7 @@ class OrdinaryProduce:
             admit.admit_answer(broker, route.version, {route.key: self._forwarded()}, self.frame, answer)
             return
         _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
-        if partition.stand_at < base_offset:  # as `admit.note_acknowledged`
-            partition.stand_at = base_offset
-        if partition.acknowledged_end < base_offset + records:
-            partition.acknowledged_end = base_offset + records
+        admit.note_acknowledged(partition, base_offset, records)
         ends = None
         if base_offset <= partition.tail and admit.is_stored_as_sent(
             partition, sending, epoch, self.high_watermark, attributes, base_offset
@@ -262,10 +259,7 @@ class OrdinaryProduce:
             ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
         )
         partition.transactions.passed(base_offset, following)
-        if partition.parked:
-            admit.announce(broker, partition, base_offset, True, now)
-        else:
-            broker.watch.produced(partition, now)
+        admit.announce(broker, partition, base_offset, True, now)
 
     def _forwarded(self) -> Forwarded:
         partition, sending = self.route.partition, self.sending
