@@ -149,13 +149,10 @@ def drop_pages(directory: Path) -> None:
 def sweep_up(directory: Path, sysctl: Path = write_back.SYSCTL) -> list[str]:
     """Undo what a killed run left in `directory`, if that run is gone; what was undone."""
     undone = []
-    for kept in directory.glob(f"{PREFIX}*{write_back.SUFFIX}"):
-        if not Path("/proc", kept.stem.removeprefix(PREFIX)).exists():
-            write_back.put_back(kept, sysctl)
-            undone.append(kept.name)
-    for image in directory.resolve().glob(f"{PREFIX}*.img"):  # losetup names whole paths
-        if Path("/proc", image.stem.removeprefix(PREFIX)).exists():
-            continue
+    for kept in _find_left(directory, write_back.SUFFIX):
+        write_back.put_back(kept, sysctl)
+        undone.append(kept.name)
+    for image in _find_left(directory, ".img"):
         mount, slow = image.with_suffix(".mnt"), image.with_suffix(".slow")
         _try("umount", str(mount))
         for line in _run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
@@ -170,6 +167,12 @@ def sweep_up(directory: Path, sysctl: Path = write_back.SYSCTL) -> list[str]:
             file.unlink(missing_ok=True)
         undone.append(image.name)
     return undone
+
+
+def _find_left(directory: Path, suffix: str) -> list[Path]:
+    """The files of runs that are gone, by whole paths, as losetup names them."""
+    found = directory.resolve().glob(f"{PREFIX}*{suffix}")
+    return [path for path in found if not Path("/proc", path.stem.removeprefix(PREFIX)).exists()]
 
 
 def _try(*command: str) -> None:
