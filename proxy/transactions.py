@@ -2,7 +2,9 @@
 
 Owns what UnifiedLog, ProducerStateManager and TransactionIndex know, over one contiguous run of offsets. Must
 not know the cache, links, clocks. Invariants:
-* the run begins where the broker showed its LSO: nothing below is open, whatever marker is still to come.
+* the run begins where the broker showed its LSO: nothing below is open. What began below it and had ended when the
+  LSO was shown, by a marker between it and the HW, is in the broker's lists: ours are known from behind the last such
+  abort.
 * LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the log start
   and what the broker showed; beyond the run nothing is stable unless shown
   (ProducerStateManager.firstUnstableOffset).
@@ -65,6 +67,7 @@ class Transactions:
     __slots__ = (
         "_aborted",
         "_decided",
+        "_doubted_end",
         "_end",
         "_hole_since",
         "_known_from",
@@ -80,6 +83,7 @@ class Transactions:
         self._limit = limit
         self._patience_s = patience_s
         self._known_from = self._end = NO_OFFSET  # no run
+        self._doubted_end = NO_OFFSET  # aborts below it may be of transactions that began before the run
         self._open: dict[int, int] = {}  # producer id: first offset, in the order of these
         self._decided: list[Decided] = []  # in the order of markers, which may be above the HW
         self._aborted: list[Aborted] = []  # in the order of markers
@@ -115,20 +119,21 @@ class Transactions:
         """The broker showed these in one answer to a successful Fetch that is not older than the last
         truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
         start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
-        Of one above the HW only the HW counts (`Truth.learn`).
+        Of one above the HW only the HW counts (`Truth.learn`), and nothing begins there: the HW had moved on when
+        the broker looked whether anything is open.
         """
-        last_stable_offset = min(last_stable_offset, high_watermark)
         self.advance_start(log_start_offset)
         self._deliver(high_watermark)
-        self._shown = max(self._shown, last_stable_offset)
-        if last_stable_offset <= self._end or (0 < last_stable_offset <= log_start_offset):
+        self._shown = max(self._shown, min(last_stable_offset, high_watermark))
+        proves_nothing = 0 < last_stable_offset <= log_start_offset or last_stable_offset > high_watermark
+        if proves_nothing or last_stable_offset <= self._end:
             return
         if self._known_from == NO_OFFSET or self._is_blank():
-            self._begin(last_stable_offset)
+            self._begin(last_stable_offset, high_watermark)
         elif self._hole_since is None:
             self._hole_since = now_s
         elif now_s - self._hole_since >= self._patience_s:
-            self._begin(last_stable_offset)
+            self._begin(last_stable_offset, high_watermark)
 
     def observed(self, buf: Frame, batches: Sequence[Batch], start: int, end: int) -> None:
         """The log holds exactly these batches of `buf`, in offset order, from offset `start` up to `end`;
@@ -209,7 +214,7 @@ class Transactions:
     def aborted(self, fetch_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
         """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset,
         end_offset) may belong to, in the order of the markers; None where that is not known
-        (TransactionIndex.collectAbortedTxns). A first offset may be that of the first batch observed.
+        (TransactionIndex.collectAbortedTxns).
         """
         if end_offset <= fetch_offset:
             return []
@@ -227,11 +232,14 @@ class Transactions:
     def _is_blank(self) -> bool:
         return self._known_from == self._end and not self._open
 
-    def _begin(self, offset: int) -> None:
-        """A new run, known from `offset` on, and what of the pieces belongs to it."""
+    def _begin(self, offset: int, high_watermark: int) -> None:
+        """A new run, known from `offset` on, and what of the pieces belongs to it. Of what ended below the HW it is
+        not known where it began.
+        """
         self._forget()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
         self._known_from = self._end = offset
+        self._doubted_end = high_watermark
         self._pieces = pieces
         if pieces and pieces[0].start < offset:
             first = pieces.pop(0)
@@ -256,13 +264,16 @@ class Transactions:
                 self._open.setdefault(producer_id, offset)
                 continue
             first = self._open.pop(producer_id, None)
+            if event is Event.ABORTED and offset < self._doubted_end:
+                self._known_from = max(self._known_from, offset + 1)
+                self._aborted.clear()
             if first is None:
                 continue  # an empty transaction, or one that began before the run
             if event is Event.UNREADABLE:
                 self._forget()
                 return
             self._decided.append(Decided(offset, first))
-            if event is Event.ABORTED:
+            if event is Event.ABORTED and offset >= self._known_from:
                 stable = next(iter(self._open.values()), offset + 1)
                 self._aborted.append(Aborted(offset, first, producer_id, stable))
         self._keep_bounds()

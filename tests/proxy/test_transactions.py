@@ -214,16 +214,30 @@ def test_the_run_begins_where_the_broker_showed_its_stable_offset(begin):
     assert transactions.aborted(begin, 5) == [(B, 2)]
 
 
-def test_a_marker_above_the_stable_offset_may_end_what_began_below_it():
-    """A began below where the run begins: the broker lists it with 0, the run with its first batch seen."""
-    log = log_of(("data", A), ("data", B), ("data", A), ("abort", A), ("commit", B), ("abort", C))
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_may_have_begun_before_the_run_is_in_no_list(is_seen):
+    """A began below the LSO that was shown and ended above it, below the HW: the broker lists it for a fetch between,
+    with an offset that nobody has seen; or for a fetch that has nothing of it.
+    """
+    between = ("data", A) if is_seen else ("append",)
+    log = log_of(("data", A), ("data", B), between, ("abort", A), ("commit", B), ("data", A), ("abort", A))
     transactions = Transactions(LIMIT, PATIENCE_S)
-    transactions.shown(4, 1, 0, 0)
-    transactions.observed(*log.read(1, 6))
+    transactions.shown(5, 1, 0, 0)
+    transactions.observed(*log.read(1, 7))
 
-    assert transactions.last_stable_offset(6) == 6
-    assert transactions.aborted(1, 6) == [(A, 2)]
-    assert log.consume(1, 6, [(A, 2)]) == log.consume(1, 6, [(A, 0)]) == [1]
+    assert [(one.first, one.marker) for one in log.aborted(1, 5)] == [(0, 3)]
+    assert (transactions.known_from, transactions.listed_end(1)) == (4, 1)
+    assert (transactions.aborted(1, 5), transactions.aborted(4, 7)) == (None, [(A, 5)])
+    assert transactions.last_stable_offset(7) == 7
+
+
+def test_what_ended_above_the_high_watermark_began_in_the_run():
+    log = log_of(("append",), ("data", A), ("append",), ("abort", A))
+    transactions = Transactions(LIMIT, PATIENCE_S)
+    transactions.shown(3, 1, 0, 0)
+    transactions.observed(*log.read(1, 4))
+
+    assert (transactions.known_from, transactions.aborted(1, 4)) == (1, [(A, 1)])
 
 
 @pytest.mark.parametrize(("stable", "begins"), [(5, False), (6, True)])
@@ -336,11 +350,13 @@ def test_history_that_nobody_wants_is_forgotten():
 
 
 def test_of_a_stable_offset_above_its_high_watermark_only_that_counts():
-    """UnifiedLog.lastStableOffset reads the HW after it saw nothing open: what was appended between may be."""
+    """UnifiedLog.lastStableOffset reads the HW after it saw nothing open: what was appended between may be. What had
+    ended by then may have begun below the older HW: no run begins there.
+    """
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.shown(10, 14, 0, 0)
 
-    assert transactions.end == 10
+    assert transactions.end == -1
     assert transactions.last_stable_offset(20) == 10
 
 

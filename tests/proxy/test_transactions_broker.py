@@ -1,7 +1,7 @@
 """The follower of transactions beside a real broker: the same last stable offset, the same aborted lists.
 
-Transactional producers commit, abort and are fenced in the middle; all that the follower sees is what a
-read_uncommitted Fetch returns, and each of its answers is held against one read_committed Fetch of the broker.
+All that the follower sees is what a read_uncommitted Fetch returns, and each of its answers is held against one
+read_committed Fetch of the broker.
 """
 
 from random import Random
@@ -60,45 +60,82 @@ class Beside:
         self.followed.observed(raw, scan_batches(raw, 0, len(raw)), start, self.reader.offset)
         return self.reader.offset
 
+    def begin(self) -> int:
+        """Follow anew from where the broker shows its LSO now, as after a restart or an election; where that is."""
+        self.followed = Transactions(1000, 1.0)
+        shown = self.ask(0, 1)
+        self.followed.shown(*shown[:3], 0.0)
+        return shown.last_stable_offset
+
     def compare(self, fetch_offset: int, max_bytes: int) -> int:
-        """Length of the aborted list of one fetch, which must be the broker's."""
+        """Length of the aborted list of one fetch, which must be the broker's; -1 where it is not known."""
         before = self.ask(fetch_offset, max_bytes)
         if self.followed.end >= before.high_watermark:
             assert self.followed.last_stable_offset(before.high_watermark) == before.last_stable_offset
         aborted = self.followed.aborted(fetch_offset, before.end)
         if aborted is None:
-            assert self.followed.end < before.high_watermark  # markers are written behind the answer
-            return 0
+            # markers are written behind the answer
+            assert fetch_offset < self.followed.known_from or self.followed.end < before.high_watermark
+            return -1
         # The broker's upper bound is an index entry's (LogSegment.fetchUpperBoundOffset): it may list more.
         wanted = [one for one in before.aborted if one[1] < before.end] if before.end > fetch_offset else []
         assert aborted == wanted
         return len(aborted)
 
 
+class Life:
+    """Transactional producers that commit, abort and are fenced in the middle, and one that is not."""
+
+    def __init__(self, bootstrap: str, topic: str, seed: int) -> None:
+        self.rng = Random(seed)
+        self.topic = topic
+        self.writers = [Writer(bootstrap, topic, name) for name in ("one", "two", "three")]
+        self.plain = Producer({"bootstrap.servers": bootstrap})
+
+    def step(self) -> None:
+        writer = self.rng.choice(self.writers)
+        step = self.rng.choice(("write", "write", "write", "commit", "abort", "abort", "fence", "plain"))
+        if step == "write":
+            writer.write(self.rng.randint(1, 3))
+        elif step in ("commit", "abort"):
+            writer.end(commits=step == "commit")
+        elif step == "fence":
+            writer.renew()
+        else:
+            self.plain.produce(self.topic, b"value", partition=0)
+            assert self.plain.flush(TIMEOUT_S) == 0
+
+
 def test_the_follower_says_what_the_broker_says(broker: "KafkaCluster") -> None:
-    rng = Random(890)
     topic = create_topic(broker.direct)
-    writers = [Writer(broker.direct, topic, name) for name in ("one", "two", "three")]
-    plain = Producer({"bootstrap.servers": broker.direct})
+    life = Life(broker.direct, topic, 890)
+    rng = life.rng
     with RawClient(broker.direct) as client:
         beside = Beside(client, topic)
-        shown = beside.ask(0, 1)
-        beside.followed.shown(*shown[:3], 0.0)
-        seen, listed = 0, 0
+        beside.begin()
+        seen, lists = 0, []
         for _ in range(STEPS):
-            writer = rng.choice(writers)
-            step = rng.choice(("write", "write", "write", "commit", "abort", "abort", "fence", "plain"))
-            if step == "write":
-                writer.write(rng.randint(1, 3))
-            elif step in ("commit", "abort"):
-                writer.end(commits=step == "commit")
-            elif step == "fence":
-                writer.renew()
-            else:
-                plain.produce(topic, b"value", partition=0)
-                assert plain.flush(TIMEOUT_S) == 0
+            life.step()
             seen = beside.follow(seen)
-            for _ in range(4):
-                listed += beside.compare(rng.randint(0, seen), rng.choice((1, 200, 1000, 1 << 20)))
+            lists += [
+                beside.compare(rng.randint(0, seen), rng.choice((1, 200, 1000, 1 << 20))) for _ in range(4)
+            ]
         assert beside.followed.known_from == 0
-        assert listed > 50
+        assert sum(lists) - lists.count(-1) > 50
+
+
+def test_who_begins_in_the_middle_says_no_other(broker: "KafkaCluster") -> None:
+    """Begun at an LSO below which nothing is open, but above which transactions end that began below it."""
+    topic = create_topic(broker.direct)
+    life = Life(broker.direct, topic, 891)
+    with RawClient(broker.direct) as client:
+        beside = Beside(client, topic)
+        lists, doubted = [], 0
+        for _ in range(STEPS):
+            life.step()
+            begun = beside.begin()
+            seen = beside.follow(begun)
+            doubted += beside.followed.known_from > begun
+            lists += [beside.compare(offset, 1 << 20) for offset in range(begun, seen)]
+        assert doubted > 0
+        assert sum(length >= 0 for length in lists) > 50

@@ -26,6 +26,7 @@ class Life:
         self.answers = [(0, 0, 0)]  # what the broker showed since the last truncation
         self.handed_on = 0  # entries that have been observed in order
         self.lists = []  # lengths of the aborted lists given, None where unknown
+        self.races = rng.random() < 0.5  # whether the broker shows a HW older than its LSO
 
     def transactional(self):
         self.log.data(self.rng.randint(1, 3), self.rng.randint(1, 3))
@@ -46,10 +47,10 @@ class Life:
         self.log.high_watermark = self.rng.choice((self.log.end, self.rng.randint(least, self.log.end)))
 
     def broker_answers(self):
-        """Now, or an older answer after a newer one; the HW is looked at before the LSO."""
+        """Now, or an older answer after a newer one; in some lives the HW is older than the LSO."""
         self.answers.append((self.log.high_watermark, self.log.last_stable_offset(), self.log.start))
         at = self.rng.choice((len(self.answers) - 1, self.rng.randrange(len(self.answers))))
-        high_watermark = self.answers[max(0, at - self.rng.randint(0, 1))][0]
+        high_watermark = self.answers[max(0, at - self.rng.randint(0, self.races))][0]
         self.followed.shown(high_watermark, *self.answers[at][1:], self.now_s)
 
     def time_passes(self):
@@ -112,12 +113,12 @@ class Life:
         self.check_list(aborted, log.aborted(fetch_offset, end_offset))
 
     def check_list(self, aborted, expected):
-        """None that the broker would not list; from a run that saw all, exactly the broker's."""
+        """None that the broker would not list; where each answer's HW is as old as its LSO, exactly the broker's."""
         for producer_id, offset in aborted:
             assert any(
                 one.producer_id == producer_id and one.first <= offset < one.marker for one in expected
             )
-        if self.followed.known_from == 0:
+        if not self.races:
             assert sorted(aborted) == sorted((one.producer_id, one.first) for one in expected)
 
     def sees_all(self):
@@ -169,5 +170,5 @@ def test_lives_are_not_dull():
     """The lives above ask for aborted lists of all kinds, and get them."""
     lists = [length for seed in range(60) for length in live(seed, AMPLE).lists]
 
-    assert lists.count(None) < len(lists) // 2
+    assert lists.count(None) < len(lists) * 0.6
     assert sum(length is not None and length > 1 for length in lists) > 50
