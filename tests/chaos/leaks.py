@@ -50,6 +50,9 @@ def held_by(sidecars: Sidecars, node: int) -> list[str]:
         found.append(
             f"has {descriptors} descriptors, {idle} when it began, {own_links} links, {clients} clients"
         )
+    if found:
+        for name, wire in (("before", sidecars.front[node]), ("behind", sidecars.back[node])):
+            found += [f"has half a connection {name} it: {what}" for what in wire.describe_half_open()]
     return found
 
 

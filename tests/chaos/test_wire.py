@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,3 +130,27 @@ def test_who_cannot_be_connected_is_closed_and_the_next_one_served(server: socke
             assert take(refused, 1) == b""
         wire.target = server.getsockname()
         assert Ends(wire, server)
+
+
+def test_what_was_said_last_on_half_a_connection_is_told(wire: Wire, server: socket.socket) -> None:
+    ends = Ends(wire, server)
+    ends.near.sendall(b"\x00\x00\x00\x04ABCD")
+    assert take(ends.far, 8) == b"\x00\x00\x00\x04ABCD"
+    assert wire.describe_half_open() == []
+
+    ends.near.shutdown(socket.SHUT_WR)
+    assert ends.far.recv(1) == b""
+
+    (told,) = await_told(wire, 1)
+    assert "near end: 8 bytes" in told
+    assert "closed" in told.split("far end")[0]
+    assert "00000004 41424344" in told
+    ends.far.close()
+    assert await_told(wire, 0) == []
+
+
+def await_told(wire: Wire, count: int) -> list[str]:
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(wire.describe_half_open()) != count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return wire.describe_half_open()

@@ -13,6 +13,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 from tests.broker.settings import HOST
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 16
 LONGEST_STALL_S = 60.0
+SHOWN_BYTES = 64
 AT_ONCE = struct.pack("ii", 1, 0)
+
+
+class LastWords:
+    """The last chunk that came from one end, and when it came; when that end said that it was the last."""
+
+    def __init__(self) -> None:
+        self.chunk = b""
+        self.at = self.ended_at = float("-inf")
+
+    def heard(self, chunk: bytes) -> None:
+        self.chunk, self.at = chunk, time.monotonic()
 
 
 class Line:
@@ -30,9 +43,20 @@ class Line:
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.ends = (near, far)
+        self.last_words = {near: LastWords(), far: LastWords()}
         self.left_bytes: int | None = None
         self.vanished = False
         self.found = threading.Event()
+
+    def describe(self) -> str:
+        """Who has closed, and what each end said last: a client's request begins with its size and API key."""
+        now = time.monotonic()
+        said = []
+        for name, words in zip(("near", "far"), self.last_words.values(), strict=True):
+            ended = f", closed {now - words.ended_at:.1f} s ago" if words.ended_at > 0 else ""
+            head = words.chunk[:SHOWN_BYTES].hex(" ", 4)
+            said.append(f"{name} end: {len(words.chunk)} bytes {now - words.at:.1f} s ago{ended}: {head}")
+        return "; ".join(said)
 
     def end(self, *, reset: bool = False) -> None:
         """Close both ways: in order, or with a reset."""
@@ -50,6 +74,7 @@ class Wire:
         self.target = target
         self._server = socket.create_server((HOST, port))
         self._lines: set[Line] = set()
+        self._half_open: set[Line] = set()
         self._flowing = threading.Event()
         self._flowing.set()
         self.cuts = 0
@@ -65,6 +90,10 @@ class Wire:
     def open_lines(self) -> int:
         """Connections neither of whose ends has closed."""
         return len(self._lines)
+
+    def describe_half_open(self) -> list[str]:
+        """Connections of which one end has closed and the other has not, and what was said on them last."""
+        return [line.describe() for line in self._half_open]
 
     def cut(self, after_bytes: int) -> int:
         """End every connection once so many more bytes have passed on it; how many connections that is."""
@@ -114,6 +143,7 @@ class Wire:
     def _pump(self, line: Line, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
+                line.last_words[source].heard(chunk)
                 self._flowing.wait(LONGEST_STALL_S)
                 if line.vanished:
                     continue
@@ -134,11 +164,14 @@ class Wire:
 
     def _leave(self, line: Line, source: socket.socket) -> None:
         """The second of the two to come here closes."""
+        line.last_words[source].ended_at = time.monotonic()
         with contextlib.suppress(OSError):
             source.shutdown(socket.SHUT_RD)
-        if line in self._lines:
-            self._lines.discard(line)
-        else:
+        self._half_open.add(line)
+        try:
+            self._lines.remove(line)  # at once a question and its effect: both may be here
+        except KeyError:
+            self._half_open.discard(line)
             for one in line.ends:
                 one.close()
 
