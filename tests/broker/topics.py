@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
