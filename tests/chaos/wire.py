@@ -93,7 +93,17 @@ class Wire:
 
     def describe_half_open(self) -> list[str]:
         """Connections of which one end has closed and the other has not, and what was said on them last."""
-        return [line.describe() for line in self._half_open]
+        return [line.describe() for line in list(self._half_open)]
+
+    def unanswered(self, *, half_open: bool) -> list[bytes]:
+        """What near ends said last, to which far ends have said nothing: of connections whose near end has closed,
+        or of all there are.
+        """
+        lines = list(self._half_open if half_open else self._half_open | self._lines)
+        found = [line.last_words.values() for line in lines]
+        return [
+            near.chunk for near, far in found if near.at > far.at and (near.ended_at > 0 or not half_open)
+        ]
 
     def cut(self, after_bytes: int) -> int:
         """End every connection once so many more bytes have passed on it; how many connections that is."""

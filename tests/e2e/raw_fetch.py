@@ -56,7 +56,15 @@ class RawClient:
 
     def call(self, frame: bytes) -> bytes:
         """The answer to a request, both whole frames. OSError where the connection ends."""
+        self.send(frame)
+        return self.receive()
+
+    def send(self, frame: bytes) -> None:
+        """A request, without waiting for its answer."""
         self._socket.sendall(frame)
+
+    def receive(self) -> bytes:
+        """The next answer, as `call` gives it."""
         prefix = self._take(4)
         return prefix + self._take(int.from_bytes(prefix, "big"))
 
@@ -117,7 +125,7 @@ class RawClient:
 
     def send_fetch(self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int) -> None:
         """Ask and do not wait for the answer."""
-        self._socket.sendall(self.build_fetch(version, asked, max_wait_ms=max_wait_ms))
+        self.send(self.build_fetch(version, asked, max_wait_ms=max_wait_ms))
 
     def build_produce(self, topic: str, records: bytes, acks: int = -1) -> bytes:
         """A Produce request of one batch to partition 0."""
