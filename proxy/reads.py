@@ -57,10 +57,11 @@ POLL_MS = 100
 class Reads:
     """The reads of one connection, by partition."""
 
-    __slots__ = ("_link", "by_key")
+    __slots__ = ("_in_line", "_link", "by_key")
 
     def __init__(self, link: ClientLink) -> None:
         self._link = link
+        self._in_line: set[tuple[Read, ...]] = set()  # until it is their queue's turn
         self.by_key: dict[Key, Read] = {}
 
     def __len__(self) -> int:
@@ -197,24 +198,28 @@ class Reads:
 
     def _ask(self, reads: Sequence[Read], asker: Asker, lagging: bool) -> None:
         """When it is their queue's turn. Refused, they fail, so that their Fetch is refused as a whole."""
+        together = tuple(reads)
         topics = list(dict.fromkeys(read.looked.queue_key for read in reads))
+        self._in_line.add(together)
         self._link.broker.gate.enter(
             self._link,
-            partial(self._go, reads, asker, lagging),
-            partial(self._refused, reads),
+            partial(self._go, together, asker, lagging),
+            partial(self._refused, together),
             topics=topics,
             watched=() if lagging else topics,
         )
 
-    def _refused(self, reads: Sequence[Read]) -> None:
+    def _refused(self, reads: tuple[Read, ...]) -> None:
+        self._in_line.discard(reads)
         for read in reads:
             self._account(read, None)
             read.stage = Stage.FAILED
         self._wake(reads)
 
-    def _go(self, reads: Sequence[Read], asker: Asker, lagging: bool, entry: Entry) -> None:
+    def _go(self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry) -> None:
         link = self._link
-        reads = [read for read in reads if not self._joins_late(read)]
+        self._in_line.discard(together)
+        reads = [read for read in together if not self._joins_late(read)]
         if not reads:
             link.broker.gate.leave(entry)
             return
@@ -373,6 +378,10 @@ class Reads:
             self.drop(read)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is gone: what is in line for the broker will not have its turn."""
         for read in list(self.by_key.values()):
             self.drop(read)
+        for together in self._in_line:
+            for read in together:
+                self._account(read, None)
+        self._in_line.clear()

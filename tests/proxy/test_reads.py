@@ -85,16 +85,16 @@ class Pacer:
 
 
 class Gate:
-    """Lets everything through, or refuses it."""
+    """Lets everything through, refuses it, or keeps it waiting."""
 
     def __init__(self):
-        self.refuses = False
+        self.refuses = self.holds = False
         self.open = 0
 
     def enter(self, link, go, refuse, *, topics, watched):
         if self.refuses:
             refuse()
-        else:
+        elif not self.holds:
             self.open += 1
             go(self)
 
@@ -381,13 +381,20 @@ def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_who
     assert link.broker.pacer.finished == [0]
 
 
+def test_a_granted_read_whose_client_closes_before_its_queues_turn_gives_its_place_back():
+    link = Link()
+    link.broker.gate.holds = True
+    begin(link, asked(0))
+    assert find(link, asked(0, offset=200)) is None  # dropped, and still in line
+    begin(link, asked(1))
+    link.reads.close()
+    assert link.broker.pacer.finished == [0, 0]
+
+
 @pytest.mark.parametrize("frame_comes", [True, False])
 def test_a_read_leaves_its_queue_once_answered_or_lost(frame_comes):
     link = Link()
     begin(link, asked())
     assert link.broker.gate.open == 1
-    if frame_comes:
-        link.upstream.answer(answer())
-    else:
-        link.upstream.sent.pop()[1](None)
+    link.upstream.answer(answer()) if frame_comes else link.upstream.sent.pop()[1](None)
     assert link.broker.gate.open == 0
