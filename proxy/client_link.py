@@ -55,7 +55,6 @@ class ClientLink:
 
     __slots__ = (
         "_counters",
-        "_finishing",
         "_holds_broker",
         "_holds_client",
         "_is_held",
@@ -68,11 +67,11 @@ class ClientLink:
         "broker",
         "client_id",
         "fetches",
+        "finishing",
         "lane",
         "last_ordinal",
         "listener",
         "number",
-        "parked",
         "preferred_replicas",
         "reads",
         "refused",
@@ -90,7 +89,7 @@ class ClientLink:
         self.client_id: str | None = None
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
-        self._open = self._finishing = False
+        self._open = self.finishing = False
         self._holds_client = False  # at its own bound
         self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
         self._request_bytes = self._response_bytes = 0
@@ -112,7 +111,6 @@ class ClientLink:
         self.reads = Reads(self)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
-        self.parked: dict[object, None] = {}
         self.preferred_replicas = False
         let_produces_pass(self)
 
@@ -176,7 +174,7 @@ class ClientLink:
         if self.replies.oldest is None:
             self.close("client_closed")
             return False
-        self._finishing = True
+        self.finishing = True
         self.broker.leave_parked(self)
         return True
 
@@ -263,7 +261,7 @@ class ClientLink:
             hop.size_bytes += size_bytes
             if on_sent is not None:
                 on_sent(True)
-            if self._finishing or self._holds_broker:
+            if self.finishing or self._holds_broker:
                 self._on_drained()
         else:
             reply = replies.stand_in(place)
@@ -329,7 +327,8 @@ class ClientLink:
     def _on_progress(self) -> None:
         if self.replies.control:
             self._yield_to_control()
-        if self._response_bytes >= self._limits.connection_response_memory_bytes:
+        over = self._response_bytes >= self._limits.connection_response_memory_bytes
+        if over and self.wire.unsent_bytes:  # else nothing leaves that would end it
             self._holds_broker = True
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
@@ -346,7 +345,7 @@ class ClientLink:
             self._holds_broker = False
             self.upstream.release_reading(self)
             self.lane.release_reading(self)
-        if self._finishing and self.replies.oldest is None:
+        if self.finishing and self.replies.oldest is None:
             self.close("client_closed")
 
     def _on_upstream_drained(self) -> None:
@@ -363,7 +362,7 @@ class ClientLink:
 
     def finish(self) -> None:
         """Take no more requests; close once what is in flight has been answered."""
-        self._finishing = True
+        self.finishing = True
         self.wire.hold_reading(self)
         self.broker.leave_parked(self)
         if self.replies.oldest is None and not self.wire.unsent_bytes:

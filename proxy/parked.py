@@ -89,10 +89,14 @@ class ParkedFetch:
             self._look(now)
 
     def _proven(self, answered: bool) -> None:
-        if answered:
-            self._look(self._now())
-        else:
+        if not answered:
             self.drop()
+            return
+        self._look(self._now())
+        link, replies = self.record.link, self.record.link.replies
+        is_called_away = replies.control and replies.oldest is self.record.reply
+        if link.finishing or is_called_away:  # since it was asked: it was not among those that wait
+            self.leave()
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""

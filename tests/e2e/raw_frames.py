@@ -79,14 +79,16 @@ def build_metadata() -> bytes:
     return control.build_metadata_request(METADATA_VERSION, next(numbers), "raw", topics=[])
 
 
-def build_fetch(topic: str, offset: int, max_wait_ms: int, most_bytes: int = 1 << 20) -> bytes:
+def build_fetch(
+    topic: str, offset: int, max_wait_ms: int, most_bytes: int = 1 << 20, least_bytes: int = 1
+) -> bytes:
     asked = fetch.FetchPartition(topic, 0, -1, offset, -1, -1, most_bytes)
     return build_request(
         FETCH_VERSION,
         next(numbers),
         "raw",
         max_wait_ms=max_wait_ms,
-        min_bytes=1,
+        min_bytes=least_bytes,
         max_bytes=most_bytes,
         isolation_level=0,
         session_id=0,

@@ -7,6 +7,7 @@ watch is a little late, the broker where it does not come.
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.e2e
 
 ROUNDS = 8
 PATIENCE_S = 10.0
+SETTLE_S = 0.3
 PROOF_WAIT_S = 0.1
 """As in proxy/parked.py."""
 UNPROVEN = ("miss", "unproven")
@@ -75,3 +77,39 @@ def test_what_the_watch_is_about_to_show_is_not_read_from_the_broker(pair: SlowP
 
 def test_a_watch_that_does_not_come_is_not_waited_for(pair: SlowPair) -> None:
     assert count_unproven(pair, 5 * PROOF_WAIT_S) > 0
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_fetch_that_was_called_away_before_it_could_wait_does_not_wait(
+    pair: SlowPair, finishes: bool
+) -> None:
+    """While a new connection's right is asked for, its client says that it is done, or that something cannot wait."""
+    topic = create_topic(pair.direct)
+    with Raw(pair.through) as other, Raw(pair.through) as reader:
+        warm_up(pair.sidecar, other, topic)
+        other.call(build_produce(topic, read_batch(pair), -1))
+        assert fetched(other.call(build_fetch(topic, 0, 1000))).end > 0
+        before = count_proofs(pair)
+        reader.call(build_metadata())  # it has its link to the broker
+        pair.broker.stall()
+        try:
+            reader.send(build_fetch(topic, 0, round(10 * PATIENCE_S * 1000), least_bytes=1 << 19))
+            deadline = time.monotonic() + PATIENCE_S
+            while count_proofs(pair) == before and time.monotonic() < deadline:
+                time.sleep(0.005)
+            if finishes:
+                reader.socket.shutdown(socket.SHUT_WR)
+            else:
+                reader.send(build_metadata())
+            time.sleep(SETTLE_S)
+        finally:
+            pair.broker.wake()
+        assert count_proofs(pair) == before + 1
+        reader.socket.settimeout(PATIENCE_S)
+        found = fetched(reader.take())
+        assert found.end > found.start
+        assert reader.ends() if finishes else reader.take()
+
+
+def count_proofs(pair: SlowPair) -> float:
+    return pair.sidecar.metrics()["forebay_authorization_proofs_total",]
