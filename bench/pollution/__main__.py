@@ -87,8 +87,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--again",
         type=int,
-        default=4,
-        help="how often an arm may run again, in all, because a hypervisor took processors away (default: 4)",
+        default=6,
+        help="how often Forebay's arm may run again, in all, because a hypervisor took processors away (default: 6)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms (default: 1)")
     parser.add_argument("--image-directory", type=Path, default=RUNS, help="where the disk's file is put")

@@ -16,6 +16,8 @@ from bench.pollution.verdict import (
     describe_stolen,
     find_harmless,
     find_invalid,
+    is_disturbed,
+    is_stolen,
     judge,
     judge_isolation,
     rate_at,
@@ -79,6 +81,8 @@ def build_page(result: Mapping[str, Any]) -> str:
     lines += ["", f"Rounds: {max(one['round'] for one in measured)}; medians over rounds, times in ms.", ""]
     lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
     lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
+    unjudged = [one for one in measured if is_stolen(one) and not is_disturbed(one)]
+    lines += [f"* disturbed, and no bar is about it: {describe_stolen(one)}" for one in unjudged]
     lines += [f"* set aside and run again: {describe_set_aside(one)}" for one in result["set_aside"]]
     return "\n".join(lines) + "\n"
 

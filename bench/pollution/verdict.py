@@ -2,8 +2,9 @@
 
 Owns every limit of the proof and the rules that make a run invalid. Must not know how a figure was measured.
 Invariants: a bar that was not measured is neither held nor broken; a round in which the plain broker suffers
-less than a hundredfold proves nothing, nor one whose laggards a cache served, nor one in which a hypervisor kept the
-processors to itself; every bar is held in every round or it is broken.
+less than a hundredfold proves nothing, nor one whose laggards a cache served, nor one of Forebay's in which a
+hypervisor kept the processors to itself (of other arms it is told: no bar is about them); every bar is held in
+every round or it is broken.
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ def is_stolen(one: Figures) -> bool:
     return max(one["stolen"].values()) > STOLEN
 
 
+def is_disturbed(one: Figures) -> bool:
+    """Whether bars are about this arm and too much was taken away from it."""
+    return str(one["arm"]) == FOREBAY and is_stolen(one)
+
+
 def describe_stolen(one: Figures) -> str:
     """How much of it, in which phase."""
     said = ", ".join(f"{share:.1%} ({phase})" for phase, share in one["stolen"].items())
@@ -79,7 +85,7 @@ def describe_stolen(one: Figures) -> str:
 
 def find_invalid(arms: Sequence[Figures]) -> list[str]:
     """Why the run proves nothing; empty: it does."""
-    reasons = [describe_stolen(one) for one in arms if is_stolen(one)]
+    reasons = [describe_stolen(one) for one in arms if is_disturbed(one)]
     for one in arms:
         at = f"round {one['round']}, {one['arm']}"
         laggards, disk = one["laggards_mb_s"], one["disk_polluted"].get("read_mb_s", 0.0)
@@ -127,7 +133,7 @@ def judge_isolation(rounds: Sequence[Figures]) -> list[Bar]:
 
 def find_harmless(rounds: Sequence[Figures]) -> list[str]:
     """Rounds that prove nothing about isolation: disturbed ones, and those in which the plain broker did not hang."""
-    return [describe_stolen(one) for one in rounds if is_stolen(one)] + [
+    return [describe_stolen(one) for one in rounds if is_disturbed(one)] + [
         f"round {one['round']}, isolation: the plain broker did not hang"
         for one in rounds
         if one["arm"] == PLAIN and _isolated(one) <= HANG * ISOLATED

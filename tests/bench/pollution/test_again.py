@@ -6,7 +6,7 @@ from bench.pollution.again import Again
 
 
 def build(stolen: float) -> dict[str, Any]:
-    return {"round": 1, "arm": "plain", "stolen": {"quiet": stolen}, "course": {"util": [1.0]}}
+    return {"round": 1, "arm": "forebay", "stolen": {"quiet": stolen}, "course": {"util": [1.0]}}
 
 
 def test_what_was_disturbed_is_set_aside_until_patience_ends() -> None:

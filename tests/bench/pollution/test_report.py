@@ -52,6 +52,13 @@ def test_page_says_what_was_run_again() -> None:
     assert "produce p99 10.0 -> 12.0 ms" in page
 
 
+def test_page_says_which_other_arms_were_disturbed() -> None:
+    stolen = {"quiet": 0.0, "polluted": 0.25, "pause": 0.0}
+    page = build_page(build_result(Sizes(), [build_plain(100.0) | {"stolen": stolen}], []))
+    assert "* disturbed, and no bar is about it: round 1, plain" in page
+    assert "INVALID" not in page
+
+
 def test_page_of_isolation_alone_has_no_table_of_arms() -> None:
     page = build_page(build_result(Sizes(), [], [], [build_isolation(12.0)]))
     assert "end to end" not in page.split("* **")[0]

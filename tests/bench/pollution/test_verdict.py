@@ -9,6 +9,7 @@ from bench.pollution.verdict import (
     describe_stolen,
     find_harmless,
     find_invalid,
+    is_disturbed,
     is_fair,
     is_steady,
     is_stolen,
@@ -118,8 +119,16 @@ def test_what_a_hypervisor_disturbed_proves_nothing() -> None:
     assert is_stolen(stolen)
     assert find_invalid([build_figures(), stolen]) == [describe_stolen(stolen)]
     assert "0.5% (polluted)" in describe_stolen(stolen)
-    sick = build_isolation(151.0, arm=PLAIN) | {"stolen": {"quiet": 0.02, "sick": 0.0}}
+    sick = build_isolation(12.0) | {"stolen": {"quiet": 0.02, "sick": 0.0}}
     assert find_harmless([sick]) == [describe_stolen(sick)]
+
+
+def test_no_bar_is_about_other_arms_and_what_disturbed_them_is_told_only() -> None:
+    plain = build_plain(100.0) | {"stolen": {"quiet": 0.02, "polluted": 0.0, "pause": 0.0}}
+    sick = build_isolation(151.0, arm=PLAIN) | {"stolen": {"quiet": 0.02, "sick": 0.0}}
+    assert is_stolen(plain) and is_stolen(sick)
+    assert not (is_disturbed(plain) or is_disturbed(sick))
+    assert find_invalid([plain]) == find_harmless([sick]) == []
 
 
 def test_laggards_served_from_a_cache_prove_nothing() -> None:
