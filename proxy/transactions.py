@@ -244,7 +244,6 @@ class Transactions:
         if pieces and pieces[0].start < offset:
             first = pieces.pop(0)
             self._extend(first.events, first.end)
-            del self._aborted[: bisect_left(self._aborted, (offset,))]
         self._join()
 
     def _forget(self) -> None:
@@ -265,8 +264,7 @@ class Transactions:
                 continue
             first = self._open.pop(producer_id, None)
             if event is Event.ABORTED and offset < self._doubted_end:
-                self._known_from = max(self._known_from, offset + 1)
-                self._aborted.clear()
+                self.forget_before(offset + 1)
             if first is None:
                 continue  # an empty transaction, or one that began before the run
             if event is Event.UNREADABLE:

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import socket
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,7 +77,7 @@ def find_coordinator(bootstrap: str) -> None:
 def test_the_broker_owes_a_join_for_ever_whose_member_joined_again(broker: KafkaCluster) -> None:
     """No Forebay is here: this is why `find_leaks` looks for what the broker owes."""
     host, port = broker.direct.split(":")
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         wire = stack.enter_context(Wire(0, (host, int(port))))
         first, again, other = (stack.enter_context(RawClient(broker.direct)) for _ in range(3))
         find_coordinator(broker.direct)

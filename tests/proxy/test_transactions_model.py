@@ -113,12 +113,14 @@ class Life:
         self.check_list(aborted, log.aborted(fetch_offset, end_offset))
 
     def check_list(self, aborted, expected):
-        """None that the broker would not list; where each answer's HW is as old as its LSO, exactly the broker's."""
+        """None that the broker would not list; from a run that saw all, or where each answer's HW is as old as its LSO,
+        exactly the broker's.
+        """
         for producer_id, offset in aborted:
             assert any(
                 one.producer_id == producer_id and one.first <= offset < one.marker for one in expected
             )
-        if not self.races:
+        if self.followed.known_from == 0 or not self.races:
             assert sorted(aborted) == sorted((one.producer_id, one.first) for one in expected)
 
     def sees_all(self):
@@ -141,7 +143,7 @@ WEIGHTS = {
     Life.time_passes: 1,
     Life.batches_in_order: 8,
     Life.batches_out_of_order: 6,
-    Life.everything_is_seen: 2,
+    Life.everything_is_seen: 3,
     Life.truncated: 0.3,
     Life.log_start_moves: 0.3,
     Life.old_blocks_are_evicted: 0.3,
@@ -170,5 +172,5 @@ def test_lives_are_not_dull():
     """The lives above ask for aborted lists of all kinds, and get them."""
     lists = [length for seed in range(60) for length in live(seed, AMPLE).lists]
 
-    assert lists.count(None) < len(lists) * 0.6
+    assert lists.count(None) < len(lists) // 2
     assert sum(length is not None and length > 1 for length in lists) > 50
