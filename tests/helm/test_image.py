@@ -1,0 +1,65 @@
+"""The image's build stage: what the Containerfile copies is enough for a wheel that runs.
+
+Owns a folder with those files alone, and the wheel built and installed from it. Nothing of the repository may help:
+each of the product's modules must come from the installed wheel.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_imports import PACKAGES, ROOT, modules
+
+COPIED = re.compile(r"^COPY (?!--from)(.+) \S+$", re.MULTILINE)
+STRANGERS = """
+import importlib, sys
+target, packages, names = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+for name in names:
+    importlib.import_module(name)
+for name, module in sorted(sys.modules.items()):
+    file = getattr(module, "__file__", None)  # what cffi adds has none
+    if name.split(".")[0] in packages and file and not file.startswith(target):
+        print(name, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel of the image lies, installed without its dependencies."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    for name in " ".join(COPIED.findall((ROOT / "helm/image/Containerfile").read_text())).split():
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [*pip, "--target", target, source], check=True, capture_output=True, text=True, timeout=170
+    )
+    return target
+
+
+def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The interpreter finds what is installed there before anything else, and nothing where it is started."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-P", *arguments]
+    return subprocess.run(
+        command, cwd=installed, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_every_module_of_the_product_is_in_the_wheel(installed: Path) -> None:
+    done = run(installed, "-c", STRANGERS, str(installed), ",".join(PACKAGES), *modules())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_it_reads_a_configuration(installed: Path) -> None:
+    config = installed / "forebay.yaml"
+    config.write_text('listeners: [{listen: "127.0.0.1:9092", upstream: "127.0.0.1:9093"}]\n')
+    done = run(installed, "-m", "proxy", "config", "check", str(config))
+    assert done.returncode == 0, done.stderr
