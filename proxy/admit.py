@@ -114,7 +114,7 @@ def plan_produced(
     and `high_watermark` are what was known before it was forwarded.
     """
     truth, fidelity = partition.truth, partition.topic.fidelity
-    if epoch < 0 or epoch != truth.epoch:
+    if epoch < 0 or epoch != truth.epoch or not partition.is_followed:
         return "no-epoch"
     if sending is not Sending.FRESH:
         return str(sending.value)
@@ -144,6 +144,7 @@ def is_stored_as_sent(
     truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
     return (
         0 <= epoch == truth.epoch
+        and partition.is_followed
         and sending is FRESH
         and base_offset >= 0
         and base_offset >= high_watermark

@@ -2,9 +2,10 @@
 nothing that stands against it.
 
 Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
-`pass_ordinary`. Must not know how one is refused, cut, held or charged to a quota: that is `proxy.produce`'s, to
-which False leaves a request as it came. Invariants: until all questions are answered nothing has changed; what
-becomes of a request is the same on both ways. Why there are two: docs/decisions/0012.
+`pass_ordinary`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce`'s, to which False
+leaves a request as it came, and which takes over one that waited for a slot if something stands against it by then.
+Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on both ways.
+Why there are two: docs/decisions/0012; why one that waits stays on this one: 0021.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from protocol.ordinary import find_base_offset
 from protocol.produce import ProducedPartition
 from proxy import admit
 from proxy.admit import Forwarded
+from proxy.produce import ProduceInHand
 from proxy.producers import NO_PRODUCER_ID, Sending
 from proxy.truth import NO_OFFSET
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from proxy.admit import Key
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
+    from proxy.entry import Entry
     from proxy.partitions import Partition
 
 ROUTES_LIMIT: Final = 4096
@@ -37,8 +40,12 @@ ROUTES_LIMIT: Final = 4096
 ROUTE_START: Final = ordinary.ROUTE_START
 ACKS_ALL: Final = -1
 NO_TIME: Final = -1
+CORRELATION_ID: Final = 1
 START: Final = 4
-"""Place of the batch's start among what was scanned; its end follows."""
+PRODUCER_ID: Final = 9
+"""Places of the correlation id, of the batch's start and of its producer's id among what was scanned. Its end follows
+the start; the producer's epoch, the sequence and the number of records follow the id.
+"""
 FRESH = Sending.FRESH
 
 
@@ -115,13 +122,11 @@ class Routes:
 
 
 def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
-    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, if it may go now and
-    nothing stands against it. False: nothing has happened.
+    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, now or when it is its
+    turn, if nothing stands against it. False: nothing has happened.
     """
     broker = link.broker
-    version, correlation_id, names_start, route_end, _, _, _, _, _, producer_id, epoch, sequence, records = (
-        scanned
-    )
+    version, names_start, route_end = scanned[0], scanned[2], scanned[3]
     if link.refused.entries or broker.gate.quotas.active or link.upstream.closed:
         return False
     start = frame[ROUTE_START:route_end]
@@ -135,25 +140,18 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
     going.frame, going.size_bytes = frame, size_bytes
     going.topic, going.queue, going.waits = route.topic, route.queue, route.waits
     going.since_s, going.started_at = broker.now(), -1.0
-    going.ticket = going.sent = going.sending = None
-    if broker.gate.enabled and not broker.gate.take(going):
+    going.ticket = going.sent = going.sending = going.waited = None
+    waits = broker.gate.enabled and not broker.gate.take(going)
+    if waits and broker.gate.hanging(going.watched):
         return False
     link.client_id = route.client_id
     going.ordinal = link.last_ordinal = link.last_ordinal + 1
-    partition = route.partition
-    if link.stores and partition is not None:
-        truth = partition.truth
-        going.epoch, going.high_watermark = truth.epoch, truth.high_watermark
-        going.sending = FRESH
-        if producer_id != NO_PRODUCER_ID:
-            going.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
     link.replies.line.append(going)
-    hop = broker.counters.requests_out[api.PRODUCE]
-    hop.frames += 1
-    hop.size_bytes += size_bytes
+    if waits:
+        going.wait()
+        return True
     try:
-        if link.upstream.send(frame, correlation_id, going.on_answer):
-            link.hold_for_broker()
+        going.forward()
     except Exception:
         if not broker.gate.enabled:
             raise
@@ -162,20 +160,22 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
 
 
 class OrdinaryProduce:
-    """One that the broker has: it is itself what the gate and its queue know of it (`Admitted`), and its place in the
-    line of replies. `ticket`: itself, while it is with the gate. `sending` None: it is not to be stored. Made and
-    filled in `pass_ordinary`: a constructor is a function more.
+    """One that the broker has, or that waits for its turn: its place in the line of replies, and itself what the gate
+    and its queue know of it (`Admitted`), unless it had to wait: then they know `waited`. `ticket`: itself, while it is
+    with the gate. `sending` None: it is not to be stored. Made and filled in `pass_ordinary`: a constructor is a
+    function more.
     """
 
     __slots__ = (
         "epoch", "frame", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned", "sending",
-        "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waits",
+        "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waited", "waits",
     )  # fmt: skip
 
     is_control = False
     is_measured = True
 
     link: ClientLink
+    waited: Entry | None
     frame: Frame
     size_bytes: int
     scanned: list[int]
@@ -199,6 +199,60 @@ class OrdinaryProduce:
         """The topics that can hang by it."""
         return (self.topic,)
 
+    def forward(self) -> None:
+        """To the broker, with what is known of the partition now."""
+        link, scanned, partition = self.link, self.scanned, self.route.partition
+        if link.stores and partition is not None:
+            truth = partition.truth
+            self.epoch, self.high_watermark = truth.epoch, truth.high_watermark
+            self.sending = FRESH
+            producer_id, epoch, sequence, records = scanned[PRODUCER_ID:]
+            if producer_id != NO_PRODUCER_ID:
+                self.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
+        hop = link.broker.counters.requests_out[api.PRODUCE]
+        hop.frames += 1
+        hop.size_bytes += self.size_bytes
+        if link.upstream.send(self.frame, scanned[CORRELATION_ID], self.on_answer):
+            link.hold_for_broker()
+
+    def wait(self) -> None:
+        """No slot is free, or an earlier one of its connection waits: so does it, until `go` or `refuse`."""
+        topics = self.watched
+        self.link.broker.gate.enter(
+            self.link,
+            self.go,
+            self.refuse,
+            topics=topics,
+            size_bytes=self.size_bytes,
+            waits=self.waits,
+            is_ordered=True,
+            watched=topics,
+        )
+
+    def go(self, entry: Entry) -> None:
+        """It waited, and its turn has come. Where something stands against it by now it is the other way's."""
+        link, partition = self.link, self.route.partition
+        is_gone = partition is not None and not partition.is_followed
+        if is_gone or link.refused.entries or link.broker.gate.hanging(entry.watched):
+            self._in_full().go(entry)
+            return
+        self.waited = entry
+        entry.go = entry.refuse = None  # they hold this request
+        self.since_s = link.broker.now()
+        link.broker.gate.sent(entry)
+        self.forward()
+
+    def refuse(self) -> None:
+        """No slot came free in time, or there is no room to wait."""
+        self._in_full().refuse_late()
+
+    def _in_full(self) -> ProduceInHand:
+        """The same request, in the same places, on the other way."""
+        link, frame = self.link, self.frame
+        head = header.peek_request(frame)
+        request = produce.scan_request(frame, head.api_version, head.body_start)
+        return ProduceInHand(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
+
     def on_answer(self, answer: Frame | None) -> None:
         """The broker's answer; None: its link is lost, and with it the client's."""
         if answer is None:
@@ -212,6 +266,8 @@ class OrdinaryProduce:
         hop.size_bytes += size_bytes
         if self.ticket is not None:
             broker.gate.answered(self, now)
+        elif self.waited is not None:
+            broker.gate.answered(self.waited, now)
         counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         # before any Fetch behind it is answered, but the client need not wait for it

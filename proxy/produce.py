@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.entry import Entry
     from proxy.partitions import Partition
+    from proxy.replies import Reply
 
 ACKS_ALL = -1
 PASS = refusals.Verdict.PASS
@@ -49,7 +50,8 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
-        ProduceInHand(link, head, frame, request).arrive()
+        reply, ordinal = link.replies.reserve(), link.next_ordinal()
+        ProduceInHand(link, head, frame, request, reply, ordinal).arrive()
 
 
 def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
@@ -107,7 +109,15 @@ class ProduceInHand:
         "_topics",
     )
 
-    def __init__(self, link: ClientLink, head: RequestHeader, frame: Frame, request: ProduceRequest) -> None:
+    def __init__(
+        self,
+        link: ClientLink,
+        head: RequestHeader,
+        frame: Frame,
+        request: ProduceRequest,
+        reply: Reply,
+        ordinal: int,
+    ) -> None:
         self._link = link
         self._head = head
         self._frame = frame
@@ -115,8 +125,8 @@ class ProduceInHand:
         self._arriving: refusals.Plan | None = None
         parts = len(request.partitions)
         self._passing = ONE_PASSES if parts == 1 else refusals.Plan((PASS,) * parts)
-        self._reply = link.replies.reserve()
-        self._ordinal = link.next_ordinal()
+        self._reply = reply
+        self._ordinal = ordinal
         self._scanned = [_one_batch(produced, frame) for produced in request.partitions]
         self._topics = _topics(link, request)
         self._batches = [
@@ -152,8 +162,8 @@ class ProduceInHand:
         may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
         self._link.broker.gate.enter(
             self._link,
-            self._go,
-            self._too_late if may_refuse else None,
+            self.go,
+            self.refuse_late if may_refuse else None,
             topics=kept,
             size_bytes=len(self._frame),
             waits=Waits.ACKS if self._request.acks == ACKS_ALL else Waits.NOTHING,
@@ -192,7 +202,7 @@ class ProduceInHand:
             is_transactional=self._request.transactional_id is not None,
         )
 
-    def _go(self, entry: Entry) -> None:
+    def go(self, entry: Entry) -> None:
         """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where
         it goes as it arrives, that is what was planned.
         """
@@ -213,7 +223,7 @@ class ProduceInHand:
         else:
             self._refuse(plan)
 
-    def _too_late(self) -> None:
+    def refuse_late(self) -> None:
         """No slot came free in time, or there is no room to wait."""
         plan = self._plan(lambda _one: True)
         if plan.must_wait or plan.must_close:

@@ -3,7 +3,8 @@
 Owns a client link and its upstream on played transports, inside one process. Must not know the broker: the
 played one answers each Produce as the real one would. Invariants: process time only, the smallest of several
 runs, since what a busy machine adds is not the code's; the same frames as the ladder's. Beside it the time of a
-request after a pause, with cold caches: what a real process pays (docs/decisions/0008).
+request after a pause, with cold caches: what a real process pays (docs/decisions/0008); and of one in a crowd, where
+most wait for a slot (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from proxy.wire import Wire
 
 COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
+CROWD, DEEP = 8, 5
+"""Connections, and requests in flight on each: as in the ladder's small requests per second."""
 TOPIC, TOPIC_ID = "orders", bytes(range(16))
 OFF: dict[str, Any] = {
     "cache": {"mode": "off", "directory": ""},
@@ -108,12 +111,17 @@ class Played:
         self.sent: list[bytes] = []
         self.answered: list[bytes] = []
         self.offset = 0
-        listener_ = self.forebay.listeners[0]
-        listener_.dial = PlayedDial(transport=PlayedTransport(self.sent.append))
-        self.link = ClientLink(listener_, 1)
-        self.link.wire.connection_made(PlayedTransport(self.answered.append))
         self.frame = build_produce(TOPIC, build_batch(1000))
+        self.link = self.open_link(self.sent, self.answered)
         self._believe()
+
+    def open_link(self, sent: list[bytes], answered: list[bytes]) -> ClientLink:
+        """A client's connection: what the broker gets of it, and what the client."""
+        listener = self.forebay.listeners[0]
+        listener.dial = PlayedDial(transport=PlayedTransport(sent.append))
+        link = ClientLink(listener, 1)
+        link.wire.connection_made(PlayedTransport(answered.append))
+        return link
 
     def _believe(self) -> None:
         """The topic is known, its epoch proven by an answer that showed an empty log, its codec seen both ways."""
@@ -132,24 +140,54 @@ class Played:
 
     async def connect(self) -> None:
         """The first request opens the link to the broker."""
-        feed(self.link.wire, self.frame)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        self._acknowledge()
+        await self.open_upstream(self.link)
+        self.sent.clear()
         self.answered.clear()
 
-    def _acknowledge(self) -> None:
-        self.sent.clear()
-        feed(self.link.upstream.wire, build_acknowledgement(self.offset))
+    async def open_upstream(self, link: ClientLink) -> None:
+        """The same, of any link."""
+        feed(link.wire, self.frame)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.acknowledge(link)
+
+    def acknowledge(self, link: ClientLink) -> None:
+        """The broker answers the oldest request of a link."""
+        feed(link.upstream.wire, build_acknowledgement(self.offset))
         self.offset += 1
 
     def produce(self) -> None:
         """One request."""
         feed(self.link.wire, self.frame)
         assert len(self.sent) == 1
-        self._acknowledge()
+        self.sent.clear()
+        self.acknowledge(self.link)
         assert len(self.answered) == 1
         self.answered.clear()
+
+
+async def time_crowd(played: Played, times: int) -> float:
+    """Microseconds of process time for a request among CROWD x DEEP: who is answered asks again at once."""
+    clients: list[tuple[ClientLink, list[bytes], list[bytes]]] = []
+    for _ in range(CROWD):
+        sent: list[bytes] = []
+        answered: list[bytes] = []
+        clients.append((played.open_link(sent, answered), sent, answered))
+        await played.open_upstream(clients[-1][0])
+        sent.clear()
+        answered[:] = [b""] * DEEP
+    begun, first = time.process_time_ns(), played.offset
+    while played.offset - first < times:
+        for link, _, answered in clients:
+            asks, answered[:] = len(answered), []
+            for _ in range(asks):
+                feed(link.wire, played.frame)
+        for link, sent, _ in clients:
+            while sent:  # what an answer lets go is answered, too
+                owed, sent[:] = len(sent), []
+                for _ in range(owed):
+                    played.acknowledge(link)
+    return (time.process_time_ns() - begun) / (played.offset - first) / 1e3
 
 
 def time_cold(played: Played, times: int) -> float:
@@ -180,7 +218,10 @@ async def measure(name: str, settings: dict[str, Any], times: int, runs: int, pr
             taken.append((time.process_time_ns() - begun) / times / 1e3)
             await asyncio.sleep(0)
         cold_us = time_cold(played, COLD_TIMES)
-        print(f"{name}: {min(taken):.1f} us a request, {cold_us:.0f} us after a pause")
+        crowd_us = min([await time_crowd(played, times) for _ in range(3)])
+        print(
+            f"{name}: {min(taken):.1f} us a request, {cold_us:.0f} us after a pause, {crowd_us:.1f} us in a crowd"
+        )
         if profile:
             profiler = cProfile.Profile()
             profiler.enable()

@@ -153,7 +153,7 @@ def test_over_tls(pair: Pair, tmp_path: Path) -> None:
                 TlsClient(sidecar.bootstrap, "large") as client,
             ):
                 reader = RawReader(tail, topic).settle()
-                produce_and_read(client, reader, large_batches(5, 12))
+                produce_and_read(client, reader, large_batches(5, 24))
                 frame = client.build_produce(topic, next(large_batches(6)))
                 client._socket.sendall(frame[: len(frame) // 2])
                 client.abort()

@@ -1,12 +1,17 @@
 """Produce through the gate: forwarded, held, cut or refused, and in order whatever happens."""
 
+import gc
+
 import pytest
 
 from protocol import header
+from proxy.entry import Entry
+from proxy.ordinary import OrdinaryProduce
+from proxy.produce import ProduceInHand
 from proxy.relay import relay
 from tests.e2e.raw_frames import build_plain
 from tests.proxy import gated
-from tests.proxy.followed import QuietBroker, learn
+from tests.proxy.followed import EPOCH, QuietBroker, learn
 from tests.proxy.gated import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
@@ -30,7 +35,7 @@ def orders(monkeypatch, broker):
     """A partition that is followed, on a broker that stores."""
     quiet = QuietBroker()
     monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
-    for name in ("cache", "partitions", "topics", "watch"):
+    for name in ("access_log", "cache", "log_block", "partitions", "topics", "watch"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
     return quiet.follow()
@@ -112,6 +117,65 @@ def test_admitted_it_is_planned_again_since_one_before_it_may_have_been_refused(
     assert link.sent == [], "1 and 2 got the slot, and must not go before 0"
     assert link.codes() == [{A: REFUSED}] * 2
     assert held(broker) == 0
+
+
+def test_what_waited_is_gone_when_it_is_answered_and_no_garbage(broker):
+    busy, link = Link(broker), Link(broker)
+    gc.collect()
+    gc.disable()
+    try:
+        busy.produce(("a", 1, 0))
+        for sequence in range(3):
+            link.produce(("a", 0, sequence))
+        assert link.sent == []
+        busy.reply()
+        for _ in range(3):
+            link.reply()
+        assert link.codes() == [{A: 0}] * 3
+        kinds = (Entry, OrdinaryProduce, ProduceInHand)
+        assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
+    finally:
+        gc.enable()
+
+
+def wait_for_a_slot(broker, orders):
+    """Two links with a request each of a partition whose batches are stored; the second waits."""
+    orders.topic.fidelity.log_append_time = False
+    orders.topic.fidelity.equal_codecs.add(0)
+    learn(orders, 7)
+    orders.tail = 7
+    busy, link = Link(broker), Link(broker)
+    busy.produce(("orders", 0, -1))
+    link.produce(("orders", 0, -1))
+    assert (len(busy.sent), link.sent) == (1, [])
+    return busy, link
+
+
+def test_what_waited_is_stored_with_what_is_known_when_it_goes(broker, orders):
+    busy, link = wait_for_a_slot(broker, orders)
+    busy.reply(base_offset=7)
+    learn(orders, 8, epoch=EPOCH + 1)
+    orders.tail = 8
+    link.reply(base_offset=8)
+    assert orders.tail == 8, "it went in another epoch than is proven now"
+    busy, link = wait_for_a_slot(broker, orders)
+    learn(orders, 9, epoch=EPOCH + 2)
+    orders.tail = 9
+    busy.close("client_closed")
+    link.reply(base_offset=9)
+    assert (orders.tail, broker.cache.last_epoch(orders.slot)) == (10, EPOCH + 2)
+
+
+def test_a_partition_that_is_forgotten_while_it_waits_is_followed_anew(broker, orders):
+    busy, link = wait_for_a_slot(broker, orders)
+    broker.partitions.forget(orders)
+    broker.routes.clear()
+    busy.reply(base_offset=7)
+    again = broker.partitions.find(orders.topic, 0)
+    assert again is not None and again is not orders
+    link.reply(base_offset=8)
+    assert link.codes() == [{("orders", 0): 0}]
+    assert again.acknowledged_end == 9 and orders.acknowledged_end < 9
 
 
 def test_acks_0_waits_however_full_it_is_and_a_thousand_go_one_after_the_other(monkeypatch):
