@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 VERSIONS = (4, 11, 12, 13, 17)
 OLD_RECORDS = 3000
 STEP_BYTES = 256 << 10
-"""Of history a Fetch: one that finds both proofs lapsed and the broker slow goes to it whole, and is a small part of it.
+"""Of history a Fetch: one that finds both proofs lapsed and the broker slow goes to it whole, and is a small part.
 """
 
 
@@ -73,7 +73,9 @@ def test_history_and_tail_in_one_request(pair: Pair, version: int) -> None:
         counts = pair.sidecar.fetch_counts()
         grown = {key: count - before.get(key, 0) for key, count in counts.items()}
         assert grown.get(("pass", "mixed"), 0) == 0
-        assert grown["miss", "cold"] >= 0.8 * len(history.raw), f"history came from the broker, beside: {grown}"
+        assert grown["miss", "cold"] >= 0.8 * len(history.raw), (
+            f"history came from the broker, beside: {grown}"
+        )
     for reader in (history, tail):
         direct = read_all(pair.direct, topic, partition=reader.partition, version=version)
         assert bytes(reader.raw) == direct, explain(bytes(reader.raw), direct)
