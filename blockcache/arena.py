@@ -41,18 +41,29 @@ class Hit:
     """Contiguous whole batches of one partition: views into the arena, or a copy beyond the pin limit.
 
     `views` are read-only and valid until `release()`, which empties them; `size_bytes` is their sum;
-    `next_offset` is where the next read goes on. `on_reclaim(hit)` is called at most once per block, when
-    that block is next to be evicted: copy what is still unsent and release, or the block is kept aside
-    (limbo) until the release.
+    `next_offset` is where the next read goes on; `admitted_at` is what the clock of admitted bytes
+    (`peek_admitted_bytes`) showed when the first batch was admitted. `on_reclaim(hit)` is called at most
+    once per block, when that block is next to be evicted: copy what is still unsent and release, or the
+    block is kept aside (limbo) until the release.
     """
 
-    __slots__ = ("_arena", "_packed", "next_offset", "on_reclaim", "pins", "size_bytes", "views")
+    __slots__ = (
+        "_arena",
+        "_packed",
+        "admitted_at",
+        "next_offset",
+        "on_reclaim",
+        "pins",
+        "size_bytes",
+        "views",
+    )
 
     def __init__(
         self,
         views: tuple[memoryview, ...],
         next_offset: int,
         size_bytes: int,
+        admitted_at: int,
         arena: Arena | None = None,
         packed: bytes = b"",
         pins: int = 0,
@@ -63,6 +74,7 @@ class Hit:
         self.views = views
         self.size_bytes = size_bytes
         self.next_offset = next_offset
+        self.admitted_at = admitted_at
         self.on_reclaim: Callable[[Hit], None] | None = None
         self.pins = pins
         """How many pins it holds; 0 when empty, copied or released."""
@@ -106,11 +118,11 @@ class Arena:
         self.hits: set[Hit] = set()
         self.returned = Returned(self._mapping)
 
-    def hit(self, packed: bytes, pins: int, next_offset: int, size_bytes: int) -> Hit:
+    def hit(self, packed: bytes, pins: int, next_offset: int, size_bytes: int, admitted_at: int) -> Hit:
         """The `Hit` of C's segments: views that hold the pins C has taken."""
         view = self.view
         views = tuple([view[at : at + length] for at, length, _, _ in SEGMENT.iter_unpack(packed)])
-        hit = Hit(views, next_offset, size_bytes, self, packed, pins)
+        hit = Hit(views, next_offset, size_bytes, admitted_at, self, packed, pins)
         self.hits.add(hit)
         return hit
 

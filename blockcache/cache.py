@@ -228,13 +228,13 @@ class BlockCache:
         rc = lib.fc_lookup(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        next_offset, size_bytes, segments, pinned = self._hit_head.tolist()
+        next_offset, size_bytes, segments, pinned, admitted_at = self._hit_head.tolist()
         if segments == 0:
-            return Hit((), next_offset, 0)
+            return Hit((), next_offset, 0, admitted_at)
         if not pinned:
-            return self._gather(size_bytes, next_offset)
+            return self._gather(size_bytes, next_offset, admitted_at)
         packed = bytes(self._hit_segments[: segments * SEGMENT.size])
-        hit = self._arena.hit(packed, segments, next_offset, size_bytes)
+        hit = self._arena.hit(packed, segments, next_offset, size_bytes, admitted_at)
         hit.on_reclaim = on_reclaim
         return hit
 
@@ -365,11 +365,11 @@ class BlockCache:
 
     # Inside
 
-    def _gather(self, size_bytes: int, next_offset: int) -> Hit:
+    def _gather(self, size_bytes: int, next_offset: int, admitted_at: int) -> Hit:
         """The hit just found as a copy: it holds no pins."""
         copy = bytearray(size_bytes)
         lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
-        return Hit((memoryview(copy).toreadonly(),), next_offset, size_bytes)
+        return Hit((memoryview(copy).toreadonly(),), next_offset, size_bytes, admitted_at)
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""

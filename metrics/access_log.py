@@ -4,7 +4,7 @@ Owns the line formats (the schema's fields, in their order), the bounded queue a
 and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0013): a line
 formatted by itself pays for cold caches, many in a row do not; after each BATCH_LINES of them, a tenth of a
 millisecond, it pauses, so that nobody waits for the interpreter's lock for a whole switch interval. Invariants:
-`fetch` and `block` never block and never raise: at `queue_lines` queued lines, after `close`, or when the disk
+`put` never blocks and never raises: at `queue_lines` queued lines, after `close`, or when the disk
 fails, lines are dropped and counted; written + dropped + queued = handed in, but for a batch in the thread's
 hands; every file starts with a `log` line.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from metrics.access_log_schema import SCHEMA_VERSION
 from metrics.log_files import LogFiles
@@ -100,8 +100,13 @@ class BlockLine(NamedTuple):
     admitted_bytes: int
 
 
+FetchValues = tuple[
+    int, str, int, str | None, int, str | None, bytes | None, int,
+    int, int, str, str, int, int, int | None, float, float, int, float | None, int | None,
+]  # fmt: skip
 BlockValues = tuple[int, str, str | None, bytes | None, int, int, int, int, str, int]
-"""A `BlockLine`'s."""
+"""A `FetchLine`'s, and a `BlockLine`'s."""
+_FETCH_FIELDS = len(FetchLine._fields)
 
 
 class AccessLog:
@@ -129,7 +134,7 @@ class AccessLog:
             max_files=self._limits.max_files,
             max_total_bytes=self._limits.max_total_bytes,
         )
-        self._queue: deque[FetchLine | BlockValues] = deque()
+        self._queue: deque[FetchValues | BlockValues] = deque()
         queue_lines = self._limits.queue_lines
         self._wake_at_lines = min(max(1, min(_WAKE_AT_LINES, queue_lines // 2)), queue_lines)
         self._wake = threading.Event()
@@ -142,18 +147,13 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
 
-    def fetch(self, line: FetchLine) -> None:
-        """Queue one partition of a Fetch. Called from one thread only."""
+    def put(self, line: FetchValues | BlockValues) -> None:
+        """Queue one partition of a Fetch, or one admitted run of batches: a `FetchLine`, a `BlockLine`, or the plain
+        tuple of its fields, which is cheaper to make. Called from one thread only.
+        """
         queue = self._queue
         if (len(queue) < self._wake_at_lines and not self._closing) or self._has_room():
             queue.append(line)
-
-    def block(self, line: BlockValues) -> None:
-        """Queue one admitted run of batches, or a plain tuple of its fields: cheaper to make, and one goes with each
-        Produce. Called from one thread only.
-        """
-        if (len(self._queue) < self._wake_at_lines and not self._closing) or self._has_room():
-            self._queue.append(line)
 
     def statistics(self) -> LogStatistics:
         """Counts; exact once closed, otherwise up to a batch behind."""
@@ -213,10 +213,10 @@ class AccessLog:
             else:
                 self._lost_lines += len(batch)
 
-    def _format(self, line: FetchLine | BlockValues) -> str:
-        if isinstance(line, FetchLine):
-            return format_fetch(self._boot, line)
-        return format_block(self._boot, line)
+    def _format(self, line: FetchValues | BlockValues) -> str:
+        if len(line) == _FETCH_FIELDS:
+            return format_fetch(self._boot, cast("FetchValues", line))
+        return format_block(self._boot, cast("BlockValues", line))
 
     def _write(self, data: bytes) -> None:
         if self._files.wants_rotation:
@@ -267,7 +267,7 @@ _BLOCK_FORMAT = (
 )
 
 
-def format_fetch(boot: str, line: FetchLine) -> str:
+def format_fetch(boot: str, line: FetchValues) -> str:
     """One line of type fetch with its newline, ASCII. `boot` is a plain word; the lag is derived here."""
     (
         ts,

@@ -76,12 +76,11 @@ def build_answer(
     taken: list[Read] = []
     for looked, read in zip(looks, reads, strict=True):
         if looked.look not in HARD:
-            answer = _from_memory(record, looked, budget)
-            told.append(Told(looked, answer.records_bytes, "hit", ""))
+            answer, one = _from_memory(record, looked, budget)
         else:
             answer, one = _beside(record, looked, read, budget, taken)
-            told.append(one)
         answers.append(answer)
+        told.append(one)
     now = link.broker.now()
     planned = context.plan_response(answers, now)
     pause_ms = _throttle_time_ms(record, told, taken, has_quiet, now)
@@ -208,11 +207,11 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
             hit.release()
 
 
-def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchAnswer:
+def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> tuple[FetchAnswer, Told]:
     """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
     asked = looked.asked
     if looked.look is not READY or (budget.room <= 0 and budget.began):
-        return _empty(record, looked)
+        return _empty(record, looked), Told(looked, 0, "hit", "")
     broker, isolation_level = record.link.broker, record.request.isolation_level
     most = max(min(asked.max_bytes, budget.room), 0)
     alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
@@ -221,7 +220,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
     if found is None:
         found = _find(record, looked, most, budget)
         if found is None:
-            return _empty(record, looked)
+            return _empty(record, looked), Told(looked, 0, "hit", "")
         if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
             alike[key] = found
     answer, hit, committed = found
@@ -233,7 +232,7 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> FetchA
         budget.copied_bytes += answer.records_bytes
     assert looked.partition is not None
     broker.verifier.offer(looked.partition, asked.fetch_offset, hit, committed)
-    return answer
+    return answer, Told(looked, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
 
 
 def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Found | None:
@@ -244,7 +243,7 @@ def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Fo
     if hit is None or not hit.size_bytes:
         return None
     if hit.size_bytes <= budget.room_to_copy:
-        copied = Hit((memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes)
+        copied = Hit((memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes, hit.admitted_at)
         hit.release()
         hit = copied
     truth, stable = partition.truth, partition.last_stable_offset()

@@ -213,7 +213,7 @@ class Broker:
             return
         topic, admitted_bytes = partition.topic, self.cache.peek_admitted_bytes()
         ts, name = time_ns() // 1_000_000, topic.name or None
-        self.access_log.block(
+        self.access_log.put(
             (ts, "", name, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes)
         )
 
@@ -222,7 +222,6 @@ class Broker:
         assert self.access_log is not None
         ts = time_ns() // 1_000_000
         admitted_bytes = self.cache.peek_admitted_bytes()
-        ages: dict[tuple[Partition, int], int | None] = {}
         for record, told, _, left_at in departed:
             link = record.link
             for one in told:
@@ -232,8 +231,13 @@ class Broker:
                 if topic is None or not topic.name:
                     topic = self.topics.find(asked.topic)
                     partition = self.partitions.find(topic, asked.partition) if topic is not None else None
-                self.access_log.fetch(
-                    FetchLine(
+                age_bytes = None
+                if one.admitted_at is not None:
+                    age_bytes = admitted_bytes - one.admitted_at
+                elif partition is not None:
+                    age_bytes = self._age(partition, one)
+                self.access_log.put(
+                    (
                         ts,
                         link.listener.name,
                         link.number,
@@ -248,7 +252,7 @@ class Broker:
                         one.reason,
                         one.size_bytes,
                         partition.truth.high_watermark if partition is not None else -1,
-                        self._age(partition, one, ages) if partition is not None else None,
+                        age_bytes,
                         record.waited_s * 1000,
                         (left_at - record.received_at) * 1000,
                         admitted_bytes,
@@ -261,7 +265,7 @@ class Broker:
         """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""
         if self.access_log is None:
             return
-        self.access_log.fetch(
+        self.access_log.put(
             FetchLine(
                 time_ns() // 1_000_000,
                 link.listener.name,
@@ -283,19 +287,14 @@ class Broker:
             )
         )
 
-    def _age(
-        self, partition: Partition, one: Told, known: dict[tuple[Partition, int], int | None]
-    ) -> int | None:
+    def _age(self, partition: Partition, one: Told) -> int | None:
         """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it
         never was, or is forgotten. What is only observed may arrive at its reader first: it is as young as it
-        can be. `known` of others at the same moment.
+        can be.
         """
         if one.looked.look is Look.TAIL and not one.size_bytes:
             return None
-        key = partition, one.looked.asked.fetch_offset
-        if key not in known:
-            known[key] = self.cache.age_bytes(partition.slot, key[1])
-        age_bytes = known[key]
+        age_bytes = self.cache.age_bytes(partition.slot, one.looked.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
 
 

@@ -88,7 +88,7 @@ class Looked(NamedTuple):
 class Told(NamedTuple):
     """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited
     for its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve
-    it).
+    it); what the clock of admitted bytes showed when the first of what memory gave was admitted (None: it gave none).
     """
 
     looked: Looked
@@ -97,6 +97,7 @@ class Told(NamedTuple):
     reason: str
     delay_s: float = 0.0
     would_hit_bytes: int | None = None
+    admitted_at: int | None = None
 
 
 def plan_given_up(looked: Looked) -> Looked:

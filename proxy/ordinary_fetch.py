@@ -206,7 +206,7 @@ def _answer(
         )
         buffers = (head, *hit.views, known.answer.end) if known.answer.end else (head, *hit.views)
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    told = (Told(looked, size_bytes, "hit", ""),)
+    told = (Told(looked, size_bytes, "hit", "", 0.0, None, hit.admitted_at),)
     frame_bytes = sum(map(len, buffers))
     if size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins:
         _send(record, told, buffers, frame_bytes, hit)

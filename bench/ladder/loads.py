@@ -41,12 +41,27 @@ class Wrong(RuntimeError):
 
 
 class Scale(NamedTuple):
-    """How much of each load: calls of small produce, of large produce, rounds of the ring."""
+    """How much of each load: calls of small produce, of large produce, rounds of the ring. `lines`: connections that
+    share a load, one after the other, since the scheduler's choice of a processor is often a connection's for life.
+    """
 
     small: int = 1500
     pipelined: int = 3000
     large: int = 40
-    passes: int = 4
+    passes: int = 20
+    lines: int = 5
+
+
+class Spent(NamedTuple):
+    """Seconds: elapsed, of the proxy's CPU, of the broker's."""
+
+    elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+    broker_s: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(*map(sum, zip(self, other, strict=True)))
 
 
 class Meter:
@@ -57,12 +72,12 @@ class Meter:
         self._before = [read_cpu_ns(pid), read_cpu_ns(broker_pid)]
         self._begun = time.perf_counter_ns()
 
-    def stop(self) -> tuple[float, float, float]:
-        """Seconds: elapsed, of the proxy's CPU, of the broker's."""
+    def stop(self) -> Spent:
+        """What it took."""
         elapsed = time.perf_counter_ns() - self._begun
         now = map(read_cpu_ns, self._pids)
         spent = [spent_ns(was, is_) for was, is_ in zip(self._before, now, strict=True)]
-        return elapsed / 1e9, spent[0] / 1e9, spent[1] / 1e9
+        return Spent(elapsed / 1e9, spent[0] / 1e9, spent[1] / 1e9)
 
 
 def _check_produced(line: Line, size: int) -> None:
@@ -74,22 +89,27 @@ def _check_produced(line: Line, size: int) -> None:
 def small_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figures:
     """1 KB, acks=all, one in flight, then five deep."""
     frame = build_produce(topic, build_batch(SMALL_BYTES, SMALL_BYTES))
-    with Line(arm.address, arm.trust) as line:
-        line.time_calls(frame, WARM_CALLS)
-        meter = Meter(arm.pid, broker_pid)
-        taken = line.time_calls(frame, scale.small)
-        _, cpu_s, broker_s = meter.stop()
-        _check_produced(line, line.call(frame))
-        deep = Meter(arm.pid, broker_pid)
-        deep_ns = line.pipeline(frame, scale.pipelined, 5)
-        _, deep_cpu_s, _ = deep.stop()
+    calls, deep_calls = scale.small // scale.lines, scale.pipelined // scale.lines
+    taken: list[int] = []
+    deep_ns, spent, deep_spent = 0, Spent(), Spent()
+    for _ in range(scale.lines):
+        with Line(arm.address, arm.trust) as line:
+            line.time_calls(frame, WARM_CALLS)
+            meter = Meter(arm.pid, broker_pid)
+            taken += line.time_calls(frame, calls)
+            spent = spent.plus(meter.stop())
+            _check_produced(line, line.call(frame))
+            meter = Meter(arm.pid, broker_pid)
+            deep_ns += line.pipeline(frame, deep_calls, 5)
+            deep_spent = deep_spent.plus(meter.stop())
+    pipelined = deep_calls * scale.lines
     return {
         "p50_us": statistics.median(taken) / 1e3,
         "p99_us": statistics.quantiles(taken, n=100)[98] / 1e3,
-        "cpu_us_per_request": cpu_s / scale.small * 1e6,
-        "broker_us_per_request": broker_s / scale.small * 1e6,
-        "deep_requests_per_s": scale.pipelined / deep_ns * 1e9,
-        "deep_cpu_us_per_request": deep_cpu_s / scale.pipelined * 1e6,
+        "cpu_us_per_request": spent.cpu_s / len(taken) * 1e6,
+        "broker_us_per_request": spent.broker_s / len(taken) * 1e6,
+        "deep_requests_per_s": pipelined / deep_ns * 1e9,
+        "deep_cpu_us_per_request": deep_spent.cpu_s / pipelined * 1e6,
     }
 
 
@@ -185,22 +205,25 @@ def read_ring(
 ) -> Figures:
     """1 MB fetches round a ring of 50 MB, by `groups` connections side by side, one in flight each."""
     frames = _ring_frames(direct, *place)
-    passes = max(scale.passes // groups, 1)
-    with ExitStack() as stack:
-        lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(groups)]
-        pool = stack.enter_context(ThreadPoolExecutor(groups))
-        list(pool.map(lambda line: _settle(arm, line, frames), lines))
-        before = arm.sidecar.fetch_counts() if arm.sidecar is not None and arm.serves else {}
-        meter = Meter(arm.pid, broker_pid)
-        read = sum(pool.map(lambda line: _read(line, frames, passes), lines))
-        elapsed_s, cpu_s, broker_s = meter.stop()
-        hits = _hits(arm, before) / read if before else 0.0
+    passes = max(scale.passes // scale.lines // groups, 1)
+    read = hits = 0.0
+    spent = Spent()
+    for _ in range(scale.lines):
+        with ExitStack() as stack:
+            lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(groups)]
+            pool = stack.enter_context(ThreadPoolExecutor(groups))
+            list(pool.map(lambda line: _settle(arm, line, frames), lines))
+            before = arm.sidecar.fetch_counts() if arm.sidecar is not None and arm.serves else {}
+            meter = Meter(arm.pid, broker_pid)
+            read += sum(pool.map(lambda line: _read(line, frames, passes), lines))
+            spent = spent.plus(meter.stop())
+            hits += _hits(arm, before) if before else 0.0
     figures = {
-        "mb_per_s": read / 1e6 / elapsed_s,
-        "cpu_s_per_gb": cpu_s / (read / GB),
-        "broker_s_per_gb": broker_s / (read / GB),
+        "mb_per_s": read / 1e6 / spent.elapsed_s,
+        "cpu_s_per_gb": spent.cpu_s / (read / GB),
+        "broker_s_per_gb": spent.broker_s / (read / GB),
     }
-    return figures | {"hit_share": hits} if arm.serves else figures
+    return figures | {"hit_share": hits / read} if arm.serves else figures
 
 
 def _settle(arm: Arm, line: Line, frames: list[bytes]) -> None:

@@ -75,6 +75,7 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
     out->next_offset = offset;
     out->size_bytes = out->segments = 0;
     out->pinned = 1;
+    out->admitted = e == NULL ? a->admitted_bytes : e->admitted;
     while (e != NULL && fc_last(e) < limit_offset) {
         int fits = out->size_bytes + e->length <= max_bytes || (out->size_bytes == 0 && at_least_one);
         if (!fits || (with_segments && !add_segment(a, out, e))) {

@@ -40,7 +40,7 @@
 #define FC_INNER_MAX 15
 #define FC_HEIGHT_MAX 11
 #define FC_SEGMENTS_MAX 512
-#define FC_HIT_HEAD 4
+#define FC_HIT_HEAD 5
 #define FC_SLOT_BITS 24
 #define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
@@ -190,6 +190,7 @@ typedef struct {                /* 32 bytes */
 typedef struct {                /* FC_HIT_HEAD words, then the segments */
     int64_t next_offset;
     uint64_t size_bytes, segments, pinned;
+    uint64_t admitted;             /* the clock of admitted bytes when the first batch was admitted */
     fc_segment segment[512];
 } fc_hit;
 

@@ -30,7 +30,7 @@ SIZES = {
     "fc_block": 96,
     "fc_ghost": 48,
     "fc_segment": 32,
-    "fc_hit": 32 + 512 * 32,
+    "fc_hit": 40 + 512 * 32,
     "fc_inserted": 56,
     "fc_edges": 48,
 }
@@ -78,11 +78,12 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "stored_bytes",
         "skipped_bytes",
     ]
-    assert [field for field, _ in ffi.typeof("fc_hit").fields][:4] == [
+    assert [field for field, _ in ffi.typeof("fc_hit").fields][: lib.FC_HIT_HEAD] == [
         "next_offset",
         "size_bytes",
         "segments",
         "pinned",
+        "admitted",
     ]
     assert tuple(field for field, _ in ffi.typeof("fc_edges").fields) == Edges._fields
 

@@ -128,9 +128,9 @@ def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> N
     limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
     for offset in range(5):
-        log.block(block_line(base_offset=offset))
+        log.put(block_line(base_offset=offset))
     log.close(timeout_s=30)
-    log.block(block_line())
+    log.put(block_line())
     now = log.statistics()
     assert now.queued_lines == 0
     assert now.written_lines + now.dropped_lines == 6
@@ -153,8 +153,8 @@ def test_a_client_id_is_cut_at_its_bound(chars: int) -> None:
 def test_a_closed_log_holds_every_line_in_order(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "log", "b1", now_ms=lambda: NOW_MS, cache_size_bytes=512)
     for offset in range(10_000):
-        log.fetch(fetch_line(offset=offset))
-    log.block(block_line())
+        log.put(fetch_line(offset=offset))
+    log.put(block_line())
     assert log.close()
     first, *lines, last = read_lines(tmp_path / "log")
     assert [line["offset"] for line in lines[:-1]] == list(range(10_000))
@@ -170,7 +170,7 @@ def test_rotation_and_compression_lose_no_line(tmp_path: Path) -> None:
     limits = LogLimits(rotate_bytes=2000, flush_interval_s=0.001)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
     for offset in range(3000):
-        log.fetch(fetch_line(offset=offset))
+        log.put(fetch_line(offset=offset))
     assert log.close()
     lines = read_lines(tmp_path)
     assert [line["offset"] for line in lines if line["type"] == "fetch"] == list(range(3000))
@@ -195,12 +195,12 @@ def test_at_the_queue_bound_lines_are_dropped_and_counted(tmp_path: Path, monkey
     log = AccessLog(
         tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(queue_lines=10, flush_interval_s=0.001)
     )
-    log.fetch(fetch_line(offset=0))
+    log.put(fetch_line(offset=0))
     assert held.wait(30)
     for offset in range(1, 11):
-        log.fetch(fetch_line(offset=offset))
+        log.put(fetch_line(offset=offset))
     assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 0)
-    log.fetch(fetch_line(offset=11))
+    log.put(fetch_line(offset=11))
     assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 1)
     assert not log.close(timeout_s=0.001)
     disk.set()
@@ -225,9 +225,9 @@ def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
 
     monkeypatch.setattr(log_files.LogFiles, "write", failing_write)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
-    log.fetch(fetch_line(offset=0))
+    log.put(fetch_line(offset=0))
     assert failed.wait(30)
-    log.fetch(fetch_line(offset=1))
+    log.put(fetch_line(offset=1))
     assert log.close(timeout_s=30)
     statistics = log.statistics()
     assert (statistics.written_lines, statistics.dropped_lines) == (1, 1)
@@ -238,8 +238,8 @@ def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
 def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS)
     assert log.close()
-    log.fetch(fetch_line())
-    log.block(block_line())
+    log.put(fetch_line())
+    log.put(block_line())
     assert log.statistics().dropped_lines == 2
     assert log.close()
     assert list(tmp_path.iterdir()) == []
@@ -258,10 +258,10 @@ def test_no_more_lines_than_a_batch_are_formatted_in_one_go(tmp_path: Path, monk
 
     monkeypatch.setattr(log_files.LogFiles, "write", counting_write)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
-    log.fetch(fetch_line())
+    log.put(fetch_line())
     assert held.wait(30)
     for _ in range(waiting):
-        log.fetch(fetch_line())
+        log.put(fetch_line())
     all_in.set()
     assert log.close(timeout_s=30)
     assert [count for count in counts if count] == [1, *([64] if waiting == 64 else [64, 1])]

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from proxy import app
 from proxy.config_load import load
@@ -27,8 +28,8 @@ class Lines:
     def __init__(self):
         self.fetches = []
 
-    def fetch(self, line):
-        self.fetches.append(line._replace(ts=0, total_ms=0.0))
+    def put(self, line):
+        self.fetches.append(FetchLine(*line)._replace(ts=0, total_ms=0.0))
 
 
 class Front:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from blockcache.cache import BlockCache
+from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
@@ -61,7 +62,7 @@ class World:
     def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES):
         self.is_short, self.short, self.clock_s = is_short, 0, 100.0
         self.lines, self._correlation_id = [], 0
-        log = SimpleNamespace(fetch=self.lines.append, block=None)
+        log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
         self.cache = BlockCache(arena_bytes)
         self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
         broker.own_links = SimpleNamespace(usable=False)

@@ -106,10 +106,10 @@ def write_log(directory: Path, boot: str, rounds: int = 2000, cache_size_bytes: 
     )
     for line in pretend(rounds, cache_size_bytes, seed=len(boot)):
         if isinstance(line, FetchLine):
-            log.fetch(line)
+            log.put(line)
             traffic.fetches.append(line)
         else:
-            log.block(line)
+            log.put(line)
             traffic.blocks.append(line)
     assert log.close(timeout_s=30)
     assert log.statistics().dropped_lines == 0
