@@ -101,6 +101,11 @@ def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> 
     assert [cache.age_bytes(slot, offset) for offset in range(3)] == [(end - 1 - i) * 900 for i in range(3)]
     assert cache.age_bytes(slot, end) is None
     assert cache.oldest_admitted == 4 * 900
+    for offset in range(3, end):
+        hit = cache.lookup(slot, offset, FOREVER, 1)
+        assert hit is not None
+        assert cache.peek_admitted_bytes() - hit.admitted_at == cache.age_bytes(slot, offset)
+        hit.release()
 
 
 def test_the_ghost_is_bounded(cache: BlockCache, slot: int) -> None:
