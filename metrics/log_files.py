@@ -161,7 +161,9 @@ class LogFiles:
         except OSError:
             reader.close()
             raise
-        return _Compression(source, target, reader, writer, zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WBITS))
+        return _Compression(
+            source, target, reader, writer, zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+        )
 
     def _advance(self, work: _Compression) -> None:
         chunk = work.reader.read(COMPRESS_STEP_BYTES)
