@@ -30,6 +30,10 @@ RECORD_BYTES = 1000
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, CRC_FROM = 17, 21
 STAMP = struct.Struct(">q")
+LAST_DELTA = struct.Struct(">i")
+LAST_DELTA_AT = 23
+MARK = 0x0123456789ABCDEF
+"""An offset that is found again."""
 
 
 def _varint(value: int) -> bytes:
@@ -93,6 +97,23 @@ def build_stamped(topic: str, record_bytes: int = RECORD_BYTES) -> Stamped:
 
 VALUE_AT = HEADER.size + len(_record(0, bytes(RECORD_BYTES))) - RECORD_BYTES - 1
 """Where the value begins in a batch of one record of RECORD_BYTES: behind the headers, before the count of headers."""
+
+
+class Poll(NamedTuple):
+    """A Fetch frame of one partition, sent again and again: where its offset lies."""
+
+    frame: bytearray
+    offset_at: int
+
+    def stamp(self, offset: int) -> None:
+        """Ask from there."""
+        STAMP.pack_into(self.frame, self.offset_at, offset)
+
+
+def build_poll(topic: TopicWords, max_bytes: int) -> Poll:
+    """`build_fetch`, to be stamped."""
+    marked = build_fetch(topic, MARK, max_bytes)
+    return Poll(bytearray(marked), marked.index(STAMP.pack(MARK)))
 
 
 def build_fetch(

@@ -18,11 +18,13 @@ from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from bench.ladder.frames import (
     FETCH_VERSION,
+    LAST_DELTA,
+    LAST_DELTA_AT,
     RECORD_BYTES,
     STAMP,
     VALUE_AT,
     build_batch,
-    build_fetch,
+    build_poll,
     build_produce,
     build_stamped,
 )
@@ -117,21 +119,35 @@ def _send_at(line: Line, topic: str, rate: float, seconds: float) -> list[int]:
 
 
 def _follow(line: Line, words: TopicWords, offset: int, stop: threading.Event) -> list[tuple[int, int]]:
-    """(due, lateness) in ns of every record from `offset` on."""
+    """(due, lateness) in ns of every record from `offset` on. Answers of one size have one form, and the first of them
+    is read: what this process does with an answer delays the others that have arrived.
+    """
     rows: list[tuple[int, int]] = []
+    poll, buffer = build_poll(words, FETCH_BYTES), line.buffer
+    places: dict[int, list[int]] = {}
     while not stop.is_set():
-        size = line.call(build_fetch(words, offset, FETCH_BYTES))
+        poll.stamp(offset)
+        size = line.call(poll.frame)
         now = time.monotonic_ns()
-        frame = bytes(line.buffer[:size])
-        answer = fetch.scan_response(frame, FETCH_VERSION)
-        for said in answer.partitions:
-            if said.error_code or said.start < 0:
-                raise Wrong(f"a tailing Fetch failed: {said}")
-            for one in batch.scan_batches(frame, said.start, said.end):
-                (due,) = STAMP.unpack_from(frame, one.start + VALUE_AT)
-                rows.append((due, now - due))
-                offset = one.last_offset + 1
+        if size not in places:
+            places[size] = _find_batches(bytes(buffer[:size]))
+        for at in places[size]:
+            if STAMP.unpack_from(buffer, at) != (offset,):
+                raise Wrong(f"a tailing Fetch from {offset} was answered with {bytes(buffer[at : at + 8])!r}")
+            offset += LAST_DELTA.unpack_from(buffer, at + LAST_DELTA_AT)[0] + 1
+            (due,) = STAMP.unpack_from(buffer, at + VALUE_AT)
+            rows.append((due, now - due))
     return rows
+
+
+def _find_batches(frame: bytes) -> list[int]:
+    """Where each batch of an answer begins."""
+    found = []
+    for said in fetch.scan_response(frame, FETCH_VERSION).partitions:
+        if said.error_code or said.start < 0:
+            raise Wrong(f"a tailing Fetch failed: {said}")
+        found += [one.start for one in batch.scan_batches(frame, said.start, said.end)]
+    return found
 
 
 def tail_librdkafka(arm: Arm, broker_pid: int, topic: str, rate: float, seconds: float) -> Figures:

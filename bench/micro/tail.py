@@ -151,7 +151,11 @@ class Tail:
             for group in self.groups:
                 feed(group.link.wire, group.frame)
 
-        return [lambda: feed(played.link.wire, played.frame), played._acknowledge, news, following]
+        def acknowledge() -> None:
+            played.sent.clear()
+            played.acknowledge(played.link)
+
+        return [lambda: feed(played.link.wire, played.frame), acknowledge, news, following]
 
     def prepare(self) -> None:
         """What the broker and the groups will say."""
