@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache.arena import Hit
 from protocol.errors import ErrorCode
-from protocol.fetch_build import FetchAnswer, build_response
+from protocol.fetch_build import AnswerHead, FetchAnswer, build_answer_head, build_response
 from proxy.fetch_plan import HARD, READ_COMMITTED, READY, Looked, Told
 from proxy.read import Stage
+from proxy.sessions import NO_SESSION, PlannedResponse
 from proxy.verify import Committed
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
     from proxy.read import Read
-    from proxy.sessions import PlannedResponse
 
 PENDING = ("miss", "pending")
 REFUSED = ("miss", "refused")
@@ -90,17 +90,41 @@ def build_answer(
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
         told = [one for one in told if (one.looked.asked.topic, one.looked.asked.partition) in named]
-    held_bytes = budget.copied_bytes
-    if taken:
-        held_bytes += sum([one.size_bytes for one in told if one.looked.look in HARD])
+    held_bytes = sum([one.size_bytes for one in told if one.looked.look in HARD]) if taken else 0
+    _serve(record, told, buffers, budget, held_bytes)
+    _note_used(record, looks, reads, now)
+
+
+def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
+    """`build_answer` of the one partition of a request without a session, where it leaves at once: `looked` is READY,
+    `head` is of such answers.
+    """
+    budget = _Budget(record.request.max_bytes, COPIED_BYTES)
+    answer, told = _from_memory(record, looked, budget)
+    buffers: Sequence[Frame]
+    if answer.aborted or not answer.records_bytes:
+        buffers = _build(record, PlannedResponse(ErrorCode.NONE, NO_SESSION, [answer]), 0)
+    else:
+        offsets = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
+        start = build_answer_head(head, record.head.correlation_id, *offsets, answer.records_bytes)
+        buffers = (start, *answer.records, head.end)
+    _serve(record, (told,), buffers, budget, 0)
+    assert looked.partition is not None
+    record.link.authorization.used(looked.asked.topic, looked.partition, record.link.broker.now())
+
+
+def _serve(
+    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], budget: _Budget, held_bytes: int
+) -> None:
+    """The answer is whole. `held_bytes` of it are on the heap and none of memory's."""
     hits = budget.hits
-    if budget.copied_bytes and not (hits or taken):
+    if budget.copied_bytes and not (hits or held_bytes):
         buffers = (b"".join(buffers),)
+    held_bytes += budget.copied_bytes
     for hit in hits:
         hit.on_reclaim = lambda _hit: copy_out(record, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
     record.served(told, buffers, hits, held_bytes)
-    _note_used(record, looks, reads, now)
 
 
 def _beside(

@@ -238,7 +238,7 @@ class ClientLink:
     def answer_whole(
         self, api_key: int, place: Place, frame: Frame, size_bytes: int, request_bytes: int, on_sent: Sent | None = None
     ) -> None:  # fmt: skip
-        """`answer` with one frame of the broker's, to no control request. What leaves at once is never held."""
+        """`answer` with one frame on the heap, to no control request. What leaves at once is never held."""
         replies = self.replies
         line = replies.line
         if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:

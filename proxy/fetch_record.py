@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from protocol import api
 from proxy.fetch_plan import HARD, Look, Looked, Told
 from proxy.observing import plan_observed
 
@@ -81,7 +82,7 @@ class FetchRecord:
     ) -> None:
         """The answer is Forebay's. `told` are the partitions that it names (an incremental one leaves out
         what has not changed); `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the
-        heap.
+        heap. A single buffer without hits is on the heap, and charged if it does not leave at once.
         """
         link = self.link
         broker = link.broker
@@ -91,7 +92,11 @@ class FetchRecord:
                 hit.release()
             broker.accounts.enter(self, told, delivered, is_ours=True)
 
-        link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
+        if len(buffers) == 1 and not hits:
+            (frame,) = buffers
+            link.answer_whole(api.FETCH, self.reply, frame, len(frame), self.request_bytes, sent)
+        else:
+            link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
 
     def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
         """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""

@@ -20,7 +20,7 @@ from proxy.fetch_plan import READ_COMMITTED, READY, Told, plan_partition
 from proxy.fetch_record import FetchRecord
 from proxy.outgoing import PIECE_BYTES
 from proxy.passed import CONSUMER
-from proxy.sessions import FINAL_EPOCH, NO_SESSION, find_single, note_records
+from proxy.sessions import FINAL_EPOCH, NO_SESSION, Kind, find_single, note_records
 from proxy.standing import Standing
 from proxy.verify import Committed
 
@@ -94,7 +94,8 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
     if session is None and (known.request.session_id != NO_SESSION or session_epoch != FINAL_EPOCH):
         return False
     now = link.broker.now()
-    looked = _look(link, known, offset, now)
+    asked = known.asked
+    looked = _look(link, known, FetchPartition(*asked[:3], offset, *asked[4:]), now)
     if looked is None or looked.partition is None:
         return False
     hit = link.broker.cache.lookup(looked.partition.slot, offset, looked.limit_offset, known.most_bytes)
@@ -139,18 +140,39 @@ def _find_session(link: ClientLink, known: Repeated, session_epoch: int) -> Sess
     return session if isinstance(standing, Standing) and standing.looker == looker else None
 
 
-def _look(link: ClientLink, known: Repeated, offset: int, now: float) -> Looked | None:
+def find_repeated(record: FetchRecord) -> Repeated | None:
+    """What is known of a request that waits, if `look_waiting` may be asked for it; None for others."""
+    known: Repeated | None = record.link.fetches.known
+    if known is None or not known.is_ordinary or known.least_bytes or record.context is None:
+        return None
+    return known if record.context.kind is Kind.SESSIONLESS else None
+
+
+def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | None:
+    """What memory has by now for a Fetch that waited at the tail, and may leave with it at once; else None: nothing has
+    happened.
+    """
+    link = record.link
+    if link.replies.oldest is not record.reply or link.wire.unsent_bytes or link.reads.by_key:
+        return None
+    looked = _look(link, known, record.request.partitions[0], now)
+    if looked is not None and looked.partition is not None:
+        link.broker.counters.looked_partitions += 1
+        looked.partition.wanted_at = now
+    return looked
+
+
+def _look(link: ClientLink, known: Repeated, asked: FetchPartition, now: float) -> Looked | None:
     """`looks.look_at_one` of what is known; None where there is nothing to read."""
-    broker, asked, partition = link.broker, known.asked, known.partition
+    broker, partition = link.broker, known.partition
     if not link.authorization.allows(asked.topic, now):
         return None
     if partition is None or not partition.is_followed:
         partition = known.partition = _find(broker, asked)
         if partition is None:
             return None
-    asking = FetchPartition(*asked[:3], offset, *asked[4:])
     looked = plan_partition(
-        broker.cache, asking, partition, known.request.isolation_level, known.head.api_version, now
+        broker.cache, asked, partition, known.request.isolation_level, known.head.api_version, now
     )
     return looked if looked.look is READY else None
 
@@ -261,12 +283,13 @@ def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[F
     """What is few bytes, or may not be pinned, is charged until it has left; what is more than one piece waits here,
     where it can be copied out.
     """
-    hits = (hit,)
-    held_bytes = 0 if hit.pins else hit.size_bytes
+    record.reply = record.link.replies.reserve()
     if hit.size_bytes <= COPIED_BYTES:
-        buffers, held_bytes = (b"".join(buffers),), hit.size_bytes
+        whole = b"".join(buffers)
         hit.release()
+        record.served(told, (whole,), (), len(whole))
+        return
+    hits = (hit,)
     if hit.pins:
         hit.on_reclaim = lambda _hit: copy_out(record, hits)
-    record.reply = record.link.replies.reserve()
-    record.served(told, buffers, hits, held_bytes)
+    record.served(told, buffers, hits, 0 if hit.pins else hit.size_bytes)

@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from proxy.answer import build_answer
+from proxy.answer import build_answer, build_single
 from proxy.fetch_plan import ASK, HARD, READ_COMMITTED, READY, TAIL, Look, Looked, plan_given_up
 from proxy.forward import forward_fetch
 from proxy.looks import View, build_view, find_unproven, has_arrived, look_at
+from proxy.ordinary_fetch import find_repeated, look_waiting
 from proxy.read import Stage
 from proxy.shared_reads import build_question
 from proxy.standing import find_standing
@@ -54,6 +55,7 @@ class ParkedFetch:
         "_frame",
         "_impatient",
         "_leaving",
+        "_repeated",
         "_standing",
         "_timer",
         "_urgent",
@@ -73,6 +75,7 @@ class ParkedFetch:
         self._urgent = False
         self._impatient = False
         self._leaving = False
+        self._repeated = find_repeated(record)
         self._standing = find_standing(record, record.received_at)
         self.held: list[Partition] = []
         self.done = False
@@ -100,8 +103,16 @@ class ParkedFetch:
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""
-        if not self.done:
-            self._look(self.record.link.broker.now())
+        if self.done:
+            return
+        record, repeated = self.record, self._repeated
+        now = record.link.broker.now()
+        looked = None if repeated is None else look_waiting(record, repeated, now)
+        if repeated is None or looked is None:
+            self._look(now)
+        else:
+            self._end()
+            build_single(record, looked, repeated.answer)
 
     def look_again(self) -> None:
         """A read beside has come to an end, or something changed."""

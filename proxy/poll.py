@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blockcache.admission import Edges
-from protocol import fetch
+from protocol import fetch, fetch_ordinary
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proxy.partitions import Partition
     from proxy.upstream_link import UpstreamLink
 
-VERSION = 13
+VERSION = fetch_ordinary.SINGLE_VERSION
 """Topic ids, epochs and divergence; the first that names topics by id (KIP-516). Every broker from 3.1 on
 speaks it.
 """
@@ -198,7 +198,7 @@ class Poll:
         if answer is None:
             return None
         try:
-            response = fetch.scan_response(answer, VERSION)
+            response = fetch_ordinary.scan_single(answer) or fetch.scan_response(answer, VERSION)
         except BadFrame:
             return None
         return response if response.error_code == ErrorCode.NONE else None
