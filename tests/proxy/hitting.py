@@ -99,6 +99,18 @@ class World:
         partition.transactions.passed(0, end)
         partition.tail = end
 
+    def arrive(self, size, aborted=None):
+        """A batch more is stored and shown, and whoever waits at the tail hears of it."""
+        partition, end = self.partition, self.partition.tail + 1
+        insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
+        partition.truth.learn(EPOCH, end, end, 0, self.clock_s + 3600)
+        partition.transactions.passed(end - 1, end)
+        partition.tail = end
+        if aborted is not None:
+            self.change("aborted", aborted)
+        for waiting in list(partition.parked):
+            waiting.wake(partition)
+
     # -- what a script says --------------------------------------------------------------------------------
 
     def receive(self, frame):
