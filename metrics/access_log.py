@@ -4,7 +4,7 @@ Owns the line formats (the schema's fields, in their order), the bounded queue a
 and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0013): a line
 formatted by itself pays for cold caches, many in a row do not; after each BATCH_LINES of them, a tenth of a
 millisecond, it pauses, so that nobody waits for the interpreter's lock for a whole switch interval. Invariants:
-`put` never blocks and never raises: at `queue_lines` queued lines, after `close`, or when the disk
+`put` and `put_all` never block and never raise: at `queue_lines` queued lines, after `close`, or when the disk
 fails, lines are dropped and counted; written + dropped + queued = handed in, but for a batch in the thread's
 hands; every file starts with a `log` line.
 """
@@ -13,7 +13,7 @@ import base64
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -154,6 +154,15 @@ class AccessLog:
         queue = self._queue
         if (len(queue) < self._wake_at_lines and not self._closing) or self._has_room():
             queue.append(line)
+
+    def put_all(self, lines: Sequence[FetchValues]) -> None:
+        """`put`, of what came to pass together."""
+        queue = self._queue
+        if len(queue) + len(lines) <= self._wake_at_lines and not self._closing:
+            queue.extend(lines)
+            return
+        for line in lines:
+            self.put(line)
 
     def statistics(self) -> LogStatistics:
         """Counts; exact once closed, otherwise up to a batch behind."""

@@ -14,7 +14,7 @@ from random import Random
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from metrics.access_log import FetchLine
+from metrics.access_log import FetchLine, FetchValues
 from proxy.age_clock import AgeClock
 from proxy.bounds import Bound
 from proxy.cleanup import Cleanup
@@ -222,6 +222,7 @@ class Broker:
         assert self.access_log is not None
         ts = time_ns() // 1_000_000
         admitted_bytes = self.cache.peek_admitted_bytes()
+        lines: list[FetchValues] = []
         for record, told, _, left_at in departed:
             link = record.link
             for one in told:
@@ -236,7 +237,7 @@ class Broker:
                     age_bytes = admitted_bytes - one.admitted_at
                 elif partition is not None:
                     age_bytes = self._age(partition, one)
-                self.access_log.put(
+                lines += (
                     (
                         ts,
                         link.listener.name,
@@ -258,8 +259,9 @@ class Broker:
                         admitted_bytes,
                         one.delay_s * 1000 if one.delay_s >= LEAST_DELAY_S else None,
                         one.would_hit_bytes,
-                    )
+                    ),
                 )
+        self.access_log.put_all(lines)
 
     def log_unread(self, link: ClientLink, head: RequestHeader, received_at: float) -> None:
         """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""

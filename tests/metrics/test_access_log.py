@@ -138,6 +138,24 @@ def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> N
     assert len([line for line in read_lines(tmp_path) if line["type"] == "block"]) == now.written_lines
 
 
+@pytest.mark.parametrize("queue_lines", [0, 1, 3, 5, 20])
+def test_what_comes_together_is_bounded_as_what_comes_alone(tmp_path: Path, queue_lines: int) -> None:
+    limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    for first in (0, 5):
+        log.put_all([fetch_line(offset=first + i) for i in range(5)])
+        assert log.statistics().queued_lines <= queue_lines
+    log.close(timeout_s=30)
+    log.put_all([fetch_line(), fetch_line()])
+    now = log.statistics()
+    assert (now.queued_lines, now.written_lines + now.dropped_lines) == (0, 12)
+    assert now.dropped_lines >= (12 if queue_lines == 0 else 2)
+    if queue_lines == 20:
+        assert now.dropped_lines == 2
+    offsets = [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"]
+    assert len(offsets) == now.written_lines and offsets == sorted(offsets)
+
+
 def test_topic_ids_are_written_as_kafka_prints_them() -> None:
     # org.apache.kafka.common.Uuid: base64, url-safe, no padding; the zero id stands for none.
     assert json.loads(format_fetch("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"

@@ -28,6 +28,10 @@ class Lines:
     def __init__(self):
         self.fetches = []
 
+    def put_all(self, lines):
+        for line in lines:
+            self.put(line)
+
     def put(self, line):
         self.fetches.append(FetchLine(*line)._replace(ts=0, total_ms=0.0))
 
