@@ -145,7 +145,10 @@ def find_repeated(record: FetchRecord) -> Repeated | None:
     known: Repeated | None = record.link.fetches.known
     if known is None or not known.is_ordinary or known.least_bytes or record.context is None:
         return None
-    return known if record.context.kind is Kind.SESSIONLESS else None
+    names_none = (
+        known.request.session_id == NO_SESSION
+    )  # one that ends its session names it, and is answered without
+    return known if names_none and record.context.kind is Kind.SESSIONLESS else None
 
 
 def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | None:

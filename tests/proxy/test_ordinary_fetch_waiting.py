@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from protocol import fetch
 from proxy import parked
 from proxy.answer import COPIED_BYTES
+from proxy.sessions import FINAL_EPOCH
 from tests.blockcache.batches import read
-from tests.proxy.hitting import END, World
+from tests.proxy.hitting import END, World, build_fetch
 from tests.proxy.test_ordinary_fetch import SHAPES, VERSIONS, Twins
 
 SIZES = (100, 1_000, COPIED_BYTES, COPIED_BYTES + 1, 30_000)
@@ -68,6 +69,16 @@ async def test_who_does_not_leaves_as_before(singles, asked, what, value):
         twins.change("full", False)
         twins.each(World.leave)
     assert len(singles) == (what == "full")
+
+
+async def test_who_ends_a_session_is_answered_without_one(singles):
+    twins = Twins()
+    for number, offset in enumerate((END, END + 1, END + 2)):
+        frame = build_fetch(offset, correlation_id=number, session=(7, FINAL_EPOCH))
+        twins.each(lambda world, frame=frame: world.receive(frame))
+        twins.each(lambda world: world.arrive(1_000))
+        assert fetch.scan_response(twins.short.sent[-1], 13).session_id == 0
+    assert twins.short.short == len(singles) == 0
 
 
 async def test_what_stands_before_it_or_was_aborted_is_told(singles):
