@@ -8,11 +8,11 @@ Order (a broker accepts any first sequence of a producer it has no state for: Pr
 a refused batch, later ones of that producer id and partition are refused until the refused sequence or a higher
 producer epoch returns, and so on with each. Earlier sequences (retries of what was forwarded) pass. A client has at
 most MOST_IN_FLIGHT Produces of a partition in flight (the broker remembers no more batches:
-ProducerStateEntry.NUM_BATCHES_TO_RETAIN), so one that leaves the awaited out once more than that has had it
-acknowledged elsewhere, by another leader in between, and passes: the new leader's state, which this broker has by
-replication, judges it. Without a producer id, all of the partition's Produces are refused that were received before
-the refusal's reply left. The rule needs the queues' order: a batch is never forwarded before an earlier one of its
-lane is decided.
+ProducerStateEntry.NUM_BATCHES_TO_RETAIN). Where as many others as can be beside the awaited one were refused since it
+last came, it may have been acknowledged elsewhere, by another leader in between: from then on the earliest of those is
+awaited. So nobody waits for ever, and what passes is the first of what the client has in flight. Without a producer
+id, all of the partition's Produces are refused that were received before the refusal's reply left. The rule needs the
+queues' order: a batch is never forwarded before an earlier one of its lane is decided.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -71,23 +71,28 @@ class Plan(NamedTuple):
 
 class _Refused:
     """`awaited`: the sequence that must return next; `end`: the one after the last refused; `passed_over`: batches
-    beyond `awaited` that were refused since it last came. Without a producer id: `until`, the last ordinal received
-    before the refusal's reply left; None while it has not.
+    beyond `awaited` that were refused since it last came, and `earliest`: the first sequence of theirs. Without a
+    producer id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
     """
 
-    __slots__ = ("awaited", "end", "passed_over", "producer_epoch", "since_s", "until")
+    __slots__ = ("awaited", "earliest", "end", "passed_over", "producer_epoch", "since_s", "until")
 
     def __init__(self, batch: Batch, now_s: float) -> None:
         self.producer_epoch = batch.producer_epoch
         self.awaited = batch.base_sequence
         self.end = _end_of(batch)
         self.passed_over = 0
+        self.earliest = batch.base_sequence
         self.since_s = now_s
         self.until: int | None = None
 
     def extend(self, batch: Batch) -> None:
         """One more of the run is refused."""
+        if not self.passed_over or _is_earlier(batch.base_sequence, self.earliest):
+            self.earliest = batch.base_sequence
         self.passed_over += 1
+        if self.passed_over == MOST_IN_FLIGHT - 1:
+            self.awaited, self.passed_over = self.earliest, 0
         if _is_earlier(self.end, _end_of(batch)):
             self.end = _end_of(batch)
 
@@ -105,7 +110,7 @@ def _must_refuse(batch: Batch, refused: _Refused, ordinal: int) -> bool:
         return refused.until is None or ordinal <= refused.until
     if batch.producer_epoch != refused.producer_epoch:
         return batch.producer_epoch < refused.producer_epoch
-    return refused.passed_over < MOST_IN_FLIGHT - 1 and _is_earlier(refused.awaited, batch.base_sequence)
+    return _is_earlier(refused.awaited, batch.base_sequence)
 
 
 class RefusedSequences:
@@ -188,8 +193,6 @@ class RefusedSequences:
             return
         if batch.producer_id == NO_PRODUCER_ID or batch.producer_epoch != known.producer_epoch:
             del self.entries[key]
-        elif _is_earlier(known.awaited, batch.base_sequence):
-            del self.entries[key]  # what was awaited was settled elsewhere
         elif _is_earlier(known.awaited, _end_of(batch)):
             known.awaited = _end_of(batch)
             known.passed_over = 0

@@ -107,7 +107,7 @@ def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
     else:
         offsets = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
         start = build_answer_head(head, record.head.correlation_id, *offsets, answer.records_bytes)
-        buffers = (start, *answer.records, head.end)
+        buffers = (start, *answer.records, head.end) if head.end else (start, *answer.records)
     _serve(record, (told,), buffers, budget, 0)
     assert looked.partition is not None
     record.link.authorization.used(looked.asked.topic, looked.partition, record.link.broker.now())

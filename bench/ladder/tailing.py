@@ -129,7 +129,7 @@ def _follow(line: Line, words: TopicWords, offset: int, stop: threading.Event) -
         poll.stamp(offset)
         size = line.call(poll.frame)
         now = time.monotonic_ns()
-        if size not in places:
+        if not places.get(size):  # one without records may be an error, and is always read
             places[size] = _find_batches(bytes(buffer[:size]))
         for at in places[size]:
             if STAMP.unpack_from(buffer, at) != (offset,):

@@ -131,7 +131,7 @@ class KafkaCluster:
 
     def stall(self, node_id: int = 1) -> None:
         """Freezes a broker (SIGSTOP): its sockets stay open and silent."""
-        self._processes[node_id].signal(signal.SIGSTOP)
+        self._processes[node_id].stall()
 
     def wake(self, node_id: int = 1) -> None:
         self._processes[node_id].signal(signal.SIGCONT)

@@ -10,6 +10,8 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.broker.jars import KAFKA_4, kafka_jars
@@ -17,7 +19,6 @@ from tests.broker.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 # Short-lived programs: compile little, collect simply, share classes between runs.
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -27,6 +28,7 @@ LOG_FLAGS = (
 )
 TOOL_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+STALL_TIMEOUT_S = 20.0
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,6 +40,13 @@ class ToolFailed(RuntimeError):
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Runs in the child before exec: signal `number` reaches it when its parent's thread ends."""
     _libc.prctl(PR_SET_PDEATHSIG, number)
+
+
+def _is_stopped(thread: Path) -> bool:
+    """A thread of /proc that does nothing, or is gone."""
+    with contextlib.suppress(OSError):
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    return True
 
 
 def java_command(
@@ -75,6 +84,15 @@ class JavaProcess:
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+    def stall(self) -> None:
+        """SIGSTOP, and until every thread has stopped: one that runs may still answer after the signal was sent."""
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STALL_TIMEOUT_S
+        while self.is_running and not all(map(_is_stopped, Path(f"/proc/{self.pid}/task").iterdir())):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} does not stop on SIGSTOP")
+            time.sleep(0.001)
 
     def stop(self, *, gracefully: bool = False) -> None:
         """Ends the group: SIGKILL, after SIGTERM and its time if `gracefully`. Idempotent."""

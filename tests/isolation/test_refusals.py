@@ -1,5 +1,7 @@
 """Refusals: what a refusal does to the batches after it, the table at its bound."""
 
+import pytest
+
 from isolation.refusals import (
     MOST_IN_FLIGHT,
     SEQUENCES,
@@ -143,6 +145,21 @@ def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stu
     # The leader moved away, 5 to 29 were acknowledged there, and it came back to the same connection.
     assert [link.one(30) for _ in range(MOST_IN_FLIGHT)] == [REFUSE] * (MOST_IN_FLIGHT - 1) + [PASS]
     assert [link.one(31), link.one(32)] == [PASS, PASS]
+    assert len(link.sequences) == 0
+
+
+@pytest.mark.parametrize("before", range(MOST_IN_FLIGHT))
+def test_several_in_flight_behind_what_another_leader_took_reach_the_broker_in_their_order(before):
+    link = Connection()
+    assert link.one(5, refused={"t"}) is REFUSE
+    assert [link.one(6 + i) for i in range(before)] == [REFUSE] * before
+    # All of that was acknowledged elsewhere. The client has five in flight, and repeats what is refused in its order.
+    passed, waiting = [], list(range(30, 40))
+    for _ in range(8):
+        verdicts = [link.one(sequence) for sequence in waiting[:MOST_IN_FLIGHT]]
+        passed += [one for one, verdict in zip(waiting, verdicts, strict=False) if verdict is PASS]
+        waiting = [one for one in waiting if one not in passed]
+    assert passed == list(range(30, 40)), "a gap would be out of order for the broker"
     assert len(link.sequences) == 0
 
 
