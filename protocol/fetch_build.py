@@ -258,17 +258,19 @@ def plan_answer_head(
     return AnswerHead(wire, before, after, encoding.build_count, end)
 
 
-def build_answer_head(
+def build_headed_answer(
     head: AnswerHead,
     correlation_id: int,
     high_watermark: int,
     last_stable_offset: int,
     log_start_offset: int,
+    records: Sequence[Frame],
     records_bytes: int,
-) -> bytes:
-    """The frame up to its records; behind them comes `head.end`."""
+) -> tuple[Frame, ...]:
+    """The frame as `build_response` gives it: `records`, of together `records_bytes`, unchanged and uncopied."""
     wire, before, after, build_count, end = head
-    records = build_count(records_bytes)
-    size_bytes = wire.size + len(records) + records_bytes + len(end)
+    count = build_count(records_bytes)
+    size_bytes = wire.size + len(count) + records_bytes + len(end)
     offsets = high_watermark, last_stable_offset, log_start_offset
-    return wire.pack(size_bytes - INT32.size, correlation_id, before, *offsets, after) + records
+    start = wire.pack(size_bytes - INT32.size, correlation_id, before, *offsets, after) + count
+    return (start, *records, end) if end else (start, *records)

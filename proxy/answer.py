@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache.arena import Hit
 from protocol.errors import ErrorCode
-from protocol.fetch_build import AnswerHead, FetchAnswer, build_answer_head, build_response
+from protocol.fetch_build import AnswerHead, FetchAnswer, build_headed_answer, build_response
 from proxy.fetch_plan import HARD, READ_COMMITTED, READY, Looked, Told
 from proxy.read import Stage
 from proxy.sessions import NO_SESSION, PlannedResponse
@@ -70,7 +70,7 @@ def build_answer(
     """
     context, link = record.context, record.link
     assert context is not None
-    budget = _Budget(record.request.max_bytes, COPIED_BYTES if _leaves_at_once(record) else 0)
+    budget = _Budget(record.request.max_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
     answers: list[FetchAnswer] = []
     told: list[Told] = []
     taken: list[Read] = []
@@ -106,8 +106,9 @@ def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
         buffers = _build(record, PlannedResponse(ErrorCode.NONE, NO_SESSION, [answer]), 0)
     else:
         offsets = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
-        start = build_answer_head(head, record.head.correlation_id, *offsets, answer.records_bytes)
-        buffers = (start, *answer.records, head.end) if head.end else (start, *answer.records)
+        buffers = build_headed_answer(
+            head, record.head.correlation_id, *offsets, answer.records, answer.records_bytes
+        )
     _serve(record, (told,), buffers, budget, 0)
     assert looked.partition is not None
     record.link.authorization.used(looked.asked.topic, looked.partition, record.link.broker.now())
@@ -147,7 +148,7 @@ def _beside(
     return answer, told
 
 
-def _leaves_at_once(record: FetchRecord) -> bool:
+def leaves_at_once(record: FetchRecord) -> bool:
     """Whether the answer is the kernel's from here on, but for what it does not take. Then a copy of a few records
     costs less than views with pins, and a client that does not read holds no more than one.
     """

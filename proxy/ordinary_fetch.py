@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 
 from protocol import api, header
 from protocol.fetch import FetchPartition
-from protocol.fetch_build import AnswerHead, FetchAnswer, build_answer_head, build_response, plan_answer_head
-from proxy.answer import COPIED_BYTES, copy_out
+from protocol.fetch_build import (
+    AnswerHead,
+    FetchAnswer,
+    build_headed_answer,
+    build_response,
+    plan_answer_head,
+)
+from proxy.answer import COPIED_BYTES, copy_out, leaves_at_once
 from proxy.fetch_plan import READ_COMMITTED, READY, Told, plan_partition
 from proxy.fetch_record import FetchRecord
 from proxy.outgoing import PIECE_BYTES
@@ -143,12 +149,13 @@ def _find_session(link: ClientLink, known: Repeated, session_epoch: int) -> Sess
 def find_repeated(record: FetchRecord) -> Repeated | None:
     """What is known of a request that waits, if `look_waiting` may be asked for it; None for others."""
     known: Repeated | None = record.link.fetches.known
-    if known is None or not known.is_ordinary or known.least_bytes or record.context is None:
+    if known is None or not known.is_ordinary or known.least_bytes:
         return None
-    names_none = (
-        known.request.session_id == NO_SESSION
-    )  # one that ends its session names it, and is answered without
-    return known if names_none and record.context.kind is Kind.SESSIONLESS else None
+    if (
+        known.request.session_id != NO_SESSION
+    ):  # also where it ends that session: then it is answered without one
+        return None
+    return known if record.context is not None and record.context.kind is Kind.SESSIONLESS else None
 
 
 def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | None:
@@ -156,7 +163,7 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | N
     happened.
     """
     link = record.link
-    if link.replies.oldest is not record.reply or link.wire.unsent_bytes or link.reads.by_key:
+    if link.reads.by_key or not leaves_at_once(record):
         return None
     looked = _look(link, known, record.request.partitions[0], now)
     if looked is not None and looked.partition is not None:
@@ -226,10 +233,8 @@ def _answer(
     if aborted:
         buffers = _build_aborted(known, looked, hit, correlation_id, stable, aborted)
     else:
-        head = build_answer_head(
-            known.answer, correlation_id, truth.high_watermark, stable, truth.log_start_offset, size_bytes
-        )
-        buffers = (head, *hit.views, known.answer.end) if known.answer.end else (head, *hit.views)
+        offsets = truth.high_watermark, stable, truth.log_start_offset
+        buffers = build_headed_answer(known.answer, correlation_id, *offsets, hit.views, size_bytes)
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
     told = (Told(looked, size_bytes, "hit", "", 0.0, None, hit.admitted_at),)
     frame_bytes = sum(map(len, buffers))

@@ -107,12 +107,13 @@ class ParkedFetch:
             return
         record, repeated = self.record, self._repeated
         now = record.link.broker.now()
-        looked = None if repeated is None else look_waiting(record, repeated, now)
-        if repeated is None or looked is None:
-            self._look(now)
-        else:
-            self._end()
-            build_single(record, looked, repeated.answer)
+        if repeated is not None:
+            looked = look_waiting(record, repeated, now)
+            if looked is not None:
+                self._end()
+                build_single(record, looked, repeated.answer)
+                return
+        self._look(now)
 
     def look_again(self) -> None:
         """A read beside has come to an end, or something changed."""

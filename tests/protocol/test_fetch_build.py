@@ -202,5 +202,5 @@ def test_a_planned_head_says_what_the_whole_response_would(
     answer = FetchAnswer(topic, partition, 0, *offsets, aborted, (), records_bytes)
     said = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "partitions": [answer]}
     head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
-    built = fetch_build.build_answer_head(head, correlation_id, *offsets, records_bytes)
-    assert built + head.end == b"".join(fetch_build.build_response(version, correlation_id, **said))
+    built = fetch_build.build_headed_answer(head, correlation_id, *offsets, (), records_bytes)
+    assert b"".join(built) == b"".join(fetch_build.build_response(version, correlation_id, **said))

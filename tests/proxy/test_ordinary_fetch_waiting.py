@@ -41,8 +41,8 @@ async def test_who_repeats_a_fetch_at_the_tail_goes_it_and_gets_the_records(
     for offset in range(END, END + 3):
         twins.fetch(offset, **asked)
         twins.each(lambda world: world.arrive(size))
-        said = fetch.scan_response(b"".join(twins.short.sent[twins._heard :]), version).partitions[0]
         whole = b"".join(twins.short.sent[twins._heard :])
+        said = fetch.scan_response(whole, version).partitions[0]
         assert whole[said.start : said.end] == read(twins.short.cache, twins.short.partition.slot, offset)
     assert singles == [twins.short.link] * 2, "the first of a kind is read"
     assert twins.short.cache.statistics().pinned_bytes == 0

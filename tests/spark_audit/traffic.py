@@ -105,11 +105,10 @@ def write_log(directory: Path, boot: str, rounds: int = 2000, cache_size_bytes: 
         directory, boot, now_ms=lambda: START_MS, cache_size_bytes=cache_size_bytes, limits=limits
     )
     for line in pretend(rounds, cache_size_bytes, seed=len(boot)):
+        log.put(line)
         if isinstance(line, FetchLine):
-            log.put(line)
             traffic.fetches.append(line)
         else:
-            log.put(line)
             traffic.blocks.append(line)
     assert log.close(timeout_s=30)
     assert log.statistics().dropped_lines == 0
