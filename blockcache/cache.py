@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.admission import Edges, Inserted
-from blockcache.arena import SEGMENT, Arena, ArenaError, Hit
+from blockcache.arena import Arena, ArenaError, Hit
 from blockcache.layout import NODE_BYTES
 from blockcache.sections import plan_sections
+from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
@@ -105,10 +106,7 @@ class BlockCache:
         self.observes = observe
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
-        self._hit = ffi.new("fc_hit *")
-        words = memoryview(ffi.buffer(self._hit))
-        self._hit_head = words[: 8 * lib.FC_HIT_HEAD].cast("q")
-        self._hit_segments = words[8 * lib.FC_HIT_HEAD :]
+        self.sender = Sender(self._arena)
         self._inserted = ffi.new("fc_inserted *")
         self._inserted_words = memoryview(ffi.buffer(self._inserted)).cast("q")
         self._entry = ffi.new("fc_entry *")
@@ -225,17 +223,12 @@ class BlockCache:
         it is readable within the limits. The caller releases the hit.
         """
         room = max_bytes if max_bytes > 0 else 0
-        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
+        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        next_offset, size_bytes, segments, pinned, admitted_at = self._hit_head.tolist()
-        if segments == 0:
-            return Hit((), next_offset, 0, admitted_at)
-        if not pinned:
-            return self._gather(size_bytes, next_offset, admitted_at)
-        packed = bytes(self._hit_segments[: segments * SEGMENT.size])
-        hit = self._arena.hit(packed, segments, next_offset, size_bytes, admitted_at)
-        hit.on_reclaim = on_reclaim
+        hit = self.sender.hold()
+        if hit.pins:
+            hit.on_reclaim = on_reclaim
         return hit
 
     def span(
@@ -243,10 +236,10 @@ class BlockCache:
     ) -> Span | None:
         """What `lookup` would find, without its bytes or pins; in an `observe` cache as in another."""
         room = max(0, max_bytes)
-        rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._hit)
+        rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        return Span._make(self._hit_head.tolist()[:2])
+        return Span._make(self.sender.head.tolist()[:2])
 
     def peek_head(self, slot: int, offset: int) -> bytes | None:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""
@@ -364,12 +357,6 @@ class BlockCache:
         self._a = None
 
     # Inside
-
-    def _gather(self, size_bytes: int, next_offset: int, admitted_at: int) -> Hit:
-        """The hit just found as a copy: it holds no pins."""
-        copy = bytearray(size_bytes)
-        lib.fc_gather(self._a, self._hit, ffi.from_buffer(copy))
-        return Hit((memoryview(copy).toreadonly(),), next_offset, size_bytes, admitted_at)
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""

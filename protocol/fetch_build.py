@@ -268,9 +268,24 @@ def build_headed_answer(
     records_bytes: int,
 ) -> tuple[Frame, ...]:
     """The frame as `build_response` gives it: `records`, of together `records_bytes`, unchanged and uncopied."""
+    offsets = high_watermark, last_stable_offset, log_start_offset
+    start, end = build_start(head, correlation_id, *offsets, records_bytes), head.end
+    return (start, *records, end) if end else (start, *records)
+
+
+def build_start(
+    head: AnswerHead,
+    correlation_id: int,
+    high_watermark: int,
+    last_stable_offset: int,
+    log_start_offset: int,
+    records_bytes: int,
+) -> bytes:
+    """The frame up to its records, which `head.end` follows."""
     wire, before, after, build_count, end = head
     count = build_count(records_bytes)
-    size_bytes = wire.size + len(count) + records_bytes + len(end)
-    offsets = high_watermark, last_stable_offset, log_start_offset
-    start = wire.pack(size_bytes - INT32.size, correlation_id, before, *offsets, after) + count
-    return (start, *records, end) if end else (start, *records)
+    length = wire.size - INT32.size + len(count) + records_bytes + len(end)
+    start = wire.pack(
+        length, correlation_id, before, high_watermark, last_stable_offset, log_start_offset, after
+    )
+    return start + count

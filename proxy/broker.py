@@ -263,6 +263,45 @@ class Broker:
                 )
         self.access_log.put_all(lines)
 
+    def log_hit(
+        self,
+        link: ClientLink,
+        version: int,
+        isolation_level: int,
+        partition: Partition,
+        fetch_offset: int,
+        size_bytes: int,
+        admitted_at: int,
+        took_s: float,
+    ) -> None:
+        """A Fetch of one partition has left, whole: memory had it at once."""
+        assert self.access_log is not None
+        admitted_bytes, topic = self.cache.peek_admitted_bytes(), partition.topic
+        self.access_log.put(
+            (
+                time_ns() // 1_000_000,
+                link.listener.name,
+                link.number,
+                link.client_id,
+                version,
+                topic.name or None,
+                topic.id,
+                partition.index,
+                fetch_offset,
+                isolation_level,
+                "hit",
+                "",
+                size_bytes,
+                partition.truth.high_watermark,
+                admitted_bytes - admitted_at,
+                0.0,
+                took_s * 1000,
+                admitted_bytes,
+                None,
+                None,
+            )
+        )
+
     def log_unread(self, link: ClientLink, head: RequestHeader, received_at: float) -> None:
         """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""
         if self.access_log is None:

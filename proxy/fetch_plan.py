@@ -164,6 +164,45 @@ def plan_partition(
     return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
 
 
+def find_limit(
+    cache: BlockCache,
+    asked: FetchPartition,
+    partition: Partition,
+    offset: int,
+    read_committed: bool,
+    version: int,
+    now: float,
+) -> int:
+    """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READY; -1 if it does not.
+    That anything is stored there is not asked: to a lookup below this limit it shows.
+    """
+    truth = partition.truth
+    epoch = truth.epoch
+    if (
+        epoch == NO_EPOCH
+        or now >= truth.lease_until
+        or truth.unchecked
+        or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
+        or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
+        or offset < truth.log_start_offset
+        or partition.old_format
+        or (partition.zstd and version < ZSTD_FROM_VERSION)
+        or (version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led)
+    ):
+        return -1
+    limit = partition.last_stable_offset() if read_committed else truth.high_watermark
+    if offset >= limit:
+        return -1
+    if partition.topic.may_be_compacted:
+        stored_end = cache.contiguous_end(partition.slot, offset)
+        if stored_end < min(limit, partition.tail):
+            return -1
+    if read_committed:
+        listed_end = partition.transactions.listed_end(offset)
+        return min(limit, listed_end) if listed_end > offset else -1
+    return limit
+
+
 def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> Looked:
     """What read_committed may have of stored bytes below the LSO."""
     transactions, offset = partition.transactions, asked.fetch_offset

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.outgoing import Sendable
+    from proxy.partitions import Partition
     from proxy.sessions import FetchContext
+
+HIT = ("hit", "")
+"""Result and reason of what memory has given."""
 
 
 class FetchRecord:
@@ -174,6 +178,34 @@ class Accounts:
         record.count(told, is_ours, now)
         if self._broker.access_log is not None:
             self._broker.log_fetches(((record, told, is_ours, now),))
+
+    def enter_hit(
+        self,
+        link: ClientLink,
+        version: int,
+        isolation_level: int,
+        partition: Partition,
+        fetch_offset: int,
+        size_bytes: int,
+        frame_bytes: int,
+        admitted_at: int,
+        received_at: float,
+    ) -> None:
+        """`enter`, of an answer of `frame_bytes` that nobody made a record of: one partition from memory, which has left
+        whole without waiting for anything, and no quota counts it.
+        """
+        broker = self._broker
+        counters, now = broker.counters, broker.now()
+        hop = counters.responses_out[api.FETCH]
+        hop.frames += 1
+        hop.size_bytes += frame_bytes
+        counters.fetch_partitions[HIT] += 1
+        counters.fetch_bytes[HIT] += size_bytes
+        counters.fetch_hit_s.observe(now - received_at)
+        if broker.access_log is not None:
+            broker.log_hit(
+                link, version, isolation_level, partition, fetch_offset, size_bytes, admitted_at, now - received_at
+            )  # fmt: skip
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""

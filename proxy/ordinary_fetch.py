@@ -17,14 +17,14 @@ from protocol.fetch import FetchPartition
 from protocol.fetch_build import (
     AnswerHead,
     FetchAnswer,
-    build_headed_answer,
     build_response,
+    build_start,
     plan_answer_head,
 )
 from proxy.answer import COPIED_BYTES, copy_out, leaves_at_once
-from proxy.fetch_plan import READ_COMMITTED, READY, Told, plan_partition
+from proxy.fetch_plan import READ_COMMITTED, READY, Looked, Told, find_limit, plan_partition
 from proxy.fetch_record import FetchRecord
-from proxy.outgoing import PIECE_BYTES
+from proxy.outgoing import PIECE_BYTES, cut_buffers
 from proxy.passed import CONSUMER
 from proxy.sessions import FINAL_EPOCH, NO_SESSION, Kind, find_single, note_records
 from proxy.standing import Standing
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
-    from proxy.fetch_plan import Looked
     from proxy.partitions import Partition
     from proxy.session_table import Session
 
@@ -92,6 +91,7 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
     last = known.partition
     if not known.is_ordinary or (last is not None and offset >= last.truth.high_watermark):
         return False  # at the tail
+    broker, asked = link.broker, known.asked
     if not _stands_alone(link, len(frame)):
         return False
     session = None
@@ -99,21 +99,32 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
         session = _find_session(link, known, session_epoch)
     if session is None and (known.request.session_id != NO_SESSION or session_epoch != FINAL_EPOCH):
         return False
-    now = link.broker.now()
-    asked = known.asked
-    looked = _look(link, known, FetchPartition(*asked[:3], offset, *asked[4:]), now)
-    if looked is None or looked.partition is None:
+    now = broker.now()
+    if not link.authorization.allows(asked.topic, now):
         return False
-    hit = link.broker.cache.lookup(looked.partition.slot, offset, looked.limit_offset, known.most_bytes)
-    if hit is None:
+    partition = known.partition
+    if partition is None or not partition.is_followed:
+        partition = known.partition = _find(broker, asked)
+        if partition is None:
+            return False
+    limit = find_limit(
+        broker.cache, asked, partition, offset, known.read_committed, known.head.api_version, now
+    )
+    if limit < 0:
         return False
-    if not hit.size_bytes or hit.size_bytes < known.least_bytes:
-        hit.release()
+    sender = broker.cache.sender
+    found = sender.find(partition.slot, offset, limit, known.most_bytes)
+    if found is None:
+        return False
+    if found[1] < known.least_bytes:
+        sender.drop()
         return False
     _note_request(link, known, len(frame))
     if session is not None:
-        _note_session(link, session, looked, now)
-    _answer(link, known, looked, hit, correlation_id, now)
+        _note_session(link, known, session, partition, offset, now)
+    partition.wanted_at = now
+    _answer(link, known, partition, offset, limit, found, correlation_id, now)
+    link.authorization.used(asked.topic, partition, now)
     return True
 
 
@@ -204,59 +215,78 @@ def _note_request(link: ClientLink, known: Repeated, size_bytes: int) -> None:
     link.authorization.version = known.head.api_version
 
 
-def _note_session(link: ClientLink, session: Session, looked: Looked, now: float) -> None:
+def _note_session(
+    link: ClientLink, known: Repeated, session: Session, partition: Partition, offset: int, now: float
+) -> None:
     """It goes on by one epoch, and its one partition is shown with records."""
-    assert looked.partition is not None
-    truth = looked.partition.truth
-    note_records(
-        link.broker.sessions, session, looked.asked, truth.high_watermark, truth.log_start_offset, now
-    )
+    truth, asked = partition.truth, _ask_at(known, offset)
+    note_records(link.broker.sessions, session, asked, truth.high_watermark, truth.log_start_offset, now)
     if session.standing is not None:
         session.standing.used_at = now
 
 
+def _ask_at(known: Repeated, offset: int) -> FetchPartition:
+    """The partition as it is asked for now."""
+    asked = known.asked
+    return FetchPartition(*asked[:3], offset, *asked[4:])
+
+
 def _answer(
-    link: ClientLink, known: Repeated, looked: Looked, hit: Hit, correlation_id: int, now: float
+    link: ClientLink,
+    known: Repeated,
+    partition: Partition,
+    offset: int,
+    limit: int,
+    found: list[int],
+    correlation_id: int,
+    now: float,
 ) -> None:
-    """`answer.build_answer` of one partition."""
-    partition, offset, size_bytes = looked.partition, looked.asked.fetch_offset, hit.size_bytes
-    assert partition is not None
+    """`answer.build_answer` of one partition, of which the cache's sender has `found` something."""
+    next_offset, size_bytes, _, pinned, admitted_at = found
     broker, truth, stable = link.broker, partition.truth, partition.last_stable_offset()
-    partition.wanted_at = now
-    aborted = committed = None
+    aborted: Sequence[tuple[int, int]] | None = None
     if known.read_committed:
-        aborted = partition.transactions.aborted(offset, min(hit.next_offset, looked.limit_offset))
+        aborted = partition.transactions.aborted(offset, min(next_offset, limit))
         assert aborted is not None
-        committed = Committed(aborted, stable)
-    broker.verifier.offer(partition, offset, hit, committed)
-    buffers: Sequence[Frame]
+    sender, verifier, fd = broker.cache.sender, broker.verifier, link.wire.plain_fd
+    is_sampled, sent_bytes = verifier.draws(), 0
+    offsets = truth.high_watermark, stable, truth.log_start_offset
+    start, end = build_start(known.answer, correlation_id, *offsets, size_bytes), known.answer.end
+    frame_bytes = len(start) + size_bytes + len(end)
+    if pinned and fd >= 0 and frame_bytes <= PIECE_BYTES and not (aborted or is_sampled):
+        sent_bytes = sender.send(fd, start, end)
+        if sent_bytes == frame_bytes:
+            broker.accounts.enter_hit(
+                link, known.head.api_version, known.request.isolation_level, partition, offset, size_bytes, frame_bytes,
+                admitted_at, now,
+            )  # fmt: skip
+            return
+    hit = sender.hold()
+    if is_sampled:
+        verifier.take(partition, offset, hit, None if aborted is None else Committed(aborted, stable))
+    buffers: Sequence[Frame] = (start, *hit.views, end)
     if aborted:
-        buffers = _build_aborted(known, looked, hit, correlation_id, stable, aborted)
-    else:
-        offsets = truth.high_watermark, stable, truth.log_start_offset
-        buffers = build_headed_answer(known.answer, correlation_id, *offsets, hit.views, size_bytes)
+        buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
+        frame_bytes = sum(map(len, buffers))
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    told = (Told(looked, size_bytes, "hit", "", 0.0, None, hit.admitted_at),)
-    frame_bytes = sum(map(len, buffers))
-    if size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins:
-        _send(record, told, buffers, frame_bytes, hit)
+    looked = Looked(_ask_at(known, offset), partition, READY, "", limit)
+    told = (Told(looked, size_bytes, "hit", "", 0.0, None, admitted_at),)
+    if sent_bytes or (size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins):
+        _send(record, told, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
     else:
         _send_in_line(record, told, buffers, hit)
-    link.authorization.used(looked.asked.topic, partition, now)
 
 
 def _build_aborted(
     known: Repeated,
-    looked: Looked,
+    partition: Partition,
     hit: Hit,
     correlation_id: int,
     stable: int,
     aborted: Sequence[tuple[int, int]],
 ) -> list[Frame]:
     """An answer that lists aborted transactions."""
-    asked, partition = known.asked, looked.partition
-    assert partition is not None
-    truth = partition.truth
+    asked, truth = known.asked, partition.truth
     offsets = truth.high_watermark, stable, truth.log_start_offset
     answer = FetchAnswer(asked.topic, asked.partition, 0, *offsets, aborted, hit.views, hit.size_bytes)
     return build_response(
@@ -272,7 +302,9 @@ def _build_aborted(
 def _send(
     record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], frame_bytes: int, hit: Hit
 ) -> None:
-    """All of it is the kernel's from here on, and it holds no memory but the arena's: it needs no place in the line."""
+    """All of it is the kernel's from here on, and it holds no memory but the arena's: it needs no place in the line.
+    `buffers`: what the kernel has not taken yet of `frame_bytes`.
+    """
     link = record.link
 
     def sent(delivered: bool) -> None:
@@ -284,7 +316,7 @@ def _send(
         hit.release()
         broker.accounts.enter(record, told, delivered, is_ours=True)
 
-    link.wire.send(buffers, sent, frame_bytes)
+    link.wire.send(buffers, sent)
 
 
 def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], hit: Hit) -> None:

@@ -18,6 +18,17 @@ PIECE_BYTES = (1 << 20) + (1 << 16)
 """The answer to a Fetch of 1 MiB leaves in one piece."""
 
 
+def cut_buffers(buffers: Sequence[Sendable], sent_bytes: int) -> list[Sendable]:
+    """What is left of them once so many bytes have left."""
+    left: list[Sendable] = []
+    for buffer in buffers:
+        size_bytes = len(buffer)
+        if sent_bytes < size_bytes:
+            left.append(memoryview(buffer)[sent_bytes:] if sent_bytes else buffer)
+        sent_bytes = max(0, sent_bytes - size_bytes)
+    return left
+
+
 class Outgoing:
     """One reply or request on its way out: its unsent buffers, and who wants to know when they have left."""
 

@@ -95,9 +95,16 @@ class Verifier:
     def offer(
         self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None = None
     ) -> None:
-        """`hit` is about to leave: perhaps compare it. Its bytes are copied here, while they are pinned."""
-        if not self._ratio or self._draw() >= self._ratio:
-            return
+        """`hit` is about to leave: perhaps compare it."""
+        if self.draws():
+            self.take(partition, fetch_offset, hit, committed)
+
+    def draws(self) -> bool:
+        """Whether the next hit is to be compared."""
+        return bool(self._ratio) and self._draw() < self._ratio
+
+    def take(self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None) -> None:
+        """Compare `hit`, which is about to leave. Its bytes are copied here, while they are pinned."""
         if len(self._waiting) >= QUEUE_SAMPLES or partition.own_link_refused:
             self._broker.counters.verified["dropped"] += 1
             return

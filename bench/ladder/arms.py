@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -201,8 +202,10 @@ def _start_forebay(place: Place) -> Arm:
         entry["tls"] = _tls_entry(place.directory, files)
     if place.name == AGAINST and place.against is None:
         raise Unfit("no other tree was given (--against)")
-    sidecar = Sidecar([entry], settings)
-    with contextlib.chdir(place.against if place.name == AGAINST and place.against else "."):
+    tree = place.against if place.name == AGAINST and place.against else Path()
+    own = (tree / ".venv/bin/python").absolute()  # another tree may bring another interpreter
+    sidecar = Sidecar([entry], settings, interpreter=own if own.exists() else sys.executable)
+    with contextlib.chdir(tree):
         place.stack.enter_context(sidecar)
     trust = str(files.authority) if files is not None else None
     return Arm(place.name, f"{HOST}:{place.lease.port}", sidecar.pid, sidecar, trust)

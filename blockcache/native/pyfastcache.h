@@ -1,6 +1,7 @@
 /* pyfastcache: record batches by partition and offset, in one arena. The only declaration of the C code.
  *
- * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files, locks.
+ * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files (but for send.c),
+ * locks.
  * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; one caller at a time;
  * errors are negative ints; a block is in exactly one state: free, reserved, in the FIFO, or in limbo (see check.c);
  * `changes` is odd while a call changes what it stands in, so that a reader beside (inspect.py) knows what it read half
@@ -226,6 +227,9 @@ int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
+/* send.c */
+int64_t fc_send(fc_arena *a, const fc_hit *hit, int fd, const uint8_t *head, uint64_t head_size, const uint8_t *end,
+                uint64_t end_size);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
 uint64_t fc_oldest_admitted(fc_arena *a);

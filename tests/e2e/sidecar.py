@@ -54,7 +54,9 @@ class Sidecar:
         listeners: Sequence[Mapping[str, Any]],
         settings: Mapping[str, Any] | None = None,
         leases: Sequence[PortLease] = (),
+        interpreter: Path | str = sys.executable,
     ) -> None:
+        self._interpreter = str(interpreter)
         self.directory = Path(tempfile.mkdtemp(prefix="forebay-"))
         self.log_directory = self.directory / "access"
         self.log_directory.mkdir()
@@ -94,7 +96,7 @@ class Sidecar:
         """Start, and wait until it is ready."""
         config = self.directory / "forebay.yaml"
         config.write_text(json.dumps(self._settings, indent=1))  # JSON is YAML
-        command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
+        command = [self._interpreter, "-m", "proxy", "serve", "--config", str(config)]
         with self.log_path.open("ab") as log:
             end_with_parent = partial(die_with_parent, signal.SIGTERM)
             self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=end_with_parent)

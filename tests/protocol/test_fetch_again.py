@@ -91,7 +91,7 @@ def test_at_the_tail_only_what_changed_is_read(version, monkeypatch):
     scan_again(scanner, build(version, session=(1, 1)))
     monkeypatch.setattr(fetch_again, "scan_request", None)
     following = build(version, correlation_id=2, session=(1, 2), offsets=(6,))
-    assert scanner.read_again(following) == ((2, 2, 6) if version >= 7 else None)
+    assert scanner.read_again(following) == ([2, 2, 6] if version >= 7 else None)
     assert scan_again(scanner, following) == scan(following)
 
 
@@ -103,7 +103,7 @@ def test_what_is_read_again_is_all_that_has_changed(frames):
         again, alone, kept = scanner.read_again(frame), scan(frame), scanner.request
         if again is not None:
             (one,), (before,) = alone.partitions, kept.partitions
-            assert again == (peek_request(frame).correlation_id, alone.session_epoch, one.fetch_offset)
+            assert again == [peek_request(frame).correlation_id, alone.session_epoch, one.fetch_offset]
             assert one._replace(fetch_offset=before.fetch_offset) == before
             assert alone._replace(partitions=[before], session_epoch=kept.session_epoch) == kept
             head, last = peek_request(frame), peek_request(before_it)

@@ -62,7 +62,8 @@ class World:
     def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES):
         self.is_short, self.short, self.clock_s = is_short, 0, 100.0
         self.lines, self._correlation_id = [], 0
-        log = SimpleNamespace(put_all=lambda lines: self.lines.extend(FetchLine(*line) for line in lines))
+        log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
+        log.put_all = lambda lines: list(map(log.put, lines))
         self.cache = BlockCache(arena_bytes)
         self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
         broker.own_links = SimpleNamespace(usable=False)
