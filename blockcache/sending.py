@@ -40,8 +40,8 @@ class Sender:
         return found if found[2] else None
 
     def send(self, fd: int, head: bytes, end: bytes) -> int:
-        """`head`, what was found pinned and `end`, to a socket that nothing waits for. Returns how many bytes the kernel
-        has taken; unless all, what was found is to be held: its rest is sent, and an error met, in the usual way.
+        """`head`, what was found pinned and `end`, to a socket that nothing waits for. Returns how many bytes the
+        kernel has taken; unless all, what was found is to be held: its rest is sent, and an error met, as usual.
         """
         sent: int = lib.fc_send(self._arena.header, self.found, fd, head, len(head), end, len(end))
         return sent

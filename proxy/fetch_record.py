@@ -191,8 +191,8 @@ class Accounts:
         admitted_at: int,
         received_at: float,
     ) -> None:
-        """`enter`, of an answer of `frame_bytes` that nobody made a record of: one partition from memory, which has left
-        whole without waiting for anything, and no quota counts it.
+        """`enter`, of an answer of `frame_bytes` that nobody made a record of: one partition from memory, which has
+        left whole without waiting for anything, and no quota counts it.
         """
         broker = self._broker
         counters, now = broker.counters, broker.now()

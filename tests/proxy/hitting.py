@@ -6,7 +6,9 @@ toward the client; `World.state` is all that two worlds of the same script must 
 """
 
 import asyncio
+import contextlib
 import dataclasses
+import socket
 from random import Random
 from types import SimpleNamespace
 from unittest import mock
@@ -56,10 +58,65 @@ class SilentDial:
         await asyncio.Event().wait()
 
 
+class Clear(PlayedTransport):
+    """In the clear: with a descriptor, by which bytes may leave past it. While `full`, the kernel takes none of them; a
+    socket's `room_bytes` are about what it takes at once, and nobody reads until somebody looks.
+    """
+
+    def __init__(self, room_bytes=1 << 20):
+        self._stream, self._full, self._junk_bytes = [], False, 0
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room_bytes)
+        for one in (self.ours, self.theirs):
+            one.setblocking(False)
+        super().__init__()
+
+    def get_extra_info(self, name):
+        return {"peername": ("peer", 9092), "ssl_object": None, "socket": self.ours}[name]
+
+    @property
+    def full(self):
+        return self._full
+
+    @full.setter
+    def full(self, is_full):
+        self._read()
+        self._full = is_full
+        self._read()
+        with contextlib.suppress(BlockingIOError):
+            while is_full:
+                self._junk_bytes += self.ours.send(b"-" * 4096)
+
+    def stick(self):
+        """What is written from here on waits, until not `full`; the kernel takes what it has room for."""
+        self._read()
+        self._full = True
+
+    @property
+    def pieces(self):
+        self._read()
+        return self._stream
+
+    @pieces.setter
+    def pieces(self, pieces):
+        self._stream = pieces
+
+    def _read(self):
+        with contextlib.suppress(BlockingIOError):
+            while not self._full:
+                got = self.theirs.recv(1 << 20)
+                junk_bytes = min(len(got), self._junk_bytes)
+                self._junk_bytes -= junk_bytes
+                if got[junk_bytes:]:
+                    self._stream.append(got[junk_bytes:])
+                if not got:
+                    return
+
+
 class World:
     """`short` counts the Fetches that went the short way, where `is_short` lets them."""
 
-    def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES):
+    def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0):
         self.is_short, self.short, self.clock_s = is_short, 0, 100.0
         self.lines, self._correlation_id = [], 0
         log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
@@ -76,7 +133,7 @@ class World:
         self.store(sizes)
         self.listener = Listener(broker, CONFIG.listeners[0])
         self.listener.dial = SilentDial()
-        self.transport = PlayedTransport()
+        self.transport = Clear(room_bytes) if room_bytes else PlayedTransport()
         self.link = self.connect(self.transport)
         self.other = self.connect(PlayedTransport())
 

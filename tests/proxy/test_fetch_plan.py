@@ -4,10 +4,12 @@ The partition has log start 0 and stores 10 to 20; where a case says nothing els
 the last stable offset and the tail, epoch 5 is proven, and the lease stands.
 """
 
+from itertools import product
+
 import pytest
 
 from protocol.fetch import FetchPartition
-from proxy.fetch_plan import Look, Looked, plan_absent, plan_given_up, plan_partition
+from proxy.fetch_plan import Look, Looked, find_limit, plan_absent, plan_given_up, plan_partition
 from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
 
 UNCOMMITTED, COMMITTED = 0, 1
@@ -183,3 +185,49 @@ def test_what_the_fifo_let_go_is_evicted():
     assert look(broker, partition, 0) == (Look.MISS, "evicted", 1000)
     assert look(broker, partition, 999) == (Look.READY, "", 1000)
     assert plan_absent(broker.cache, partition, 0) == "evicted"
+
+
+def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
+    """Of what is stored: whether it is, a lookup tells."""
+    seen = set()
+    flags = (False, True)
+    for high_watermark, stable, log_start, hole, compacted, version, leads, knows in product(
+        (12, 20, 40), (5, 12, 40), (0, 12), flags, flags, (9, 10, 13), flags, flags
+    ):
+        broker, partition = build_stored(high_watermark, stable, log_start)
+        partition.topic.may_be_compacted = compacted
+        if hole:
+            store(broker, partition, 30, 40)
+        if leads:
+            partition.truth.shown_leading(EPOCH, 0.0)
+        if knows:
+            partition.transactions.shown(0, 0, 0, 0.0)
+            partition.transactions.passed(0, 18)
+        for offset, isolation, epoch, fetched, change in product(
+            (9, 10, 11, 12, 15, 19, 20, 35, 40),
+            (UNCOMMITTED, COMMITTED),
+            (-1, EPOCH, EPOCH + 1),
+            (-1, EPOCH, 4),
+            (None, "unchecked", "old_format", "zstd", "lapsed"),
+        ):
+            partition.truth.unchecked = change == "unchecked"
+            partition.old_format, partition.zstd = change == "old_format", change == "zstd"
+            now = LEASE_UNTIL_S if change == "lapsed" else 0.0
+            asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
+            looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+            is_committed = isolation == COMMITTED
+            limit = find_limit(broker.cache, asked, partition, offset, is_committed, version, now)
+            if broker.cache.contiguous_end(partition.slot, offset) > offset:
+                assert limit == (looked.limit_offset if looked.look is Look.READY else -1), (looked, change)
+            else:
+                assert looked.look is not Look.READY
+            seen.add((looked.look, limit >= 0, is_committed))
+    assert (Look.READY, True, False) in seen and (Look.READY, True, True) in seen
+    assert {look for look, _, _ in seen} == set(Look)
+
+
+def test_without_a_proven_epoch_there_is_no_limit():
+    broker = QuietBroker()
+    partition = broker.follow()
+    asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)
+    assert find_limit(broker.cache, asked, partition, 0, False, 13, 0.0) == -1

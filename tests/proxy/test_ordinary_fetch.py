@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import fetch
+from protocol import api, fetch
 from proxy import ordinary_fetch
 from proxy.answer import COPIED_BYTES
 from proxy.outgoing import PIECE_BYTES
@@ -15,6 +15,7 @@ from tests.blockcache.batches import read
 from tests.proxy.hitting import END, World, build_fetch
 
 VERSIONS = (7, 11, 12, 13, 16)
+ROOM_BYTES = 1 << 20
 LARGE = 20
 """The first offset of the batches of 25,000 bytes."""
 
@@ -63,9 +64,9 @@ class Twins:
         self.each(lambda world: world.change(what, value))
 
 
-@pytest.fixture
-def twins():
-    return Twins()
+@pytest.fixture(params=["in the clear", "encrypted"])
+def twins(request):
+    return Twins(room_bytes=ROOM_BYTES if request.param == "in the clear" else 0)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -241,6 +242,56 @@ async def test_what_never_leaves_is_counted_as_such_and_let_go(twins, offset):
     assert twins.short.cache.statistics().pinned_bytes == 0
 
 
+@pytest.fixture
+def slow():
+    """A world whose socket has room for a part of an answer; the rest waits in the transport."""
+    world = World(True, verify_ratio=0.0, room_bytes=64 << 10)
+    for correlation_id in (1, 2):
+        world.receive(build_fetch(LARGE, correlation_id=correlation_id))
+    assert world.short == 1
+    world.sent.clear()
+    world.transport.stick()
+    return world
+
+
+def read_hop(world):
+    hop = world.broker.counters.responses_out[api.FETCH]
+    return hop.frames, hop.size_bytes
+
+
+async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_has_left(slow):
+    (frames, size_bytes), lines = read_hop(slow), len(slow.lines)
+    slow.receive(build_fetch(LARGE, correlation_id=3))
+    assert slow.short == 2
+    assert slow.cache.statistics().pins > 0 and len(slow.lines) == lines and read_hop(slow)[0] == frames
+    assert slow.link.wire.unsent_bytes > 0
+    slow.change("full", False)
+    by_transport, by_descriptor = slow.sent  # which is read last
+    answer = by_descriptor + by_transport
+    assert read_hop(slow) == (frames + 1, size_bytes + len(answer))
+    said = fetch.scan_response(answer, 13).partitions[0]
+    assert answer[said.start : said.end] == read(slow.cache, slow.partition.slot, LARGE)
+    assert slow.cache.statistics().pins == 0 and len(slow.lines) == lines + 1
+    assert slow.lines[-1].bytes == said.end - said.start and slow.link.wire.unsent_bytes == 0
+
+
+async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(slow):
+    frames, lines = read_hop(slow)[0], len(slow.lines)
+    slow.receive(build_fetch(LARGE, correlation_id=3))
+    slow.end()
+    assert slow.broker.counters.undelivered_partitions == 1
+    assert slow.cache.statistics().pins == 0
+    assert (read_hop(slow)[0], len(slow.lines)) == (frames, lines)
+
+
+async def test_who_has_closed_is_met_by_the_transport(slow):
+    slow.transport.theirs.close()
+    slow.receive(build_fetch(LARGE, correlation_id=3))
+    assert slow.short == 2 and slow.link.wire.unsent_bytes > 0, "the transport has it, and its error"
+    slow.end()
+    assert slow.cache.statistics().pins == 0
+
+
 async def test_what_is_more_than_one_piece_leaves_piece_by_piece_and_the_arena_waits_for_it():
     twins = Twins(sizes=(150_000,), arena_bytes=64 << 20)
     asked = {"max_bytes": 4 << 20, "partition_max_bytes": 4 << 20}
@@ -311,11 +362,12 @@ SCRIPTS = st.lists(
 )
 
 
+@pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
 @given(SHAPES, SCRIPTS)
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_asked_and_changes_both_ways_say_count_and_log_the_same(shape, script):
+def test_whatever_is_asked_and_changes_both_ways_say_count_and_log_the_same(room_bytes, shape, script):
     async def play(shape):
-        twins = Twins()
+        twins = Twins(room_bytes=room_bytes)
         for what, value in [("fetch", 0), ("fetch", 1), *script]:
             if what == "shape":
                 shape = value
