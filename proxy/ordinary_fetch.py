@@ -4,8 +4,8 @@ did, and memory has at once what it waits for.
 Owns what is known of a connection's repeated request (`Repeated`), and the one place that decides who goes this way:
 `answer_ordinary`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
 is `proxy.fetch`'s, to which False leaves a request as it came. Invariants: until all questions are answered nothing
-has changed; what memory may say is `plan_partition`'s to judge on both ways, and what is said, counted and logged is
-the same. Why there are two: docs/decisions/0014.
+has changed; what memory may say is what the plan says, and what is said, counted and logged is the same on both ways;
+past the transport goes only what nothing waits before. Why there are two: docs/decisions/0014; past the transport: 0024.
 """
 
 from __future__ import annotations
@@ -134,8 +134,7 @@ def _stands_alone(link: ClientLink, size_bytes: int) -> bool:
     requests = broker.requests
     return (
         not link.replies.line
-        and link.wire.is_idle
-        and not link.wire.reading_held
+        and link.wire.is_free
         and not link.reads.by_key
         and not link.preferred_replicas
         and not broker.gate.quotas.active

@@ -252,6 +252,13 @@ class Wire(asyncio.Protocol):
         return self._transport is not None
 
     @property
+    def is_free(self) -> bool:
+        """Idle, and its peer is not held back."""
+        return not (
+            self._outbox or self._read_holds or self._write_paused or self._closed or self._closing
+        ) and (self._transport is not None)
+
+    @property
     def plain_fd(self) -> int:
         """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
         if self._fd is None and self._transport is not None:

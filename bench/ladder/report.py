@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import statistics
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +42,18 @@ def describe_machine() -> list[str]:
     memory = next(line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     return [
         f"{len(cpu)} x {cpu[0] if cpu else platform.machine()}, {int(memory) >> 20} GiB, "
-        f"Linux {platform.release()}, Python {platform.python_version()}",
+        f"Linux {platform.release()}, Python {platform.python_version()} ({describe_build()}), "
+        f"congestion control {_lines('/proc/sys/net/ipv4/tcp_congestion_control')[0]}",
         f"load average at the end: {', '.join(f'{one:.1f}' for one in os.getloadavg())} "
         "(the run itself makes about 2)",
     ]
+
+
+def describe_build() -> str:
+    """How the interpreter was compiled, which is a twentieth of a small request."""
+    said = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    wanted = [name for name in ("--enable-optimizations", "--with-lto") if name in said]
+    return f"built with {' and '.join(wanted)}" if wanted else "built as configure does without being asked"
 
 
 def _lines(path: str) -> list[str]:

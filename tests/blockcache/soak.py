@@ -6,12 +6,13 @@ know the arena. Invariants: seeded, no clock; the truth keeps what the cache can
 bounded too.
 """
 
+import os
 import random
 from collections import deque
 from dataclasses import dataclass, field
 
 from blockcache.arena import Hit
-from blockcache.cache import BlockCache
+from blockcache.cache import BlockCache, Span
 from tests.blockcache.batches import HEADER, HEADER_BYTES
 
 NOISE = random.Random(0).randbytes(1 << 20)
@@ -90,7 +91,9 @@ class Soak:
         self.logs = [self.create(i) for i in range(PARTITIONS)]
         self.readers: list[Reader] = []
         self.loans: list[tuple[memoryview, bytes]] = []
-        self.served_bytes = self.reclaims = self.missed = 0
+        self.served_bytes = self.reclaims = self.missed = self.sent_bytes = self.parted = 0
+        self.socket_end, self.socket = os.pipe()  # as a socket is: it takes what it has room for, and never waits
+        os.set_blocking(self.socket, False)
 
     def create(self, partition: int) -> Log:
         """A partition of a topic that was not there before."""
@@ -199,7 +202,7 @@ class Soak:
 
     # What readers do
 
-    def expect(self, log: Log, offset: int, hit: Hit) -> bytes:
+    def expect(self, log: Log, offset: int, hit: Hit | Span) -> bytes:
         """The bytes that a hit must be, from the truth."""
         parts, size, next_offset = [], 0, offset
         for batch in log.batches:
@@ -217,6 +220,9 @@ class Soak:
         back = self.random.randrange(60) if self.random.random() < 0.8 else self.random.randrange(4000)
         offset = max(log.start, log.batches[0].base, log.end - back)
         most = int(2 ** (self.random.random() * 18))
+        if self.random.random() < 0.3:
+            self.send(log, offset, most)
+            return
         hit = self.cache.lookup(log.slot, offset, log.end, most, True)
         if hit is None:
             self.missed += 1
@@ -228,6 +234,24 @@ class Soak:
         if self.random.random() < 0.8:
             hit.on_reclaim = lambda _: self.copy_out(reader)
         self.readers.append(reader)
+
+    def send(self, log: Log, offset: int, most: int) -> None:
+        """A fetch whose answer is given to the kernel in C, which may take all of it or a part."""
+        found = self.cache.sender.find(log.slot, offset, log.end, most)
+        if found is None:
+            self.missed += 1
+            return
+        expected = self.expect(log, offset, Span(*found[:2]))
+        sent_bytes = self.cache.sender.send(self.socket, b"<", b">") if found[3] else 0
+        got = os.read(self.socket_end, sent_bytes) if sent_bytes else b""
+        if sent_bytes < len(expected) + 2:
+            hit = self.cache.sender.hold()
+            got += (b"<" + b"".join(hit.views) + b">")[sent_bytes:]
+            hit.release()
+            self.parted += 1
+        assert got == b"<" + expected + b">"
+        self.served_bytes += len(expected)
+        self.sent_bytes += sent_bytes
 
     def take(self, reader: Reader, most: int) -> None:
         """The reader's socket takes so many bytes more: they must be the truth's, whatever has happened since."""
@@ -287,6 +311,8 @@ class Soak:
         self.readers.clear()
         assert all(bytes(memory) == written for memory, written in self.loans)
         self.loans.clear()
+        os.close(self.socket)
+        os.close(self.socket_end)
         statistics = self.cache.statistics()
         assert (
             statistics.pins
