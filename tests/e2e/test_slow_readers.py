@@ -156,7 +156,10 @@ def test_slow_readers_that_die_let_go(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     slow = SlowClient(pair.through, "slow")
     reader = RawReader(slow, topic, version=VERSION).settle()
-    write_below(reader, pair, FIRST, seed=3)
+    with RawClient(
+        pair.through, "good"
+    ) as good:  # another's: what has read much, the kernel has grown a large buffer for
+        write_below(RawReader(good, topic, version=VERSION).settle(), pair, FIRST, seed=3)
     reader.offset = 0
     undelivered, tries = pair.sidecar.metrics()[UNDELIVERED,], 1
     asked = [reader.asked()._replace(max_bytes=ASKED_BYTES)]
