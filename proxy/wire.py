@@ -134,10 +134,11 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open. Writes are 'paused' from the first byte the kernel did not take, resumed at
-        none left.
+        none left: a plain transport pauses above its limit, TLS's (asyncio.sslproto and uvloop's) at it.
         """
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=1, low=0)
+        is_plain = transport.get_extra_info("ssl_object") is None
+        self._transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         if self._closed:
             self._transport.abort()

@@ -10,6 +10,7 @@ from blockcache.cache import BlockCache
 from tests.blockcache.batches import FOREVER, TOPIC, build_run, insert
 
 HEAD, END = b"head" * 20, b"end"
+PAGE_BYTES = 4096
 RUN = build_run(0, 40, size=5_000)
 
 
@@ -58,23 +59,24 @@ def test_what_the_kernel_takes_whole_is_let_go(cache, pair, end):
     cache.check()
 
 
-@pytest.mark.parametrize("left", [1, len(END), len(END) + 1, 50_000, 90_000])
+@pytest.mark.parametrize("left", [1, len(END), len(END) + 1, 50_000, 100_000, 100_000 + len(END) + 7])
 def test_what_the_kernel_leaves_stays_pinned_and_is_the_rest(cache, left):
-    """A pipe of a page's granularity takes exactly as much as it has room for."""
+    """A pipe takes as many pages as it has room for: the head is as long as makes the cut fall there."""
     _, size_bytes, segments, _, _ = find(cache)
-    whole = HEAD + RUN[:size_bytes] + END
+    head = bytes(range(256)) * 32
+    head = head[: PAGE_BYTES + (left - size_bytes - len(END)) % PAGE_BYTES]
+    whole = head + RUN[:size_bytes] + END
     reading, writing = os.pipe()
     try:
         os.set_blocking(writing, False)
-        room = (len(whole) - left) // 4096 * 4096
-        capacity = 1 << 17
-        assert fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, capacity) == capacity
+        capacity, room = 1 << 17, len(whole) - left
+        assert fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, capacity) == capacity and room % PAGE_BYTES == 0
         os.write(writing, bytes(capacity - room))
-        sent = cache.sender.send(writing, HEAD, END)
-        assert 0 < sent < len(whole)
+        sent = cache.sender.send(writing, head, END)
+        assert len(whole) - sent == left
         assert cache.statistics().pins == segments
         hit = cache.sender.hold()
-        rest = (HEAD + b"".join(hit.views) + END)[sent:]
+        rest = (head + b"".join(hit.views) + END)[sent:]
         got = os.read(reading, 1 << 20)[capacity - room :]
         assert got + rest == whole
         hit.release()

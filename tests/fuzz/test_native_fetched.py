@@ -38,3 +38,4 @@ def test_a_spoiled_fetch_or_answer_is_ordinary_or_not(tmp_path: Path) -> None:
     assert counted["rows"] == len(rows)
     assert 0 < counted["requests"] < len(rows)
     assert 0 < counted["answers"] < len(rows)
+    assert 0 < counted["repeats"] < len(rows)

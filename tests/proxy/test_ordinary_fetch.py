@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockcache.sending import Sender
 from protocol import api, fetch
 from proxy import ordinary_fetch
 from proxy.answer import COPIED_BYTES
@@ -287,13 +288,20 @@ async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(sl
 async def test_who_has_closed_is_met_by_the_transport(slow):
     slow.transport.theirs.close()
     slow.receive(build_fetch(LARGE, correlation_id=3))
-    assert slow.short == 2 and slow.link.wire.unsent_bytes > 0, "the transport has it, and its error"
+    assert slow.short == 2 and slow.link.wire.unsent_bytes > 0
+    (answer,) = slow.transport._stream
+    said = fetch.scan_response(answer, 13).partitions[0]
+    assert said.end - said.start == 250_000, "the transport has all of it, and meets the error"
     slow.end()
     assert slow.cache.statistics().pins == 0
 
 
-async def test_what_is_more_than_one_piece_leaves_piece_by_piece_and_the_arena_waits_for_it():
-    twins = Twins(sizes=(150_000,), arena_bytes=64 << 20)
+@pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
+async def test_what_is_more_than_one_piece_leaves_piece_by_piece_and_the_arena_waits_for_it(
+    room_bytes, monkeypatch
+):
+    monkeypatch.setattr(Sender, "send", None)  # not past the line, where it could not be copied out
+    twins = Twins(sizes=(150_000,), arena_bytes=64 << 20, room_bytes=room_bytes)
     asked = {"max_bytes": 4 << 20, "partition_max_bytes": 4 << 20}
     twins.fetch(0, **asked)
     assert twins.fetch(0, **asked) and sum(map(len, twins.short.sent)) > 2 * PIECE_BYTES

@@ -13,7 +13,7 @@
 enum { ROW_HEAD = 13 };
 
 int main(void) {
-    uint64_t requests = 0, answers = 0, rows = 0;
+    uint64_t requests = 0, answers = 0, repeats = 0, rows = 0;
     uint8_t head[ROW_HEAD];
     for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
         uint64_t from = read_little(head + 1, 2), to = read_little(head + 3, 2);
@@ -33,10 +33,25 @@ int main(void) {
             MUST(answer.start <= answer.end && (uint64_t)answer.end <= size && (uint64_t)answer.start <= received);
             answers++;
         }
+        uint8_t *last = malloc(received);
+        MUST(last != NULL);
+        memcpy(last, frame, received);
+        po_changed changed;
+        MUST(po_repeats(frame, received, last, received, from, to, &changed) == (received >= 12));
+        MUST(!po_repeats(frame, received, names, to - from, from, to, &changed) || to - from == received);
+        MUST(!po_repeats(frame, received, last, received, from, received + 1, &changed));
+        if (received > 12) { /* one byte of another: it repeats where that may change, and only there */
+            uint64_t at = (from * 31 + to * 7 + received) % received;
+            last[at] ^= 1;
+            int may = (at >= 8 && at < 12) || (at >= from && at < from + 4 && at < to) || (at >= to && at < to + 8);
+            MUST(po_repeats(frame, received, last, received, from, to, &changed) == may || from < 12);
+            repeats += (uint64_t)may;
+        }
+        free(last);
         free(names);
         free(frame);
     }
-    printf("rows %llu requests %llu answers %llu\n", (unsigned long long)rows, (unsigned long long)requests,
-           (unsigned long long)answers);
+    printf("rows %llu requests %llu answers %llu repeats %llu\n", (unsigned long long)rows, (unsigned long long)requests,
+           (unsigned long long)answers, (unsigned long long)repeats);
     return 0;
 }
