@@ -24,10 +24,11 @@ class FetchScanner:
     while none is kept. `known`: what its reader has made of that request, forgotten with it.
     """
 
-    __slots__ = ("_epoch_at", "_frame", "_offset_at", "known", "request")
+    __slots__ = ("_changed", "_epoch_at", "_frame", "_offset_at", "known", "request")
 
     def __init__(self) -> None:
         self._frame = b""
+        self._changed: list[int] | None = None
         self.request: FetchRequest | None = None
         self.known: Any = None
         self._epoch_at = self._offset_at = 0
@@ -59,14 +60,22 @@ class FetchScanner:
         return self._compare(frame)
 
     def _compare(self, frame: Frame) -> list[int] | None:
-        """What a consumer changes, where nothing else differs from the frame that is kept."""
-        source, last = frame if type(frame) is bytes else _from_buffer(frame), self._frame
-        if _repeats(source, len(frame), last, len(last), self._epoch_at, self._offset_at, _changed):
-            return _changed_words.tolist()
-        return None
+        """What a consumer changes, where nothing else differs from the frame that is kept. Then it is the one to keep:
+        who leaves it to another has it compared again.
+        """
+        last = self._frame
+        if frame is last and self._changed is not None:
+            return self._changed
+        source = frame if type(frame) is bytes else _from_buffer(frame)
+        if not _repeats(source, len(frame), last, len(last), self._epoch_at, self._offset_at, _changed):
+            return None
+        changed: list[int] = _changed_words.tolist()
+        if source is frame:
+            self._frame, self._changed = frame, changed
+        return changed
 
     def _keep(self, frame: Frame, request: FetchRequest, body_start: int) -> None:
-        self.request = self.known = None
+        self.request = self.known = self._changed = None
         if not isinstance(frame, bytes) or len(frame) > KEPT_BYTES or request.forgotten:
             return
         if len(request.partitions) > 1:

@@ -248,7 +248,7 @@ def _answer(
         aborted = partition.transactions.aborted(offset, min(next_offset, limit))
         assert aborted is not None
     sender, verifier, fd = broker.cache.sender, broker.verifier, link.wire.plain_fd
-    is_sampled, sent_bytes = verifier.draws(), 0
+    is_sampled, sent_bytes = verifier.ratio > 0 and verifier.draws(), 0
     offsets = truth.high_watermark, stable, truth.log_start_offset
     start, end = build_start(known.answer, correlation_id, *offsets, size_bytes), known.answer.end
     frame_bytes = len(start) + size_bytes + len(end)

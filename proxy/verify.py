@@ -80,11 +80,11 @@ class Difference(NamedTuple):
 class Verifier:
     """Samples wait here; `ratio` of all hits are taken, as `draw` (uniform below 1) decides."""
 
-    __slots__ = ("_broker", "_draw", "_in_flight", "_ratio", "_waiting")
+    __slots__ = ("_broker", "_draw", "_in_flight", "_waiting", "ratio")
 
     def __init__(self, broker: Broker, ratio: float, draw: Callable[[], float]) -> None:
         self._broker = broker
-        self._ratio = ratio
+        self.ratio = ratio
         self._draw = draw
         self._waiting: deque[Sample] = deque()
         self._in_flight = False
@@ -96,12 +96,12 @@ class Verifier:
         self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None = None
     ) -> None:
         """`hit` is about to leave: perhaps compare it."""
-        if self.draws():
+        if self.ratio and self.draws():
             self.take(partition, fetch_offset, hit, committed)
 
     def draws(self) -> bool:
         """Whether the next hit is to be compared."""
-        return bool(self._ratio) and self._draw() < self._ratio
+        return self._draw() < self.ratio
 
     def take(self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None) -> None:
         """Compare `hit`, which is about to leave. Its bytes are copied here, while they are pinned."""
