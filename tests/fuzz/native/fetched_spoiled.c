@@ -12,6 +12,26 @@
 
 enum { ROW_HEAD = 13 };
 
+/* Against itself, against `names`, and against itself but for one byte: whether that byte may differ. */
+static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t *names, uint64_t from, uint64_t to) {
+    uint8_t *last = malloc(size);
+    MUST(last != NULL);
+    memcpy(last, frame, size);
+    po_changed changed;
+    MUST(po_repeats(frame, size, last, size, from, to, &changed) == (size >= 12));
+    MUST(!po_repeats(frame, size, names, to - from, from, to, &changed) || to - from == size);
+    MUST(!po_repeats(frame, size, last, size, from, size + 1, &changed));
+    int may = 0;
+    if (size > 12 && from >= 12) {
+        uint64_t at = (from * 31 + to * 7 + size) % size;
+        last[at] ^= 1;
+        may = (at >= 8 && at < 12) || (at >= from && at < from + 4 && at < to) || (at >= to && at < to + 8);
+        MUST(po_repeats(frame, size, last, size, from, to, &changed) == may);
+    }
+    free(last);
+    return (uint64_t)may;
+}
+
 int main(void) {
     uint64_t requests = 0, answers = 0, repeats = 0, rows = 0;
     uint8_t head[ROW_HEAD];
@@ -33,21 +53,7 @@ int main(void) {
             MUST(answer.start <= answer.end && (uint64_t)answer.end <= size && (uint64_t)answer.start <= received);
             answers++;
         }
-        uint8_t *last = malloc(received);
-        MUST(last != NULL);
-        memcpy(last, frame, received);
-        po_changed changed;
-        MUST(po_repeats(frame, received, last, received, from, to, &changed) == (received >= 12));
-        MUST(!po_repeats(frame, received, names, to - from, from, to, &changed) || to - from == received);
-        MUST(!po_repeats(frame, received, last, received, from, received + 1, &changed));
-        if (received > 12) { /* one byte of another: it repeats where that may change, and only there */
-            uint64_t at = (from * 31 + to * 7 + received) % received;
-            last[at] ^= 1;
-            int may = (at >= 8 && at < 12) || (at >= from && at < from + 4 && at < to) || (at >= to && at < to + 8);
-            MUST(po_repeats(frame, received, last, received, from, to, &changed) == may || from < 12);
-            repeats += (uint64_t)may;
-        }
-        free(last);
+        repeats += hold_against(frame, received, names, from, to);
         free(names);
         free(frame);
     }
