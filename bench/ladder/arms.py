@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.ladder.bare import start_bare_send
+from bench.ladder.bare_relay import start_bare_relay
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
 from tests.broker.certificates import TlsFiles, write_certificates
 from tests.broker.jars import FetchFailed
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 DIRECT, HAPROXY, TUNED, KROXYLICIOUS = "direct", "haproxy", "haproxy-256k", "kroxylicious"
 BARE = "bare-send"
 """Not a proxy: what the kernel charges for the bytes of a cached answer (bare_send.c)."""
+RELAY = "bare-relay"
+"""What this language and event loop charge for standing between and looking at nothing (bare_relay.py)."""
 PASS, CACHE, NO_LOG, TLS, AGAINST = (
     "forebay-pass",
     "forebay",
@@ -44,7 +47,7 @@ PASS, CACHE, NO_LOG, TLS, AGAINST = (
     "forebay-tls",
     "forebay-other",
 )
-ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, PASS, CACHE, NO_LOG, TLS, AGAINST)
+ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, RELAY, PASS, CACHE, NO_LOG, TLS, AGAINST)
 START_TIMEOUT_S = 30.0
 CACHE_MIB = 256
 LIMITS = {"maxConnections": 10_000}
@@ -93,7 +96,7 @@ class Arm:
     @property
     def serves(self) -> bool:
         """Whether memory may answer."""
-        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, PASS)
+        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, RELAY, PASS)
 
 
 @dataclass(slots=True)
@@ -188,6 +191,13 @@ def _start_bare_send(place: Place) -> Arm:
     return _wait_up(arm, lambda: child.poll() is None, lambda: _takes_connections(at))
 
 
+def _start_bare_relay(place: Place) -> Arm:
+    child = start_bare_relay(place.lease.port, place.upstream)
+    place.stack.callback(child.wait, 10)
+    place.stack.callback(child.kill)
+    return _wait_up(Arm(place.name, f"{HOST}:{place.lease.port}", child.pid), lambda: child.poll() is None)
+
+
 def _takes_connections(address: tuple[str, int]) -> bool:
     with socket.create_connection(address, START_TIMEOUT_S):
         return True
@@ -233,5 +243,6 @@ STARTERS: Mapping[str, Callable[[Place], Arm]] = {
     TUNED: _start_haproxy,
     KROXYLICIOUS: _start_kroxylicious,
     BARE: _start_bare_send,
+    RELAY: _start_bare_relay,
     **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, AGAINST), _start_forebay),
 }

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, HAPROXY, KROXYLICIOUS, NO_LOG, PASS, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, HAPROXY, KROXYLICIOUS, NO_LOG, PASS, RELAY, TUNED
 
 if TYPE_CHECKING:
     from bench.ladder.cells import Row
@@ -85,12 +85,14 @@ BARS = (
 )  # fmt: skip
 
 FLOOR = (
+    ("produce 1 KB, admission: CPU / bare relay", _ratio(SMALL, REQUEST, CACHE, RELAY)),
+    ("produce 1 KB, bare relay: CPU / haproxy", _ratio(SMALL, REQUEST, RELAY, HAPROXY)),
     ("fetch 1 MB, cached: CPU / bare send", _ratio(FETCH, GB_CPU, CACHE, BARE)),
     ("fetch 1 MB, bare send: CPU / tuned haproxy", _ratio(FETCH, GB_CPU, BARE, TUNED)),
     ("fetch 1 MB, bare send: CPU / Kroxylicious", _ratio(FETCH, GB_CPU, BARE, KROXYLICIOUS)),
     ("fetch 1 MB, bare send: MB/s / direct", _ratio(FETCH, "mb_per_s", BARE, DIRECT)),
 )
-"""What nobody demands, and what tells where the kernel's own price puts the bars of cached fetches."""
+"""What nobody demands, and what tells where the price of the kernel, and of this language and loop, puts the bars."""
 
 
 def by_round(rows: Sequence[Row]) -> list[dict[tuple[str, str, str], float]]:

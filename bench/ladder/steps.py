@@ -98,7 +98,7 @@ def _java(bench: Bench, arm: Arm) -> Figures:
 PEERS = (arms.DIRECT, arms.HAPROXY, arms.TUNED, arms.KROXYLICIOUS, arms.PASS, arms.CACHE, arms.AGAINST)
 OWN = (arms.NO_LOG, arms.TLS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
-    ("produce 1 KB", _small, (*PEERS, *OWN)),
+    ("produce 1 KB", _small, (*PEERS, *OWN, arms.RELAY)),
     ("produce 900 KB", _large, (*PEERS, *OWN)),
     ("fetch 1 MB", _fetch(1), (*PEERS, *OWN, arms.BARE)),
     ("fetch 1 MB, 4 groups", _fetch(4), (arms.DIRECT, arms.CACHE)),
