@@ -15,7 +15,6 @@ from protocol.wire import CLASSIC, INT16, INT32, Frame, refuses_garbage, skip_ta
 
 _FIXED = Struct(">hhi")
 FIXED_START = 4  # after the length
-CORRELATION_ID_START, CORRELATION_ID_END = 8, 12
 CLIENT_ID_START = FIXED_START + _FIXED.size
 RESPONSE_TAGS_START = 8  # after the length and the correlation id
 UNKNOWN = -1

@@ -100,13 +100,9 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
     if session is None and (known.request.session_id != NO_SESSION or session_epoch != FINAL_EPOCH):
         return False
     now = broker.now()
-    if not link.authorization.allows(asked.topic, now):
+    partition = _find_allowed(link, known, now)
+    if partition is None:
         return False
-    partition = known.partition
-    if partition is None or not partition.is_followed:
-        partition = known.partition = _find(broker, asked)
-        if partition is None:
-            return False
     limit = find_limit(
         broker.cache, asked, partition, offset, known.read_committed, known.head.api_version, now
     )
@@ -134,7 +130,8 @@ def _stands_alone(link: ClientLink, size_bytes: int) -> bool:
     requests = broker.requests
     return (
         not link.replies.line
-        and link.wire.is_free
+        and link.wire.is_idle
+        and not link.wire.reading_held
         and not link.reads.by_key
         and not link.preferred_replicas
         and not broker.gate.quotas.active
@@ -161,10 +158,8 @@ def find_repeated(record: FetchRecord) -> Repeated | None:
     known: Repeated | None = record.link.fetches.known
     if known is None or not known.is_ordinary or known.least_bytes:
         return None
-    if (
-        known.request.session_id != NO_SESSION
-    ):  # also where it ends that session: then it is answered without one
-        return None
+    if known.request.session_id != NO_SESSION:
+        return None  # also where it ends that session, and is answered without one
     return known if record.context is not None and record.context.kind is Kind.SESSIONLESS else None
 
 
@@ -175,26 +170,25 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | N
     link = record.link
     if link.reads.by_key or not leaves_at_once(record):
         return None
-    looked = _look(link, known, record.request.partitions[0], now)
-    if looked is not None and looked.partition is not None:
-        link.broker.counters.looked_partitions += 1
-        looked.partition.wanted_at = now
+    partition = _find_allowed(link, known, now)
+    if partition is None:
+        return None
+    asked, isolation_level = record.request.partitions[0], known.request.isolation_level
+    looked = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
+    if looked.look is not READY:
+        return None
+    link.broker.counters.looked_partitions += 1
+    partition.wanted_at = now
     return looked
 
 
-def _look(link: ClientLink, known: Repeated, asked: FetchPartition, now: float) -> Looked | None:
-    """`looks.look_at_one` of what is known; None where there is nothing to read."""
-    broker, partition = link.broker, known.partition
-    if not link.authorization.allows(asked.topic, now):
+def _find_allowed(link: ClientLink, known: Repeated, now: float) -> Partition | None:
+    """The partition, as it was found last or is found now; None where it is not followed, or not this client's."""
+    if not link.authorization.allows(known.asked.topic, now):
         return None
-    if partition is None or not partition.is_followed:
-        partition = known.partition = _find(broker, asked)
-        if partition is None:
-            return None
-    looked = plan_partition(
-        broker.cache, asked, partition, known.request.isolation_level, known.head.api_version, now
-    )
-    return looked if looked.look is READY else None
+    if known.partition is None or not known.partition.is_followed:
+        known.partition = _find(link.broker, known.asked)
+    return known.partition
 
 
 def _find(broker: Broker, asked: FetchPartition) -> Partition | None:

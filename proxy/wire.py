@@ -253,13 +253,6 @@ class Wire(asyncio.Protocol):
         return self._transport is not None
 
     @property
-    def is_free(self) -> bool:
-        """Idle, and its peer is not held back."""
-        return not (
-            self._outbox or self._read_holds or self._write_paused or self._closed or self._closing
-        ) and (self._transport is not None)
-
-    @property
     def plain_fd(self) -> int:
         """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
         if self._fd is None and self._transport is not None:
@@ -276,17 +269,13 @@ class Wire(asyncio.Protocol):
         self,
         buffers: Sequence[Sendable],
         on_sent: Callable[[bool], None] | None = None,
-        size_bytes: int = 0,
     ) -> Outgoing | None:
-        """Send `buffers`, of `size_bytes` if that is known, after all that was given before. None when nothing of it
-        waits here: `on_sent` has run.
-        """
+        """Send `buffers`, after all that was given before. None when nothing of it waits here: `on_sent` has run."""
         if self._closed or self._closing:
             if on_sent:
                 on_sent(False)
             return None
-        if not size_bytes:
-            size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._outbox or self._transport is None or size_bytes > PIECE_BYTES:
             outgoing = Outgoing(buffers, on_sent)
             self._outbox.append(outgoing)

@@ -166,9 +166,15 @@ def _start_haproxy(place: Place) -> Arm:
         f"listen kafka\n    bind {HOST}:{place.lease.port}\n    server broker {place.upstream}\n"
     )
     child = subprocess.Popen([program, "-db", "-q", "-f", str(config)], preexec_fn=die_with_parent)
+    return _keep(place, child)
+
+
+def _keep(place: Place, child: subprocess.Popen[bytes], answers: Callable[[], object] | None = None) -> Arm:
+    """The rung of a process that the stack ends, once it is up."""
     place.stack.callback(child.wait, 10)
     place.stack.callback(child.kill)
-    return _wait_up(Arm(place.name, f"{HOST}:{place.lease.port}", child.pid), lambda: child.poll() is None)
+    arm = Arm(place.name, f"{HOST}:{place.lease.port}", child.pid)
+    return _wait_up(arm, lambda: child.poll() is None, answers)
 
 
 def _start_kroxylicious(place: Place) -> Arm:
@@ -184,18 +190,11 @@ def _start_bare_send(place: Place) -> Arm:
         child = start_bare_send(place.directory, place.lease.port, CACHE_MIB << 20)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise Unfit(f"bare_send.c needs a C compiler: {error}") from error
-    place.stack.callback(child.wait, 10)
-    place.stack.callback(child.kill)
-    at = HOST, place.lease.port
-    arm = Arm(place.name, f"{HOST}:{place.lease.port}", child.pid)
-    return _wait_up(arm, lambda: child.poll() is None, lambda: _takes_connections(at))
+    return _keep(place, child, lambda: _takes_connections((HOST, place.lease.port)))
 
 
 def _start_bare_relay(place: Place) -> Arm:
-    child = start_bare_relay(place.lease.port, place.upstream)
-    place.stack.callback(child.wait, 10)
-    place.stack.callback(child.kill)
-    return _wait_up(Arm(place.name, f"{HOST}:{place.lease.port}", child.pid), lambda: child.poll() is None)
+    return _keep(place, start_bare_relay(place.lease.port, place.upstream))
 
 
 def _takes_connections(address: tuple[str, int]) -> bool:

@@ -18,9 +18,7 @@ int64_t fc_send(fc_arena *a, const fc_hit *hit, int fd, const uint8_t *head, uin
     for (uint64_t i = 0; i < hit->segments; i++) {
         pieces[count++] = piece(fc_at(a, hit->segment[i].position), hit->segment[i].length);
     }
-    if (end_size) {
-        pieces[count++] = piece(end, end_size);
-    }
+    pieces[count++] = piece(end, end_size);
     ssize_t sent;
     do {
         sent = writev(fd, pieces, (int)count);

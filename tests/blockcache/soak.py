@@ -92,9 +92,8 @@ class Soak:
         self.readers: list[Reader] = []
         self.loans: list[tuple[memoryview, bytes]] = []
         self.served_bytes = self.reclaims = self.missed = self.sent_bytes = self.parted = 0
-        self.socket_end, self.socket = (
-            os.pipe()
-        )  # as a socket is: it takes what it has room for, and never waits
+        # as a socket is: it takes what it has room for, and never waits
+        self.socket_end, self.socket = os.pipe()
         os.set_blocking(self.socket, False)
 
     def create(self, partition: int) -> Log:

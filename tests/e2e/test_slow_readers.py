@@ -156,9 +156,8 @@ def test_slow_readers_that_die_let_go(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     slow = SlowClient(pair.through, "slow")
     reader = RawReader(slow, topic, version=VERSION).settle()
-    with RawClient(
-        pair.through, "good"
-    ) as good:  # another's: what has read much, the kernel has grown a large buffer for
+    # by another connection: for one that has read much the kernel has grown a large buffer
+    with RawClient(pair.through, "good") as good:
         write_below(RawReader(good, topic, version=VERSION).settle(), pair, FIRST, seed=3)
     reader.offset = 0
     undelivered, tries = pair.sidecar.metrics()[UNDELIVERED,], 1

@@ -53,27 +53,27 @@ class Talk:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("left_bytes", [1, 2, 100])
-def test_a_wire_is_free_when_its_last_byte_has_left_and_no_sooner(run, left_bytes):
+def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_bytes):
     """Who sends past the transport would overtake it."""
 
     async def play():
-        free, sent = [], []
+        idle, sent = [], []
         talk = Talk()
 
         def on_frame(_frame):
-            free.append(talk.wire.is_free)
+            idle.append(talk.wire.is_idle)
 
         await talk.open(on_frame)
-        assert talk.wire.is_free and talk.wire.is_idle
+        assert talk.wire.is_idle
         filled_bytes = talk.fill()
         talk.wire.send((b"#" * left_bytes,), sent.append)
-        assert not talk.wire.is_free and not sent and talk.wire.unsent_bytes == left_bytes
+        assert not talk.wire.is_idle and not sent and talk.wire.unsent_bytes == left_bytes
         talk.peer.send(REQUEST)  # it asks before it has read
-        await until(lambda: free)
-        assert free == [False]
+        await until(lambda: idle)
+        assert idle == [False]
         got = await talk.read(filled_bytes + left_bytes)
         assert got == b"." * filled_bytes + b"#" * left_bytes
-        await until(lambda: talk.wire.is_free)
+        await until(lambda: talk.wire.is_idle)
         assert sent == [True] and talk.wire.unsent_bytes == 0
         talk.close()
 
