@@ -38,6 +38,7 @@ class Pipeline(threading.Thread):
         self._finishing = threading.Event()
         self.copied: dict[Place, int] = {}
         self.errors: dict[str, int] = {}
+        self.hung = 0
         self._ending_since = float("inf")
         common: dict[str, object] = {"bootstrap.servers": bootstrap, "client.id": name}
         self._reading = (
@@ -86,7 +87,7 @@ class Pipeline(threading.Thread):
                 name = failed.args[0].name()
                 self.errors[name] = self.errors.get(name, 0) + 1
             finally:
-                consumer.close()
+                self.hung += not readers.closes(consumer)
 
     def _copy(self, consumer: Consumer, producer: Producer) -> bool:
         """One transaction; whether both are good for another."""

@@ -7,6 +7,7 @@ again, not skipped. What they commit they store themselves: at a close librdkafk
 stores the offset of a control record among them, and so commits what was never delivered (rd_kafka_op_handle_std). A
 member whose committed offsets could not be had leaves and comes back: librdkafka says so once, and neither asks again
 nor gives its partitions up (rd_kafka_assignment_handle_OffsetFetch, "Do nothing for request-level errors").
+A consumer whose close does not return is left to itself and counted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 POLL_S = 0.2
+HUNG_S = 60.0
+"""librdkafka's close has hung for good while its group rebalanced and brokers went away, with everything that it had
+asked answered (confluent-kafka-python's issue 1667); its own time-outs are of ten seconds.
+"""
 WITHOUT_OFFSETS = "Failed to fetch committed offset"
 CLIENT: dict[str, object] = {
     "enable.partition.eof": True,
@@ -44,12 +49,13 @@ NEW_PROTOCOL: dict[str, object] = {"group.protocol": "consumer", "auto.commit.in
 
 
 class Member(threading.Thread):
-    """One member of a group; `bounce` makes it leave and come back."""
+    """One member of a group; `bounce` makes it leave and come back. `hung`: consumers that did not close in time."""
 
     def __init__(self, group: Group, bootstrap: str, protocol: Mapping[str, object]) -> None:
         super().__init__(name=group.name, daemon=True)
         self.group = group
         self.errors: dict[str, int] = {}
+        self.hung = 0
         self._settings = CLIENT | {
             "bootstrap.servers": bootstrap,
             "group.id": group.name,
@@ -80,7 +86,7 @@ class Member(threading.Thread):
                         if message.error() is None:
                             store(consumer, message)
             finally:
-                consumer.close()
+                self.hung += not closes(consumer)
 
     def _on_assign(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._runs = {}
@@ -101,6 +107,14 @@ class Member(threading.Thread):
             run = self._runs[place] = []
             self.group.runs.append((place, run))
         take(self.group, run, place, message)
+
+
+def closes(consumer: Consumer, within_s: float = HUNG_S) -> bool:
+    """Close it, and say whether that came to its end in time."""
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(within_s)
+    return not closing.is_alive()
 
 
 def store(consumer: Consumer, message: Message) -> None:

@@ -38,6 +38,8 @@ PLAIN, TXN, SINK, BULK = "plain", "txn", "sink", "bulk"
 WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
+HUNG_CONSUMERS = 1
+"""More that do not close, in one run, are no chance; whether Forebay owes one an answer is for `find_leaks` to see."""
 UNEQUAL = re.compile("memory (served other bytes|told a read_committed client)")
 """What the verifier says of an answer from memory that the broker gives otherwise."""
 PROGRESS_S = 10.0
@@ -165,6 +167,11 @@ class Run:
         clients: tuple[Writer | Member | Pipeline, ...] = (*self._writers, *self._members, self._pipeline)
         for client in clients:
             self._say(f"{client.name} was told: {client.errors}")
+        hung = [one.name for one in (*self._members, self._pipeline) for _ in range(one.hung)]
+        if hung:
+            self._say(f"hung in librdkafka's close, and left to itself: {', '.join(hung)}")
+        if len(hung) > HUNG_CONSUMERS:
+            history.stuck.append(f"{len(hung)} consumers have not closed: {', '.join(hung)}")
 
     def _finish(self, threads: Iterable[threading.Thread]) -> None:
         for thread in threads:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from confluent_kafka import KafkaError
 
 from tests.chaos.history import Group
-from tests.chaos.readers import CLASSIC, Member
+from tests.chaos.readers import CLASSIC, Member, closes
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import Consumer, Message
 
 
 class Told:
@@ -37,3 +38,17 @@ def test_a_member_without_offsets_comes_back(words: str, comes_back: bool) -> No
     member._take(cast("Message", Told(KafkaError.NOT_COORDINATOR, words)))
     assert member.errors == {"NOT_COORDINATOR": 1}
     assert member._leaving.is_set() is comes_back
+
+
+class Closing:
+    """A consumer that has closed when `event` says so."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.close = event.wait
+
+
+def test_a_consumer_that_does_not_close_holds_nobody_up() -> None:
+    event = threading.Event()
+    assert not closes(cast("Consumer", Closing(event)), within_s=0.05)
+    event.set()
+    assert closes(cast("Consumer", Closing(event)))
