@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 BATCH = 50
 BATCH_S = 0.5
-HUNG_S = 60.0
-"""librdkafka's commit_transaction has hung for minutes while it drained a partition, whatever its timeout."""
 POLL_WITHIN_S = 30.0
 
 
@@ -38,7 +36,6 @@ class Pipeline(threading.Thread):
         self._finishing = threading.Event()
         self.copied: dict[Place, int] = {}
         self.errors: dict[str, int] = {}
-        self.hung = 0
         self._ending_since = float("inf")
         common: dict[str, object] = {"bootstrap.servers": bootstrap, "client.id": name}
         self._reading = (
@@ -71,7 +68,7 @@ class Pipeline(threading.Thread):
     @property
     def hangs(self) -> bool:
         """Whether a transaction has been ending for longer than any timeout allows: another pipeline fences it."""
-        return time.monotonic() - self._ending_since > HUNG_S
+        return time.monotonic() - self._ending_since > readers.HUNG_S
 
     def run(self) -> None:
         """Whatever goes wrong, both are made anew; `errors` counts why, and what took long."""
@@ -87,7 +84,7 @@ class Pipeline(threading.Thread):
                 name = failed.args[0].name()
                 self.errors[name] = self.errors.get(name, 0) + 1
             finally:
-                self.hung += not readers.closes(consumer)
+                readers.close(consumer, self.errors)
 
     def _copy(self, consumer: Consumer, producer: Producer) -> bool:
         """One transaction; whether both are good for another."""

@@ -167,11 +167,9 @@ class Run:
         clients: tuple[Writer | Member | Pipeline, ...] = (*self._writers, *self._members, self._pipeline)
         for client in clients:
             self._say(f"{client.name} was told: {client.errors}")
-        hung = [one.name for one in (*self._members, self._pipeline) for _ in range(one.hung)]
-        if hung:
-            self._say(f"hung in librdkafka's close, and left to itself: {', '.join(hung)}")
-        if len(hung) > HUNG_CONSUMERS:
-            history.stuck.append(f"{len(hung)} consumers have not closed: {', '.join(hung)}")
+        not_closed = sum(client.errors.get(readers.NOT_CLOSED, 0) for client in clients)
+        if not_closed > HUNG_CONSUMERS:
+            history.stuck.append(f"{not_closed} consumers have not closed")
 
     def _finish(self, threads: Iterable[threading.Thread]) -> None:
         for thread in threads:

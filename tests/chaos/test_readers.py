@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.chaos.history import Group
-from tests.chaos.readers import CLASSIC, Member, closes
+from tests.chaos.readers import CLASSIC, NOT_CLOSED, Member, close
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -49,6 +49,9 @@ class Closing:
 
 def test_a_consumer_that_does_not_close_holds_nobody_up() -> None:
     event = threading.Event()
-    assert not closes(cast("Consumer", Closing(event)), within_s=0.05)
+    errors: dict[str, int] = {}
+    close(cast("Consumer", Closing(event)), errors, within_s=0.05)
+    assert errors == {NOT_CLOSED: 1}
     event.set()
-    assert closes(cast("Consumer", Closing(event)))
+    close(cast("Consumer", Closing(event)), errors)
+    assert errors == {NOT_CLOSED: 1}
