@@ -58,4 +58,4 @@ docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
 
 clean: ## remove what was built in this clone
-	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/_flights* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,10 +29,13 @@ class BuildFailed(Exception):
 
 
 class Extension(NamedTuple):
-    """`package`: its folder; `name`: of the header, and of the module with an underscore before it."""
+    """`package`: its folder; `name`: of the header, and of the module with an underscore before it; `uses`: C of other
+    packages that goes into it, too.
+    """
 
     package: str
     name: str
+    uses: tuple[str, ...] = ()
 
     @property
     def native(self) -> Path:
@@ -44,6 +47,16 @@ class Extension(NamedTuple):
         """Where this interpreter looks for it."""
         return ROOT / self.package / f"_{self.name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
+    @property
+    def sources(self) -> list[Path]:
+        """The C to be compiled."""
+        return [*sorted(self.native.glob("*.c")), *(ROOT / path for path in self.uses)]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where its headers lie."""
+        return list(dict.fromkeys([self.native, *(source.parent for source in self.sources)]))
+
     def read_declarations(self) -> str:
         """The part of the header that cffi and Python see."""
         text = (self.native / f"{self.name}.h").read_text()
@@ -51,12 +64,17 @@ class Extension(NamedTuple):
 
     def is_current(self) -> bool:
         """Whether it is newer than everything it is made from."""
-        made_from = [Path(__file__), *self.native.glob("*.[ch]")]
+        headers = [header for folder in self.folders for header in folder.glob("*.h")]
+        made_from = [Path(__file__), *headers, *self.sources]
         newest = max(source.stat().st_mtime for source in made_from)
         return self.path.exists() and self.path.stat().st_mtime > newest
 
 
-EXTENSIONS = (Extension("blockcache", "pyfastcache"), Extension("protocol", "ordinary"))
+EXTENSIONS = (
+    Extension("blockcache", "pyfastcache"),
+    Extension("protocol", "ordinary"),
+    Extension("proxy", "flights", uses=("protocol/native/ordinary.c",)),
+)
 
 
 def find_compiler() -> list[str]:
@@ -89,13 +107,13 @@ def compile_extension(extension: Extension) -> None:
     ffi = FFI()
     ffi.cdef(extension.read_declarations())
     ffi.set_source(f"{extension.package}._{extension.name}", f'#include "{extension.name}.h"')
-    include = [str(extension.native), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    include = [*map(str, extension.folders), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
     flagged = [part for path in include for part in ("-I", path)]
     with tempfile.TemporaryDirectory(dir=extension.path.parent, prefix=".build-") as scratch:
         wrapper = Path(scratch) / "wrapper.c"
         ffi.emit_c_code(str(wrapper))
         objects = []
-        for source in (wrapper, *sorted(extension.native.glob("*.c"))):
+        for source in (wrapper, *extension.sources):
             objects.append(f"{scratch}/{source.stem}.o")
             flags = WRAPPER if source is wrapper else STRICT
             run_compiler([*compiler, *flags, *flagged, "-c", str(source), "-o", objects[-1]])

@@ -11,15 +11,16 @@ Early release: a request may be with the broker without being served: a long pol
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
 share of the limit, since from outside they look like appends that block a handler of the broker.
 
-What most requests never need is not kept for each: who has aged is found among those in service when the time has
-come that the oldest of them may have (`ages_at_s`), and not before (docs/decisions/0016).
+What most requests never need is not kept for each: who has aged is found among those in service when the oldest may
+have (`ages_at_s`; docs/decisions/0016); what is only lifted is noted before those in service are looked at (0025).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from isolation.classify import CONTROL
@@ -48,15 +49,16 @@ class QueueRule:
             raise ValueError("times must not be negative")
 
 
-class _Queue:
+class Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "ages_at_s", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering",
+        "admitted", "ages_at_s", "book", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering",
         "polls", "refusable", "refused", "released", "serving", "waiting", "waiting_bytes",
     )  # fmt: skip
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: Limit, book: Callable[[], None]) -> None:
+        self.book = book
         self.limit = limit
         self.floor = limit.floor
         self.in_use = 0
@@ -76,6 +78,7 @@ class _Queue:
         """
         if now_s <= self.calm_until_s:
             return self.limit.slots_at(now_s)
+        self.book()
         second = next(islice(self.serving, 1, None), None)
         second_s = now_s if second is None else second.since_s
         self.calm_until_s = second_s + STALLED_LEAST_S
@@ -85,19 +88,26 @@ class _Queue:
         """Who of those that wait so has held a slot for the longest."""
         if waits is POLL:
             return next(iter(self.polls), None)
+        self.book()
         return next((one for one in self.serving if one.holds_slot and one.waits is waits), None)
 
 
 class Queues:
-    """All queues toward one broker."""
+    """All queues toward one broker. `book`: asked before those in service are looked at, to `note` what was lifted."""
 
-    def __init__(self, rule: QueueRule, control: Limit, new_data_limit: Callable[[], Limit]) -> None:
+    def __init__(
+        self,
+        rule: QueueRule,
+        control: Limit,
+        new_data_limit: Callable[[], Limit],
+        book: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rule = rule
         self._release_after_s = rule.release_after_s
         self.due_after_s = min(rule.max_wait_s, rule.release_after_s)
         """Nothing that is offered or admitted from now on is due before so long has passed."""
-        self._queues = {CONTROL: _Queue(control)}
-        self._queues |= {index: _Queue(new_data_limit()) for index in range(rule.data_queues)}
+        self._queues = {CONTROL: Queue(control, book)}
+        self._queues |= {index: Queue(new_data_limit(), book) for index in range(rule.data_queues)}
         self._lanes: dict[Hashable, tuple[int, int]] = {}  # lane: queue, tickets waiting there
 
     def offer(
@@ -135,26 +145,55 @@ class Queues:
         False where it would wait, and nothing has changed.
         """
         line = self._queues[item.queue]
-        if line.waiting or (self._lanes and lane in self._lanes):
-            return False
-        if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
+        if not self.lift(line, lane, now_s):
             return False
         item.state = ADMITTED
         item.since_s = now_s
         item.holds_slot = True
+        line.serving[item] = None
+        return True
+
+    def find(self, queue: int) -> Queue:
+        """For `lift` and what follows it."""
+        return self._queues[queue]
+
+    def lift(self, line: Queue, lane: Hashable, now_s: float) -> bool:
+        """`take`, of one that is only counted until it has landed, or is noted. False: nothing has changed."""
+        if line.waiting or (self._lanes and lane in self._lanes):
+            return False
+        if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
+            return False
         line.in_use += 1
         line.admitted += 1
-        line.serving[item] = None
         if now_s + self._release_after_s < line.ages_at_s:
             line.ages_at_s = now_s + self._release_after_s
         return True
 
-    def _has_room(self, line: _Queue, size_bytes: int) -> bool:
+    def drop(self, line: Queue) -> None:
+        """What was just lifted is not sent."""
+        line.in_use -= 1
+        line.admitted -= 1
+
+    def land(self, line: Queue, now_s: float, latency_s: float) -> None:
+        """`finished`, of what was lifted and not noted, where nobody waits, and nobody ages by now."""
+        line.limit.sample(now_s, latency_s, line.in_use, True)
+        line.in_use -= 1
+
+    def note(self, items: Iterable[Admitted]) -> None:
+        """These were lifted: they are in service as if they had been taken then."""
+        for item in items:
+            item.state, item.holds_slot = ADMITTED, True
+            line = self._queues[item.queue]
+            line.serving[item] = None
+            if len(line.serving) > 1:
+                line.serving = dict.fromkeys(sorted(line.serving, key=attrgetter("since_s")))
+
+    def _has_room(self, line: Queue, size_bytes: int) -> bool:
         if self.rule.max_wait_s == 0 or len(line.waiting) >= self.rule.max_waiting:
             return False
         return not line.waiting or line.waiting_bytes + size_bytes <= self.rule.max_waiting_bytes
 
-    def _wait(self, line: _Queue, ticket: Ticket) -> None:
+    def _wait(self, line: Queue, ticket: Ticket) -> None:
         line.waiting[ticket] = None
         line.waiting_bytes += ticket.size_bytes
         if not ticket.never_refused:
@@ -162,7 +201,7 @@ class Queues:
         if ticket.lane is not None:
             self._lanes[ticket.lane] = (ticket.queue, self._lanes.get(ticket.lane, (0, 0))[1] + 1)
 
-    def _leave(self, line: _Queue, ticket: Ticket, state: State) -> None:
+    def _leave(self, line: Queue, ticket: Ticket, state: State) -> None:
         """Out of the waiting line."""
         ticket.state = state
         del line.waiting[ticket]
@@ -173,7 +212,7 @@ class Queues:
             if count > 1:
                 self._lanes[ticket.lane] = (queue, count - 1)
 
-    def _admit(self, line: _Queue, ticket: Ticket, now_s: float) -> None:
+    def _admit(self, line: Queue, ticket: Ticket, now_s: float) -> None:
         ticket.state = State.ADMITTED
         ticket.since_s = now_s
         ticket.holds_slot = True
@@ -186,7 +225,7 @@ class Queues:
         if ticket.waits is not Waits.NOTHING and now_s + self._release_after_s < line.ages_at_s:
             line.ages_at_s = now_s + self._release_after_s
 
-    def _admit_waiting(self, line: _Queue, now_s: float) -> list[Ticket]:
+    def _admit_waiting(self, line: Queue, now_s: float) -> list[Ticket]:
         admitted = []
         while line.waiting and line.in_use < line.slots_at(now_s):
             ticket = next(iter(line.waiting))
@@ -232,13 +271,13 @@ class Queues:
         self._release(line, ticket)
         return self._admit_waiting(line, now_s)
 
-    def _may_linger(self, line: _Queue, waits: Waits, now_s: float) -> bool:
+    def _may_linger(self, line: Queue, waits: Waits, now_s: float) -> bool:
         if waits is POLL:
             return line.lingering[waits] < self.rule.lingering_polls
         bound = max(int(self.rule.lingering_acks_per_slot * line.slots_at(now_s)), 1)
         return waits is ACKS and line.lingering[waits] < bound
 
-    def _release(self, line: _Queue, item: Admitted) -> None:
+    def _release(self, line: Queue, item: Admitted) -> None:
         """What it says of the limit it says when it is answered."""
         item.holds_slot = False
         line.in_use -= 1
@@ -247,7 +286,7 @@ class Queues:
         line.lingering[item.waits] += 1
         line.released += 1
 
-    def _release_aged(self, line: _Queue, now_s: float) -> None:
+    def _release_aged(self, line: Queue, now_s: float) -> None:
         """Those who have held their slots for long and may linger; sets when there may be more of them."""
         line.ages_at_s = inf
         for waits in (POLL, ACKS):

@@ -5,7 +5,7 @@ Invariants: bounds grow; `counts` has one cell more than there are bounds, each 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 
@@ -26,6 +26,12 @@ class Histogram:
         """One more observation, in the bounds' unit."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Observations that were counted elsewhere, by the same bounds, and their sum."""
+        for cell, count in enumerate(counts):
+            self.counts[cell] += count
+        self.sum += total
 
     @property
     def count(self) -> int:

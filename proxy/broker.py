@@ -21,6 +21,7 @@ from proxy.cleanup import Cleanup
 from proxy.counters import Counters
 from proxy.fetch_plan import UNREAD, Look
 from proxy.fetch_record import Accounts
+from proxy.flights import FlightCounts
 from proxy.gate import Gate
 from proxy.ordinary import Routes
 from proxy.pacer import Pacer
@@ -79,6 +80,7 @@ class Broker:
         self.cache = cache
         self.access_log = access_log
         self.counters = Counters()
+        self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)
         self.woken = Woken()
         self.requests = Bound(config.limits.request_memory_bytes)

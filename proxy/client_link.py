@@ -20,6 +20,7 @@ from protocol.api import FETCH, PRODUCE
 from protocol.errors import BadFrame
 from protocol.fetch_again import FetchScanner
 from proxy.authorization import Authorization
+from proxy.flights import fly
 from proxy.lane import Lane
 from proxy.lend import find_lender
 from proxy.ordinary import pass_ordinary
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.broker import Broker
+    from proxy.flights import Flights
     from proxy.listener import Listener
     from proxy.outgoing import Sendable
     from proxy.replies import Place
@@ -54,32 +56,11 @@ class ClientLink:
     """A client and its way to the broker."""
 
     __slots__ = (
-        "_counters",
-        "_holds_broker",
-        "_holds_client",
-        "_is_held",
-        "_limits",
-        "_open",
-        "_request_bytes",
-        "_response_bytes",
-        "answered_ordinal",
-        "authorization",
-        "broker",
-        "client_id",
-        "fetches",
-        "finishing",
-        "lane",
-        "last_ordinal",
-        "listener",
-        "number",
-        "preferred_replicas",
-        "reads",
-        "refused",
-        "replies",
-        "stores",
-        "upstream",
-        "wire",
-    )
+        "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
+        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "holds_client", "lane",
+        "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused", "replies",
+        "request_bytes", "stores", "upstream", "wire",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener, number: int) -> None:
         self.listener = listener
@@ -90,9 +71,9 @@ class ClientLink:
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
         self._open = self.finishing = False
-        self._holds_client = False  # at its own bound
+        self.holds_client = False  # at its own bound
         self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
-        self._request_bytes = self._response_bytes = 0
+        self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
         )
@@ -105,6 +86,7 @@ class ClientLink:
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
         )
         self.upstream.on_drained = self._on_upstream_drained
+        self.flights: Flights | None = None  # until it could have any
         self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
         self.fetches = FetchScanner()
@@ -123,6 +105,8 @@ class ClientLink:
         self.listener.opened(self)
 
     def _on_frame(self, frame: Frame) -> None:
+        if self.flights is not None:
+            self.flights.book()
         is_fetch = frame[KEY_START:KEY_END] == FETCH_KEY
         if is_fetch and self.stores and answer_ordinary(self, frame):
             return
@@ -139,7 +123,7 @@ class ClientLink:
         hop = self._counters.requests_in[head.api_key if head else FETCH if is_fetch else PRODUCE]
         hop.frames += 1
         hop.size_bytes += size_bytes
-        self._request_bytes += size_bytes
+        self.request_bytes += size_bytes
         requests = self.broker.requests
         requests.in_flight_bytes += size_bytes
         if requests.in_flight_bytes >= requests.limit_bytes:
@@ -148,12 +132,14 @@ class ClientLink:
             pass_ordinary_fetch(self, frame, scanned)
         elif scanned is None or not pass_ordinary(self, frame, size_bytes, scanned):
             self._route(head or header.peek_request(frame), frame)
+        elif self.flights is None:
+            fly(self)
         replies = self.replies
         if replies.control:
             self._yield_to_control()
-        over = self._request_bytes >= self._limits.connection_request_memory_bytes
+        over = self.request_bytes >= self._limits.connection_request_memory_bytes
         if over or len(replies.line) >= self._limits.pipelined_requests:
-            self._holds_client = True
+            self.holds_client = True
             self.wire.hold_reading(replies)
 
     def _route(self, head: RequestHeader, frame: Frame) -> None:
@@ -164,6 +150,11 @@ class ClientLink:
         except BadFrame as error:
             self._on_bad(error)
 
+    def _book(self) -> None:
+        """Something is to happen but the next answer of what flies."""
+        if self.flights is not None:
+            self.flights.book()
+
     def _on_bad(self, error: BadFrame) -> None:
         self._counters.bad_frames += 1
         self.close(
@@ -171,6 +162,7 @@ class ClientLink:
         )
 
     def _on_eof(self) -> bool:
+        self._book()
         if self.replies.oldest is None:
             self.close("client_closed")
             return False
@@ -191,13 +183,9 @@ class ClientLink:
         self.send(head.api_key, head.correlation_id, frame, on_answer)
 
     def send(
-        self,
-        api_key: int,
-        correlation_id: int,
-        frame: Frame,
-        on_answer: Callable[[Frame | None], None] | None,
+        self, api_key: int, correlation_id: int, frame: Frame, on_answer: Callable[[Frame | None], None] | None,
         on_begun: Begin | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`forward`, for whom these two of the header are enough. `on_begun` may let a large answer pass."""
         counters, size_bytes = self._counters, len(frame)
         hop = counters.requests_out[api_key]
@@ -220,14 +208,9 @@ class ClientLink:
             self.wire.hold_reading(self.upstream)
 
     def answer(
-        self,
-        head: RequestHeader,
-        reply: Reply,
-        buffers: Sequence[Sendable],
-        request_bytes: int,
-        on_sent: Callable[[bool], None] | None = None,
-        held_bytes: int = 0,
-    ) -> None:
+        self, head: RequestHeader, reply: Reply, buffers: Sequence[Sendable], request_bytes: int,
+        on_sent: Callable[[bool], None] | None = None, held_bytes: int = 0,
+    ) -> None:  # fmt: skip
         """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
         size_bytes = sum(map(len, buffers))
         self.request_done(request_bytes)
@@ -248,7 +231,7 @@ class ClientLink:
                 self.hold(reply, size_bytes)
             reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, on_sent))
             return
-        self._request_bytes -= request_bytes
+        self.request_bytes -= request_bytes
         requests = self.broker.requests
         requests.in_flight_bytes -= request_bytes
         if requests.paused:
@@ -269,8 +252,19 @@ class ClientLink:
             outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
         if replies.line:
             replies.release()
-        if outgoing is not None or self._holds_client or replies.control:
+        if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()
+
+    def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
+        """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
+        reply = Reply(self.replies, False)
+        outgoing = self.wire.send_piece(rest, len(rest))
+        if outgoing is None:
+            self._sent(api_key, reply, size_bytes, None, True)
+            return
+        self.hold(reply, size_bytes)
+        outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, None)
+        self._on_progress()
 
     def _sent(
         self, api_key: int, reply: Reply, size_bytes: int, on_sent: Sent | None, delivered: bool
@@ -282,7 +276,9 @@ class ClientLink:
             if not self._response_bytes and self.upstream.is_connected:
                 self.broker.responses.let_one(self.upstream.wire)
         if delivered:
-            self._counters.responses_out[api_key].count(size_bytes)
+            hop = self._counters.responses_out[api_key]
+            hop.frames += 1
+            hop.size_bytes += size_bytes
         if on_sent:
             on_sent(delivered)
 
@@ -313,15 +309,16 @@ class ClientLink:
         """A request's bytes are no longer held. After `close` they were all given back at once."""
         if not self._open:
             return
-        self._request_bytes -= size_bytes
+        self.request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
-        if self._holds_client:  # of a Produce without acks no reply will tell
-            self._release_client()
+        if self.holds_client:  # of a Produce without acks no reply will tell
+            self.release_client()
 
-    def _release_client(self) -> None:
-        under = self._request_bytes < self._limits.connection_request_memory_bytes
+    def release_client(self) -> None:
+        """Read on, if it is below its bounds again."""
+        under = self.request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
-            self._holds_client = False
+            self.holds_client = False
             self.wire.release_reading(self.replies)
 
     def _on_progress(self) -> None:
@@ -332,7 +329,7 @@ class ClientLink:
             self._holds_broker = True
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
-        self._release_client()
+        self.release_client()
 
     def _yield_to_control(self) -> None:
         """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
@@ -362,6 +359,7 @@ class ClientLink:
 
     def finish(self) -> None:
         """Take no more requests; close once what is in flight has been answered."""
+        self._book()
         self.finishing = True
         self.wire.hold_reading(self)
         self.broker.leave_parked(self)
@@ -374,6 +372,7 @@ class ClientLink:
             self.upstream.close()
             self.wire.abort()
             return
+        self._book()
         self._open = False
         self._counters.active_connections -= 1
         if blame:
@@ -390,8 +389,8 @@ class ClientLink:
         self.lane.close()
         self.replies.abandon()
         self.broker.requests.forget(self.wire)
-        self.broker.requests.sub(self._request_bytes)
-        self._request_bytes = 0
+        self.broker.requests.sub(self.request_bytes)
+        self.request_bytes = 0
         if cause in ("bad_frame", "upstream_lost", "drained", "client_closed"):
             self.wire.close_when_sent()
         else:

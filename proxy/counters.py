@@ -20,11 +20,6 @@ class Hop:
     frames: int = 0
     size_bytes: int = 0
 
-    def count(self, size_bytes: int) -> None:
-        """One more frame."""
-        self.frames += 1
-        self.size_bytes += size_bytes
-
 
 def _hops() -> defaultdict[int, Hop]:
     return defaultdict(Hop)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from isolation.quotas import Reservation
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
+    from proxy.flights import Flights
     from proxy.ordinary import OrdinaryProduce
 
 log = logging.getLogger("forebay.gate")
@@ -48,45 +49,35 @@ class Gate:
         self._broker = broker
         self.enabled = config.enabled
         rule = QueueRule(
-            config.data_queues,
-            config.queue_requests,
-            config.queue_size_bytes,
-            config.max_queue_wait_s,
+            config.data_queues, config.queue_requests, config.queue_size_bytes, config.max_queue_wait_s,
             config.release_after_s,
-        )
+        )  # fmt: skip
         control = build_limit(config.control_slots)
-        self._queues = Queues(rule, control, lambda: build_limit(config.data_slots))
-        self._due_after_s = self._queues.due_after_s
+        self.queues = Queues(rule, control, lambda: build_limit(config.data_slots), self._book)
+        self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
-        self._hang_after_s = config.hang_after_s
-        self._watched, self._acquitted = self._health.keys, self._health.acquitted
+        self.hang_after_s = config.hang_after_s
+        self.watched, self.acquitted = self._health.keys, self._health.acquitted
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # sent on a client's first link and unanswered; its others
-        self._line: dict[ClientLink, list[Entry | OrdinaryProduce]] = {}
+        self.lines: dict[ClientLink, list[Entry | OrdinaryProduce]] = {}
         self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
+        self.flights: dict[Flights, None] = {}  # what is only counted
         self._admitted: deque[Entry] = deque()
-        self._is_going = False
+        self.is_going = False
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = float("inf")
-        self._look_at = self._health_at = float("-inf")
+        self.due_at = float("inf")
+        self.look_at = self._health_at = float("-inf")
 
     # -- in ------------------------------------------------------------------------------------------------
 
     def enter(
-        self,
-        link: ClientLink,
-        go: Callable[[Entry], None],
-        refuse: Callable[[], None] | None = None,
-        *,
-        is_control: bool = False,
-        topics: Sequence[str | bytes] = (),
-        size_bytes: int = 0,
-        waits: Waits = Waits.NOTHING,
-        is_ordered: bool = False,
-        watched: Sequence[str | bytes] = (),
+        self, link: ClientLink, go: Callable[[Entry], None], refuse: Callable[[], None] | None = None, *,
+        is_control: bool = False, topics: Sequence[str | bytes] = (), size_bytes: int = 0,
+        waits: Waits = Waits.NOTHING, is_ordered: bool = False, watched: Sequence[str | bytes] = (),
         reserved: Sequence[Reservation] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A request arrives. `refuse` None: it may not be refused, and waits. `reserved` is released when the
         request is answered, refused or gone.
         """
@@ -95,9 +86,9 @@ class Gate:
             go(entry)
             return
         now = self._broker.now()
-        ticket = entry.ticket = self._queues.offer(
+        ticket = entry.ticket = self.queues.offer(
             entry,
-            queue=classify(is_control, topics, self.data_queues, self._queues.load_of),
+            queue=classify(is_control, topics, self.data_queues, self.queues.load_of),
             size_bytes=size_bytes,
             now_s=now,
             lane=link if is_ordered else None,
@@ -115,7 +106,7 @@ class Gate:
         if ticket.state is State.ADMITTED:
             self._admitted.append(entry)
             self._let_in()
-        if self._due_at > now + self._due_after_s:
+        if self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
     def take(self, entry: OrdinaryProduce) -> bool:
@@ -123,21 +114,21 @@ class Gate:
         nothing waits on its connection and a slot of its queue is free. False otherwise, and nothing has changed.
         """
         now, link = entry.since_s, entry.link
-        if now >= self._look_at:
+        if now >= self.look_at:
             self._look(now)
-        if self._is_going or (
-            entry.topic in self._watched and self._health.plan(entry.topic, now) is not Verdict.PASS
+        if self.is_going or (
+            entry.topic in self.watched and self._health.plan(entry.topic, now) is not Verdict.PASS
         ):
             return False
-        if not self._queues.take(entry, link, now):
+        if not self.queues.take(entry, link, now):
             return False
         entry.ticket = entry
-        if link in self._line:
-            self._line[link].append(entry)
+        if link in self.lines:
+            self.lines[link].append(entry)
         else:
-            self._line[link] = [entry]
+            self.lines[link] = [entry]
             entry.started_at = now
-        if self._due_at > now + self._due_after_s:
+        if self.due_at > now + self._due_after_s:
             self._schedule(now, entry.queue)
         return True
 
@@ -145,14 +136,14 @@ class Gate:
         """One after the other, in their order: what one's going lets in goes after it, not within it."""
         for ticket in tickets:
             self._admitted.append(ticket.item)
-        if self._is_going:
+        if self.is_going:
             return
-        self._is_going = True
+        self.is_going = True
         try:
             while self._admitted:
                 self._go(self._admitted.popleft())
         finally:
-            self._is_going = False
+            self.is_going = False
 
     def _go(self, entry: Entry) -> None:
         """It may go. Whether it does is `go`'s to say: it calls `sent`, or `leave`."""
@@ -177,41 +168,55 @@ class Gate:
         """The request is on its way to the broker, on its client's first link."""
         if entry.ticket is None:
             return
+        if entry.link.flights is not None:
+            entry.link.flights.book()
         now = self._broker.now()
         self._unlist(entry)
-        watched, is_first = entry.watched, entry.link not in self._line
+        watched, is_first = entry.watched, entry.link not in self.lines
         if watched:
             entry.topic = watched[0] if len(watched) == 1 else None
             if not self._health.hung.isdisjoint(watched):  # it is a probe
                 self._look(now)
                 entry.sent = self._health.sent(watched, now, is_first=is_first)
         if is_first:
-            self._line[entry.link] = [entry]
+            self.lines[entry.link] = [entry]
             entry.started_at = now
         else:
-            self._line[entry.link].append(entry)
+            self.lines[entry.link].append(entry)
         if entry.ticket.waits is Waits.POLL and entry.ticket.queue != CONTROL:
-            self._let_in(self._queues.release_early(entry.ticket, now))
+            self._let_in(self.queues.release_early(entry.ticket, now))
 
     def _look(self, now: float) -> None:
         """Health is told of what it does not know yet: of each link, what the broker has come to work on."""
-        self._look_at = now + self._health.look_every_s
-        untold = [line[0] for line in self._line.values() if line[0].sent is None and line[0].watched]
+        self.look_at = now + self._health.look_every_s
+        self._book()
+        untold = [line[0] for line in self.lines.values() if line[0].sent is None and line[0].watched]
         untold.sort(key=attrgetter("started_at"))
         told = self._health.look([(entry.watched, entry.started_at) for entry in untold])
         for entry, sent in zip(untold, told, strict=True):
             entry.sent = sent
 
+    def _book(self) -> None:
+        for flights in list(self.flights):
+            flights.book()
+
+    def book(self, link: ClientLink, flown: Sequence[OrdinaryProduce]) -> None:
+        """What flew, behind all else of its link, is noted from now on; if the first has begun, it says when."""
+        for entry in flown:
+            entry.ticket = entry
+        self.lines.setdefault(link, []).extend(flown)
+        self.queues.note(flown)
+
     def in_order(self, link: ClientLink) -> bool:
         """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
-        return not self._queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
+        return not self.queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
 
     def hanging(self, topics: Iterable[str | bytes]) -> dict[str | bytes, Verdict]:
         """Those topics of which no request, or one probe, may be sent now; none in good times."""
         found: dict[str | bytes, Verdict] = {}
         if self.enabled:
             now = self._broker.now()
-            if now >= self._look_at:
+            if now >= self.look_at:
                 self._look(now)
             for topic in topics:
                 verdict = self._health.plan(topic, now)
@@ -227,13 +232,13 @@ class Gate:
             return
         if now is None:
             now = self._broker.now()
-        started_at, topic, acquitted = entry.started_at, entry.topic, self._acquitted
+        started_at, topic, acquitted = entry.started_at, entry.topic, self.acquitted
         latency_s = now - started_at if entry.is_measured and started_at >= 0 else None
         if (
             topic in acquitted
             and latency_s is not None
-            and latency_s < self._hang_after_s
-            and topic not in self._watched
+            and latency_s < self.hang_after_s
+            and topic not in self.watched
             and entry.sent is None
         ):
             if acquitted[topic] < started_at:
@@ -244,7 +249,7 @@ class Gate:
 
     def _hear(self, entry: Entry | OrdinaryProduce, now: float) -> None:
         """What its answer says for its topics."""
-        if len(self._acquitted) >= self._health.rule.max_keys:
+        if len(self.acquitted) >= self._health.rule.max_keys:
             self._look(now)
         if entry.sent is None:
             assert entry.ticket is not None
@@ -272,13 +277,15 @@ class Gate:
     def _done(self, entry: Entry | OrdinaryProduce, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
-        line = self._line.get(entry.link)
+        line = self.lines.get(entry.link)
         if line is not None and line[0] is entry:
             del line[0]
             if line:
                 self._begin(line[0], now)
             else:
-                del self._line[entry.link]
+                del self.lines[entry.link]
+                if entry.link.flights is not None:
+                    entry.link.flights.begin(now)
         elif line is not None and entry in line:
             line.remove(entry)
         else:
@@ -287,12 +294,12 @@ class Gate:
             entry.release()
         lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
         if ticket.state is ADMITTED:
-            admitted = self._queues.finished(ticket, now, latency_s)
+            admitted = self.queues.finished(ticket, now, latency_s)
         else:
-            admitted = self._queues.cancel(ticket, now)
+            admitted = self.queues.cancel(ticket, now)
         if admitted:
             self._let_in(admitted)
-        if lingered or self._due_at > now + self._due_after_s:
+        if lingered or self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
     def _unlist(self, entry: Entry | OrdinaryProduce) -> None:
@@ -304,26 +311,28 @@ class Gate:
 
     def drop_link(self, link: ClientLink) -> None:
         """The client is gone, and its link to the broker with it."""
-        for entry in [*self._line.get(link, ()), *self._of_link.get(link, ())]:
+        for entry in [*self.lines.get(link, ()), *self._of_link.get(link, ())]:
             self.leave(entry)
-        self._line.pop(link, None)
+        self.lines.pop(link, None)
+        if link.flights is not None:
+            self.flights.pop(link.flights, None)
 
     # -- time ----------------------------------------------------------------------------------------------
 
     def _schedule(self, now: float, queue: int | None = None) -> None:
         """`queue`: the only one that has changed."""
-        due_at = self._queues.next_due_s(now, queue)
-        if due_at is None or due_at >= self._due_at:
+        due_at = self.queues.next_due_s(now, queue)
+        if due_at is None or due_at >= self.due_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._due_at = due_at
+        self.due_at = due_at
         self._timer = asyncio.get_running_loop().call_later(max(due_at - now, 0.001), self._turn)
 
     def _turn(self) -> None:
-        self._due_at = float("inf")
+        self.due_at = float("inf")
         now = self._broker.now()
-        self._settle(self._queues.turn(now))
+        self._settle(self.queues.turn(now))
         self._schedule(now)
 
     def _settle(self, turn: Turn) -> None:
@@ -331,11 +340,11 @@ class Gate:
         comes in meanwhile goes behind both.
         """
         self._admitted.extend(ticket.item for ticket in turn.admitted)
-        was_going, self._is_going = self._is_going, True
+        was_going, self.is_going = self.is_going, True
         try:
             self._refuse(turn.expired)
         finally:
-            self._is_going = was_going
+            self.is_going = was_going
         self._let_in(())
 
     def _refuse(self, tickets: Sequence[Ticket]) -> None:
@@ -358,7 +367,7 @@ class Gate:
         for topic in cast("list[str | bytes]", self._health.turn(now)):
             log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
             queue = queue_of_topic(topic, self.data_queues)
-            self._settle(self._queues.refuse_waiting(queue, partial(_is_of, topic), now))
+            self._settle(self.queues.refuse_waiting(queue, partial(_is_of, topic), now))
 
     def stop(self) -> None:
         """No more turns."""
@@ -384,7 +393,7 @@ class Gate:
         """Queues by number (-1: control), and the health of topics."""
         now = self._broker.now()
         self._look(now)
-        return self._queues.statistics(now), self._health.statistics()
+        return self.queues.statistics(now), self._health.statistics()
 
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:

@@ -11,7 +11,7 @@ Why there are two: docs/decisions/0012; why one that waits stays on this one: 00
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.classify import queue_of_topic
 from isolation.tickets import Waits
@@ -20,6 +20,7 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.ordinary import find_base_offset
 from protocol.produce import ProducedPartition
 from proxy import admit
+from proxy._flights import ffi
 from proxy.admit import Forwarded
 from proxy.produce import ProduceInHand
 from proxy.producers import NO_PRODUCER_ID, Sending
@@ -27,6 +28,7 @@ from proxy.truth import NO_OFFSET
 
 if TYPE_CHECKING:
     from isolation.health import Sent
+    from isolation.queues import Queue
     from isolation.tickets import State
     from protocol.wire import Frame
     from proxy.admit import Key
@@ -41,10 +43,11 @@ ROUTE_START: Final = ordinary.ROUTE_START
 ACKS_ALL: Final = -1
 NO_TIME: Final = -1
 CORRELATION_ID: Final = 1
+ROUTE_END: Final = 3
 START: Final = 4
 PRODUCER_ID: Final = 9
-"""Places of the correlation id, of the batch's start and of its producer's id among what was scanned. Its end follows
-the start; the producer's epoch, the sequence and the number of records follow the id.
+"""Places of the correlation id, of the route's end, of the batch's start and of its producer's id among what was
+scanned. The batch's end follows its start; the producer's epoch, the sequence and the number of records follow the id.
 """
 FRESH = Sending.FRESH
 
@@ -52,7 +55,8 @@ FRESH = Sending.FRESH
 @dataclass(frozen=True, slots=True)
 class Route:
     """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the
-    part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored.
+    part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored; `line`:
+    its queue, if there is isolation; `native`: the same for C (fl_route of native/flights.h), which shows `bytes`.
     """
 
     version: int
@@ -64,15 +68,20 @@ class Route:
     names_bytes: int
     key: Key
     partition: Partition | None
+    line: Queue | None
+    bytes: Any
+    native: Any
 
 
 class Routes:
     """The routes of one broker. What is forgotten of topics or partitions must be forgotten here (`clear`)."""
 
-    __slots__ = ("_broker", "known")
+    __slots__ = ("_broker", "clears", "known")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.clears = 0
+        """How often all were forgotten: what was found before may stand for something else."""
         self.known: dict[tuple[int, bytes], Route] = {}
 
     def __len__(self) -> int:
@@ -81,19 +90,21 @@ class Routes:
     def clear(self) -> None:
         """They may stand for something else from now on."""
         self.known.clear()
+        self.clears += 1
 
     def learn(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
         """The route of an ordinary frame that is not among the known; None where something is not known yet, or cannot
         be.
         """
-        route = self._read(frame, bytes(frame[names_start:end]), stores)
+        start = bytes(frame[ROUTE_START:end])
+        route = self._read(frame, start, names_start - ROUTE_START, stores)
         if route is not None:
             if len(self.known) >= ROUTES_LIMIT:
-                self.known.clear()
-            self.known[version, bytes(frame[ROUTE_START:end])] = route
+                self.clear()
+            self.known[version, start] = route
         return route
 
-    def _read(self, frame: Frame, names: bytes, stores: bool) -> Route | None:
+    def _read(self, frame: Frame, start: bytes, names_at: int, stores: bool) -> Route | None:
         try:
             head = header.peek_request(frame)
             request = produce.scan_request(frame, head.api_version, head.body_start)
@@ -107,7 +118,8 @@ class Routes:
         if topic is None or not topic.name or (stores and partition is None):
             return None
         waits = Waits.ACKS if request.acks == ACKS_ALL else Waits.NOTHING
-        queue = queue_of_topic(topic.name, self._broker.gate.data_queues)
+        gate, names, shown = self._broker.gate, start[names_at:], ffi.from_buffer(start)
+        queue = queue_of_topic(topic.name, gate.data_queues)
         return Route(
             head.api_version,
             head.client_id,
@@ -118,6 +130,9 @@ class Routes:
             len(names),
             (asked.topic, asked.partition),
             partition,
+            gate.queues.find(queue) if gate.enabled else None,
+            shown,
+            ffi.new("fl_route *", (head.api_version, shown, len(start), names_at)),
         )
 
 
@@ -280,45 +295,72 @@ class OrdinaryProduce:
             link.answered_ordinal = self.ordinal
 
     def _admit(self, answer: Frame, size_bytes: int, now: float) -> None:
-        route, sending, epoch = self.route, self.sending, self.epoch
-        partition = route.partition
-        assert partition is not None and sending is not None
-        broker = self.link.broker
-        base_offset = -1
+        route, base_offset = self.route, -1
+        assert self.sending is not None
         if type(answer) is bytes:
             base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
-        if base_offset < 0 or partition.topic.fidelity.log_append_time:
-            admit.admit_answer(broker, route.version, {route.key: self._forwarded()}, self.frame, answer)
-            return
-        _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = self.scanned
-        admit.note_acknowledged(partition, base_offset, records)
-        ends = None
-        if base_offset <= partition.tail and admit.is_stored_as_sent(
-            partition, sending, epoch, self.high_watermark, attributes, base_offset
-        ):
-            ends = broker.cache.append(partition.slot, self.frame, start, end, base_offset, epoch)
-        if ends is None:
-            acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
-            stored = admit.admit_produced(broker, self._forwarded(), acknowledged, self.frame)
-            admit.announce(broker, partition, base_offset, stored, now)
-            return
-        following = base_offset + last_delta + 1
-        counters = broker.counters
-        counters.produce_batches["store"] += 1
-        counters.admitted_batches["produce"] += 1
-        if broker.access_log is not None:
-            broker.log_block(partition, base_offset, following, end - start, "produce")
-        if partition.produced_from < 0:
-            partition.produced_from = base_offset
-        tail = partition.tail
-        partition.tail = (
-            ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
-        )
-        partition.transactions.passed(base_offset, following)
-        admit.announce(broker, partition, base_offset, True, now)
+        admit_acknowledged(
+            self.link.broker, route, self.scanned, self.frame, self.sending, self.epoch, self.high_watermark,
+            base_offset, answer, now,
+        )  # fmt: skip
 
-    def _forwarded(self) -> Forwarded:
-        partition, sending = self.route.partition, self.sending
-        assert partition is not None and sending is not None
-        (sent,) = batch.scan_batches(self.frame, self.scanned[START], self.scanned[START + 1])
-        return Forwarded(partition, sent, sending, self.epoch, self.high_watermark)
+
+def admit_acknowledged(
+    broker: Broker,
+    route: Route,
+    scanned: list[int],
+    frame: Frame,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+    base_offset: int,
+    answer: Frame,
+    now: float,
+) -> None:
+    """A request was answered: store what of it may be. `sending`, `epoch` and `high_watermark` are what was known of
+    the partition when it was forwarded; `base_offset` is negative where the answer is no ordinary success.
+    """
+    partition = route.partition
+    assert partition is not None
+    _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = scanned
+    if base_offset < 0 or partition.topic.fidelity.log_append_time:
+        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark)
+        admit.admit_answer(broker, route.version, {route.key: forwarded}, frame, answer)
+        return
+    admit.note_acknowledged(partition, base_offset, records)
+    ends = None
+    if base_offset <= partition.tail and admit.is_stored_as_sent(
+        partition, sending, epoch, high_watermark, attributes, base_offset
+    ):
+        ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
+    if ends is None:
+        acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
+        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark)
+        stored = admit.admit_produced(broker, forwarded, acknowledged, frame)
+        admit.announce(broker, partition, base_offset, stored, now)
+        return
+    following = base_offset + last_delta + 1
+    counters = broker.counters
+    counters.produce_batches["store"] += 1
+    counters.admitted_batches["produce"] += 1
+    if broker.access_log is not None:
+        broker.log_block(partition, base_offset, following, end - start, "produce")
+    if partition.produced_from < 0:
+        partition.produced_from = base_offset
+    tail = partition.tail
+    partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+    partition.transactions.passed(base_offset, following)
+    admit.announce(broker, partition, base_offset, True, now)
+
+
+def _forwarded(
+    partition: Partition,
+    frame: Frame,
+    start: int,
+    end: int,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+) -> Forwarded:
+    (sent,) = batch.scan_batches(frame, start, end)
+    return Forwarded(partition, sent, sending, epoch, high_watermark)

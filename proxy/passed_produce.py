@@ -36,7 +36,8 @@ def _begin(link: ClientLink, begun: bytes, frame_bytes: int) -> Passage | None:
     upstream, limits = link.upstream, link.broker.config.limits
     if scanned is None or upstream.closed or not upstream.is_connected:
         return None
-    if len(link.replies.line) + 1 >= limits.pipelined_requests:
+    flying = len(link.flights) if link.flights is not None else 0
+    if len(link.replies.line) + flying + 1 >= limits.pipelined_requests:
         return None
     end = scanned[END]
     if not may_pass(link.wire, upstream.wire, end - len(begun), frame_bytes - end):
@@ -52,9 +53,13 @@ def _ended(link: ClientLink, head: header.RequestHeader, frame_bytes: int, last:
     """Its last bytes are here, all before them on their way to the broker."""
     counters = link.broker.counters
     link.client_id = head.client_id
-    counters.requests_in[api.PRODUCE].count(frame_bytes)
+    hop = counters.requests_in[api.PRODUCE]
+    hop.frames += 1
+    hop.size_bytes += frame_bytes
     counters.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
     link.upstream.is_taking = False
+    if link.flights is not None:
+        link.flights.book()
     reply, started_at = link.replies.reserve(), link.broker.now()
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 

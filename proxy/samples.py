@@ -30,6 +30,7 @@ QUEUE_GAUGES = (
 def collect(forebay: Forebay) -> Iterator[Sample]:
     """All samples of this moment."""
     broker = forebay.broker
+    broker.flight_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
     yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
     yield from _fetches(broker)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.bounds import Bound
     from proxy.counters import Counters, Hop
+    from proxy.flights import Flights
     from proxy.outgoing import Sendable
     from proxy.passage import Passage
 
@@ -80,15 +81,16 @@ class UpstreamLink:
         "_connecting",
         "_counters",
         "_dial",
-        "_expected",
         "_held_by",
-        "_last_unanswerable",
         "_on_lost",
         "_sequence",
         "_wire",
         "authenticated",
         "closed",
+        "expected",
+        "flights",
         "is_taking",
+        "last_unanswerable",
         "on_drained",
         "reopened",
         "share_session",
@@ -100,11 +102,14 @@ class UpstreamLink:
         self._counters = counters
         self._on_lost = on_lost
         self._wire: Wire | None = None
+        self.flights: Flights | None = None
+        """What is unanswered beside, behind all that is `expected`."""
         self._connecting: asyncio.Task[None] | None = None
-        self._expected: deque[Expected] = deque()
+        self.expected: deque[Expected] = deque()
         """Correlation id, number, `on_answer`, `arrived` and `on_begun` of what the broker owes an answer to."""
         self._sequence = 0
-        self._last_unanswerable = 0
+        self.last_unanswerable = 0
+        """Number of the last request without an answer, until one behind it is answered."""
         self.authenticated = False
         self.share_session = False
         self.closed = False
@@ -117,7 +122,7 @@ class UpstreamLink:
     @property
     def unanswered(self) -> int:
         """Requests that the broker has not answered."""
-        return len(self._expected)
+        return len(self.expected) + (len(self.flights) if self.flights is not None else 0)
 
     @property
     def wire(self) -> Wire:
@@ -132,6 +137,8 @@ class UpstreamLink:
             )
             self._wire.on_drained = self.on_drained
             self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
+            if self.flights is not None:
+                self.carry(self.flights)
             if self._held_by is not None:
                 self._wire.hold_reading(self._held_by)
             self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
@@ -158,12 +165,33 @@ class UpstreamLink:
             return False
         if self.is_taking:
             raise AssertionError("a request goes to the broker within another")
+        if self.flights is not None:
+            self.flights.book()
         self._sequence += 1
         if on_answer is None:
-            self._last_unanswerable = self._sequence
+            self.last_unanswerable = self._sequence
         else:
-            self._expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
+            self.expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
         return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
+
+    # -- what flies ----------------------------------------------------------------------------------------
+
+    def carry(self, flights: Flights) -> None:
+        """From now on an answer that nothing is `expected` before may be one of these."""
+        self.flights = flights
+        if self._wire is not None:
+            flights.wire, self._wire.shortcut = self._wire, flights.land
+
+    def send_rest(self, rest: bytes) -> bool:
+        """The kernel did not take this of what was written past `send`. True where something of it has yet to leave."""
+        return self._wire is not None and self._wire.send_piece(rest, len(rest)) is not None
+
+    def expect(self, correlation_id: int, on_answer: Answer) -> None:
+        """What flew is to be answered like all else."""
+        self._sequence += 1
+        self.expected.append((correlation_id, self._sequence, on_answer, None, None))
+
+    # -- the socket's --------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
@@ -209,7 +237,9 @@ class UpstreamLink:
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
 
     def _on_frame(self, frame: Frame) -> None:
-        line = self._expected
+        if self.flights is not None and not self.expected:
+            self.flights.book()
+        line = self.expected
         if not line:
             self._lose("the broker answered what nobody asked")
             return
@@ -223,8 +253,8 @@ class UpstreamLink:
             self._lose(f"the broker answered {correlation_id} where {expected_id} was due")
             return
         line.popleft()
-        if sequence > self._last_unanswerable:
-            self._last_unanswerable = 0
+        if sequence > self.last_unanswerable:
+            self.last_unanswerable = 0
         if arrived is not None:
             arrived.frames += 1
             arrived.size_bytes += len(frame)
@@ -233,17 +263,17 @@ class UpstreamLink:
     def _on_large(self, begun: bytes, frame_bytes: int) -> Passage | None:
         """A large answer has begun. One that is not the right one is found out when it has arrived."""
         wire = self._wire
-        if wire is None or not self._expected or len(begun) < RESPONSE_TAGS_START:
+        if wire is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
             return None
-        expected_id, _, _, _, on_begun = self._expected[0]
+        expected_id, _, _, _, on_begun = self.expected[0]
         if on_begun is None or peek_correlation_id(begun) != expected_id:
             return None
         return on_begun(begun, frame_bytes, wire)
 
     def _on_passed(self, passage: Passage, last: bytes) -> None:
-        _, sequence, _, arrived, _ = self._expected.popleft()
-        if sequence > self._last_unanswerable:
-            self._last_unanswerable = 0
+        _, sequence, _, arrived, _ = self.expected.popleft()
+        if sequence > self.last_unanswerable:
+            self.last_unanswerable = 0
         if arrived is not None:
             arrived.frames += 1
             arrived.size_bytes += passage.frame_bytes
@@ -258,7 +288,9 @@ class UpstreamLink:
             self._bound.forget(wire)
         if self.closed:
             return
-        is_missed = self._expected or self._last_unanswerable or self.is_taking
+        if self.flights is not None:
+            self.flights.book()
+        is_missed = self.expected or self.last_unanswerable or self.is_taking
         if is_missed or self.share_session or self.authenticated:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
         else:
@@ -278,6 +310,8 @@ class UpstreamLink:
             self._shut(abort=False)
 
     def _shut(self, abort: bool) -> None:
+        if self.flights is not None:
+            self.flights.book()
         self.closed = True
         wire, self._wire = self._wire, None
         if wire is not None:
@@ -286,6 +320,6 @@ class UpstreamLink:
                 wire.abort()
             else:
                 wire.close_when_sent()
-        waiting, self._expected = self._expected, deque()
+        waiting, self.expected = self.expected, deque()
         for _, _, on_answer, _, _ in waiting:
             on_answer(None)

@@ -115,9 +115,10 @@ class Wire(asyncio.Protocol):
         self._read_holds: dict[int, object] = {}
         self._closed = False
         self._closing = False
-        self._fd: int | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._blind: Callable[[bytes], None] | None = None
+        self.shortcut: Callable[[bytes], bool] | None = None
+        """Asked with each frame of a chunk before `on_frame`: True where it has taken the frame."""
         self.passage: Passage | None = None
         """The large frame that arrives and is not received here."""
         self.on_large: Callable[[bytes, int], Passage | None] | None = None
@@ -127,6 +128,10 @@ class Wire(asyncio.Protocol):
         self.on_begun: Callable[[], None] | None = None
         """Told whenever a chunk ends within a frame."""
         self.on_made: Callable[[], None] | None = None
+        self.plain_fd = -1
+        """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
+        self.free_fd = -1
+        """The same where what is written to it now follows all that was given to `send`; else -1."""
         self.peer = ""
         self.frames = 0
 
@@ -139,6 +144,7 @@ class Wire(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         is_plain = transport.get_extra_info("ssl_object") is None
         self._transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
+        self.plain_fd = transport.get_extra_info("socket").fileno() if is_plain else -1
         self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         if self._closed:
             self._transport.abort()
@@ -158,7 +164,8 @@ class Wire(asyncio.Protocol):
             and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
         ):
             self.frames += 1
-            self._on_frame(data)
+            if self.shortcut is None or not self.shortcut(data):
+                self._on_frame(data)
         else:
             self._cut(data)
 
@@ -177,7 +184,8 @@ class Wire(asyncio.Protocol):
             if self._closed or self._closing:
                 return
             self.frames += 1
-            self._on_frame(frame)
+            if self.shortcut is None or not self.shortcut(frame):
+                self._on_frame(frame)
         if self.on_begun is not None and (self.framer.start or self.framer.begun):
             self.on_begun()
         if self.on_large is not None and self.framer.begun and not (self._closed or self._closing):
@@ -212,6 +220,7 @@ class Wire(asyncio.Protocol):
         """The socket is gone: nothing waiting will be sent."""
         self._closed = True
         self._transport = None
+        self.plain_fd = self.free_fd = -1
         if self._linger is not None:
             self._linger.cancel()
         self.framer.let_go()
@@ -223,6 +232,7 @@ class Wire(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The kernel did not take all of the piece."""
         self._write_paused = True
+        self.free_fd = -1
 
     def resume_writing(self) -> None:
         """The piece has left."""
@@ -251,14 +261,6 @@ class Wire(asyncio.Protocol):
         if self._outbox or self._write_paused or self._closed or self._closing:
             return False
         return self._transport is not None
-
-    @property
-    def plain_fd(self) -> int:
-        """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
-        if self._fd is None and self._transport is not None:
-            plain = self._transport.get_extra_info("ssl_object") is None
-            self._fd = self._transport.get_extra_info("socket").fileno() if plain else -1
-        return -1 if self._fd is None or self._transport is None else self._fd
 
     @property
     def unsent_bytes(self) -> int:
@@ -320,6 +322,7 @@ class Wire(asyncio.Protocol):
         return outgoing
 
     def _feed(self) -> None:
+        self.free_fd = -1
         while self._outbox and not self._write_paused and self._transport is not None:
             head = self._outbox[0]
             head.in_transport = True
@@ -335,7 +338,9 @@ class Wire(asyncio.Protocol):
         if self._closing:
             self._closed = True
             self._transport.close()
-        elif self.on_drained:
+            return
+        self.free_fd = -1 if self._closed else self.plain_fd
+        if self.on_drained:
             self.on_drained()
 
     def _piece_left(self, head: Outgoing) -> None:
@@ -385,5 +390,6 @@ class Wire(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once; what was not sent is lost."""
         self._closed = True
+        self.free_fd = -1
         if self._transport is not None:
             self._transport.abort()

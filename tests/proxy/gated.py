@@ -88,6 +88,7 @@ class Link:
         self.stores = broker.stores_on(self.listener)
         self.replies = Replies(self._deliver, lambda: None)
         self.refused = RefusedSequences()
+        self.flights = None
         self.last_ordinal = self.answered_ordinal = 0
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
@@ -205,7 +206,7 @@ def held(broker):
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
     quotas = [account.in_flight_bytes for account in broker.gate.quotas.topics._accounts.values()]
     quotas += [account.in_flight_bytes for account in broker.gate.quotas.clients._accounts.values()]
-    links = len(broker.gate._of_link) + len(broker.gate._line) + len(broker.gate._admitted)
+    links = len(broker.gate._of_link) + len(broker.gate.lines) + len(broker.gate._admitted)
     return (
         sum(state[name] for state in queues.values() for name in names)
         + sum(quotas)

@@ -83,7 +83,7 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     Asking(broker, link, log, "2")
     broker.clock.advance(1.1)
     assert log == ["busy begins", "busy ends"]
-    assert (len(broker.gate._line), len(broker.gate._of_link)) == (1, 0), "the busy one"
+    assert (len(broker.gate.lines), len(broker.gate._of_link)) == (1, 0), "the busy one"
 
 
 def test_an_error_in_going_closes_that_client_and_gives_back(broker):

@@ -82,6 +82,24 @@ def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_s
 
 
 @both_loops
+def test_what_flies_before_one_that_passes_is_answered_before_it(run, passages):
+    async def scenario():
+        async with front(PASSING) as played:
+            played.forebay.broker.topics.learn("orders", bytes(16))
+            for _ in range(2):
+                await played.ask(produce(50), build_answer(0))
+            await played.send(produce(100))
+            assert len(played.link.flights) == 1
+            await played.send(produce())
+            answers = build_answer(1), build_answer(2)
+            played.broker.answer(*answers)
+            assert await played.take(sum(map(len, answers))) == b"".join(answers)
+
+    run(scenario())
+    assert max(passages) > LARGE_BYTES
+
+
+@both_loops
 def test_pipelined_requests_of_all_sizes_reach_the_broker_in_their_order(run, passages):
     async def scenario():
         rng = random.Random(11)

@@ -56,8 +56,8 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             counters.responses_in,
             counters.responses_out,
         ):
-            hops[FETCH].count(1)
-            hops[999].count(1)
+            hops[FETCH].frames += 1
+            hops[999].frames += 1
         try:
             families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
         finally:

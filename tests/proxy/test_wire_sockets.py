@@ -64,9 +64,10 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
             idle.append(talk.wire.is_idle)
 
         await talk.open(on_frame)
-        assert talk.wire.is_idle
+        assert talk.wire.is_idle and talk.wire.free_fd == talk.wire.plain_fd >= 0
         filled_bytes = talk.fill()
         talk.wire.send((b"#" * left_bytes,), sent.append)
+        assert talk.wire.free_fd == -1
         assert not talk.wire.is_idle and not sent and talk.wire.unsent_bytes == left_bytes
         talk.peer.send(REQUEST)  # it asks before it has read
         await until(lambda: idle)
@@ -74,6 +75,7 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
         got = await talk.read(filled_bytes + left_bytes)
         assert got == b"." * filled_bytes + b"#" * left_bytes
         await until(lambda: talk.wire.is_idle)
+        assert talk.wire.free_fd == talk.wire.plain_fd
         assert sent == [True] and talk.wire.unsent_bytes == 0
         talk.close()
 

@@ -1,0 +1,332 @@
+"""Two Forebays side by side, each between two sockets, with one clock: in one Produces fly, in the other none does.
+
+Owns both, and what can be seen of each from outside and in its books. Must not know what a test does. Invariants: what
+is done to one is done to the other; nothing sleeps; times stand still unless a test moves them.
+"""
+
+import dataclasses
+import json
+import socket
+import struct
+from contextlib import contextmanager
+from unittest import mock
+
+import crc32c
+
+from bench.ladder.frames import build_batch, build_produce
+from bench.micro.requests import PlayedDial
+from metrics.histogram import Histogram
+from protocol import header, ordinary, produce
+from protocol.api import PRODUCE
+from proxy import app, client_link
+from proxy.client_link import ClientLink
+from proxy.config_load import load
+from tests.proxy.short_way import build_answer
+
+TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
+BATCH = build_batch(100)
+START_S = 1000.0
+SIP_BYTES = 50_000
+
+
+class Ended:
+    """One end of a real connection as a transport: what the kernel does not take waits here."""
+
+    def __init__(self):
+        self.ours, self.theirs = socket.socketpair()
+        for one in (self.ours, self.theirs):
+            one.setblocking(False)
+        self.backlog = bytearray()
+        self.wire = None
+        self.closed = False
+
+    def get_extra_info(self, name):
+        return {"socket": self.ours, "peername": ("played", 1)}.get(name)
+
+    def set_write_buffer_limits(self, **_limits):
+        """One byte is too many."""
+
+    def write(self, data):
+        self.backlog += data
+        self.flush()
+        if self.backlog:
+            self.wire.pause_writing()
+
+    def writelines(self, buffers):
+        self.write(b"".join(buffers))
+
+    def flush(self):
+        while self.backlog and not self.closed:
+            try:
+                del self.backlog[: self.ours.send(self.backlog)]
+            except BlockingIOError:
+                return
+
+    def fill(self):
+        """Until the kernel takes nothing more; how much that was."""
+        filled = 0
+        while True:
+            try:
+                filled += self.ours.send(b"." * 1000)
+            except BlockingIOError:
+                break
+        while True:
+            try:
+                filled += self.ours.send(b".")
+            except BlockingIOError:
+                return filled
+
+    def read(self):
+        """The other end reads all there is."""
+        got = bytearray()
+        while True:
+            stuck = bool(self.backlog)
+            try:
+                got += self.theirs.recv(1 << 20)
+            except BlockingIOError:
+                if not self.backlog:
+                    return bytes(got)
+            self.flush()
+            if stuck and not self.backlog:
+                self.wire.resume_writing()
+
+    def pause_reading(self):
+        """Frames are fed by hand."""
+
+    resume_reading = pause_reading
+
+    def close(self):
+        self.closed = True
+
+    abort = close
+
+
+class World:
+    """One Forebay with one client."""
+
+    def __init__(self, directory, clock, settings, flies):
+        path = directory / f"forebay-{flies}.json"
+        listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
+        path.write_text(json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        self.forebay = app.Forebay(load(path, {}).config)
+        self.broker = self.forebay.broker
+        self.broker.now = lambda: clock[0]
+        self.flies = flies
+        self.front, self.back = Ended(), Ended()
+        (listener,) = self.forebay.listeners
+        listener.dial = PlayedDial(transport=self.back)
+        self.link = ClientLink(listener, 1)
+        self.front.wire = self.link.wire
+        self.link.wire.connection_made(self.front)
+        self.to_broker, self.to_client = bytearray(), bytearray()
+        self.parked = []
+        self.flown = 0
+        self.filled = {self.front: 0, self.back: 0}
+        self.partitions = [self._believe(name, index) for name in TOPICS for index in range(2)]
+
+    def _believe(self, name, index):
+        broker = self.broker
+        broker.topics.learn(name, TOPICS[name])
+        topic = broker.topics.find(name)
+        topic.fidelity.log_append_time = False
+        topic.fidelity.equal_codecs.add(0)
+        partition = broker.partitions.follow(topic, index)
+        partition.truth.learn(0, 0, 0, 0, broker.now() + 3600.0)
+        partition.tail = 0
+        partition.transactions.shown(0, 0, 0, broker.now())
+        return partition
+
+    def feed(self, chunk):
+        """From the client."""
+        with mock.patch.object(client_link, "fly", client_link.fly if self.flies else lambda link: None):
+            self.link.wire.data_received(chunk)
+        self.flown += self.in_flight
+
+    def answer(self, chunk):
+        """From the broker."""
+        if self.link.upstream.is_connected:
+            self.back.wire = self.link.upstream.wire
+            self.back.wire.data_received(chunk)
+
+    def read(self):
+        """Broker and client take what there is."""
+        if self.link.upstream.is_connected:
+            self.back.wire = self.link.upstream.wire
+        for end, got in ((self.back, self.to_broker), (self.front, self.to_client)):
+            got += end.read()[self.filled[end] :]
+            self.filled[end] = 0
+
+    def sip(self, name):
+        """One side has read something, and the transport does not know of it yet."""
+        end = getattr(self, name)
+        try:
+            got = end.theirs.recv(SIP_BYTES)
+        except BlockingIOError:
+            return
+        left = max(self.filled[end] - len(got), 0)
+        (self.to_broker if end is self.back else self.to_client).extend(got[self.filled[end] - left :])
+        self.filled[end] = left
+
+    def fill(self, name):
+        """The kernel takes no more toward one side, until that reads."""
+        self.read()
+        end = getattr(self, name)
+        self.filled[end] = end.fill()
+
+    def pass_time(self):
+        """The clock has moved."""
+        gate, now = self.broker.gate, self.broker.now()
+        if gate.due_at <= now:
+            gate._turn()
+        gate.tick(now)
+
+    def learn(self, number, *offsets):
+        """An answer of the broker's about one of the partitions."""
+        self.partitions[number].truth.learn(*offsets, self.broker.now() + 3600.0)
+
+    def park(self):
+        """A Fetch waits for memory: nothing of it is at the broker."""
+        self.link._book()  # as with each frame
+        self.parked.append(self.link.replies.reserve())
+
+    def wake(self):
+        """It is answered."""
+        if self.parked:
+            self.parked.pop(0).complete((b"parked",))
+
+    def end(self):
+        """The client has finished sending."""
+        return self.link.wire.eof_received()
+
+    @property
+    def in_flight(self):
+        return len(self.link.flights) if self.link.flights is not None else 0
+
+    def seen(self):
+        """All that must not tell one from the other, whatever is in flight."""
+        broker, link = self.broker, self.link
+        broker.flight_counts.settle(broker.counters)
+        counters = {}
+        for field in dataclasses.fields(broker.counters):
+            value = getattr(broker.counters, field.name)
+            counters[field.name] = (
+                (list(value.counts), round(value.sum, 6)) if isinstance(value, Histogram) else value
+            )
+        return {
+            "to broker": bytes(self.to_broker),
+            "to client": bytes(self.to_client),
+            **counters,
+            "held": (broker.requests.in_flight_bytes, link.request_bytes, broker.responses.in_flight_bytes),
+            "unanswered": link.upstream.unanswered,
+            "line": len(link.replies) + self.in_flight,
+            "ordinals": (link.last_ordinal, link.answered_ordinal),
+            "client": link.client_id,
+            "closed": (self.front.closed, self.back.closed),
+            "partitions": [
+                (one.tail, one.stand_at, one.acknowledged_end, one.produced_from, one.transactions.end)
+                for one in self.partitions
+            ],
+            "producers": [len(one.producers) for one in self.partitions],
+            "arena": self.broker.cache.peek_admitted_bytes(),
+            "queues": [
+                (one.in_use, one.admitted, one.limit.statistics())
+                for one in broker.gate.queues._queues.values()
+            ],
+        }
+
+    def looked(self):
+        """What is seen by whoever looks: all that flies is booked by it."""
+        queues, health = self.broker.gate.statistics()
+        return queues, health, len(self.broker.gate.lines.get(self.link, ()))
+
+    def close(self):
+        self.forebay.broker.cache.close()
+        for one in (self.front, self.back):
+            one.ours.close()
+            one.theirs.close()
+
+
+class Twins:
+    """Both: what is done is done to each, and what is seen must be the same."""
+
+    def __init__(self, worlds, clock):
+        self.worlds, self.clock = worlds, clock
+        self.flying, self.other = worlds
+        self.offsets = dict.fromkeys(((name, index) for name in TOPICS for index in range(2)), 0)
+        self.correlation_id = self.read_to = 0
+        self.waiting = []
+
+    def do(self, name, *args):
+        got = [getattr(world, name)(*args) for world in self.worlds]
+        assert got[0] == got[1], (name, got)
+        return got[0]
+
+    def check(self):
+        seen, other = (world.seen() for world in self.worlds)
+        unlike = {key: (seen[key], other[key]) for key in seen if seen[key] != other[key]}
+        assert not unlike, unlike
+        return seen
+
+    def owed(self):
+        """Correlation id, topic and partition of the requests that the broker got and has not answered; no topic for
+        what is no Produce.
+        """
+        frames, at = [], self.read_to
+        while at < len(self.other.to_broker):
+            size = 4 + int.from_bytes(self.other.to_broker[at : at + 4], "big")
+            frames.append(bytes(self.other.to_broker[at : at + size]))
+            at += size
+        self.read_to = at
+        for frame in frames:
+            head = header.peek_request(frame)
+            if head.api_key == PRODUCE:
+                asked = produce.scan_request(frame, head.api_version, head.body_start)
+                if asked.acks != 0:
+                    (one,) = asked.partitions
+                    self.waiting.append((head.correlation_id, one.topic, one.partition))
+            else:
+                self.waiting.append((head.correlation_id, None, 0))
+        return self.waiting
+
+    def request(self, topic="orders", partition=0, producer=None, acks=-1):
+        """The frame of one more Produce. `producer`: id, epoch and sequence."""
+        self.correlation_id += 1
+        batch = bytearray(BATCH)
+        if producer is not None:
+            struct.pack_into(">qhi", batch, 43, *producer)
+            struct.pack_into(">I", batch, 17, crc32c.crc32c(memoryview(batch)[21:]))
+        frame = bytearray(build_produce(topic, bytes(batch), acks))
+        frame[8:12] = self.correlation_id.to_bytes(4, "big")
+        like = build_produce(topic, bytes(batch))  # acks=0 is not ordinary
+        index_at = ordinary.scan_request(like, len(like))[3] - 4
+        frame[index_at : index_at + 4] = partition.to_bytes(4, "big")
+        return bytes(frame)
+
+    def control(self):
+        """The frame of one more Heartbeat."""
+        self.correlation_id += 1
+        body = struct.pack(">hhi", 12, 0, self.correlation_id) + b"\0\1c" + b"\0\1g" + b"\0\0\0\1" + b"\0\1m"
+        return struct.pack(">i", len(body)) + body
+
+    def build_answer(self, owed, error_code=0):
+        """What the broker says to it."""
+        correlation_id, topic, partition = owed
+        if topic is None:
+            body = struct.pack(">ih", correlation_id, error_code)
+            return struct.pack(">i", len(body)) + body
+        offset = -1 if error_code else self.offsets[topic, partition]
+        self.offsets[topic, partition] += not error_code
+        answer = bytearray(build_answer(offset, -1, error_code, partition, topic=topic.encode()))
+        answer[4:8] = correlation_id.to_bytes(4, "big")
+        return bytes(answer)
+
+
+@contextmanager
+def twins(directory, settings):
+    clock = [START_S]
+    worlds = [World(directory, clock, settings, flies) for flies in (True, False)]
+    try:
+        yield Twins(worlds, clock)
+    finally:
+        for world in worlds:
+            world.close()
