@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos import standstill
 from tests.chaos.run import Run
 
 
@@ -22,21 +23,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--bypass", action="store_true", help="the same without Forebay, for comparison")
+    parser.add_argument("--directory", type=Path, help="for all logs, kept if anything goes wrong")
     given = parser.parse_args()
     seed = random.randrange(1 << 31) if given.seed is None else given.seed
-    directory = Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
+    again = f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}"
     began = time.monotonic()
 
     def say(what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
 
+    say(again)
+    standstill.guard()
     problems = ["the run did not come to its end"]
     try:
         problems = Run(seed, given.minutes, directory, say, bypass=given.bypass).run()
     finally:
         if problems:
-            print("\n".join(problems))
-            print(f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}")
+            print("\n".join((*problems, again)), flush=True)
     if problems:
         return 1
     shutil.rmtree(directory)

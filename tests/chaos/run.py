@@ -30,7 +30,7 @@ from tests.chaos.writers import BulkWriter, IdempotentWriter, TransactionalWrite
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 PARTITIONS = 3
@@ -38,6 +38,8 @@ PLAIN, TXN, SINK, BULK = "plain", "txn", "sink", "bulk"
 WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
+LEAST_KINDS = 5
+"""Of the ten kinds of faults: a slow machine does not come to all of them."""
 HUNG_CONSUMERS = 1
 """More that do not close, in one run, are no chance; whether Forebay owes one an answer is for `find_leaks` to see."""
 UNEQUAL = re.compile("memory (served other bytes|told a read_committed client)")
@@ -65,6 +67,7 @@ class Run:
     ) -> None:
         self._seed, self._minutes = seed, minutes
         self._say = say
+        self._bypass = bypass
         self._sidecars = Sidecars(directory, bypass=bypass)
         self.history = History(pipelines={SINK: TXN})
         self.problems: list[str] = []
@@ -241,11 +244,22 @@ class Run:
             self.problems += [
                 f"unequal: Forebay {node}: {line}" for line in said.splitlines() if UNEQUAL.search(line)
             ]
+        self.problems += [f"idle: {what}" for what in self._idle()]
         outcomes = {one.value: sum(x is one for x in history.outcomes.values()) for one in Outcome}
         self._say(
             f"{len(history.sent)} records, transactions {outcomes}, {self._phoenix.incarnations} incarnations, "
             f"{self.hit_bytes / 2**20:.0f} MiB from memory since the last restarts, {self.evictions:.0f} evictions"
         )
+
+    def _idle(self) -> Iterator[str]:
+        """What did not happen, and without which a run says nothing."""
+        if len(self.faults) < LEAST_KINDS:
+            yield f"only this went wrong: {self.faults}"
+        if not self.hit_bytes and not self._bypass:
+            yield "nothing was served from memory"
+        for group in self.history.groups:
+            if not any(reads for _, reads in group.runs):
+                yield f"{group.name} has read nothing"
 
 
 def has_come_to(group: Group, last: Mapping[Place, int]) -> bool:
