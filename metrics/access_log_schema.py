@@ -88,7 +88,7 @@ _HEAD: Final = (
     Field("type", "string", "fetch, block or log"),
     Field("boot", "string", "id of the process's start; counters begin at 0 with it"),
     Field(
-        "ts", "integer", "when the line was made: the answer left, the batches were stored", "ms since 1970"
+        "ts", "integer", "when the line was made: the answer left, the run of batches ended", "ms since 1970"
     ),
 )
 
@@ -133,7 +133,9 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("source", "string", "produce, fetch or watch"),
     Field("admittedBytes", "integer", "bytes admitted so far, these included", "bytes"),
 )
-"""One line per run of batches admitted to the cache."""
+"""One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
+within about a second.
+"""
 
 LOG_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,

@@ -315,9 +315,10 @@ def _insert(
         partition.produced_from = covers_from
     if inserted.stored_bytes:
         broker.counters.admitted_batches[source] += 1
-        broker.log_block(
-            partition, inserted.first_offset, inserted.next_offset, inserted.stored_bytes, source
-        )
+        if broker.block_lines is not None:
+            broker.block_lines.add(
+                partition, inserted.first_offset, inserted.next_offset, inserted.stored_bytes, source
+            )
     if covers_from <= partition.tail or source != "produce":
         partition.tail = max(
             partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))

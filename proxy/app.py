@@ -118,7 +118,8 @@ class Forebay:
         self.broker.gate.stop()
         await self.own_links.close()
         await self.admin.close()
-        if self.access_log is not None:
+        if self.access_log is not None and self.broker.block_lines is not None:
+            self.broker.block_lines.close()
             await asyncio.to_thread(self.access_log.close)
         self.cache.close()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from metrics.access_log import FetchLine, FetchValues
 from proxy.age_clock import AgeClock
+from proxy.block_lines import BlockLines
 from proxy.bounds import Bound
 from proxy.cleanup import Cleanup
 from proxy.counters import Counters
@@ -79,6 +80,7 @@ class Broker:
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
+        self.block_lines = None if access_log is None else BlockLines(access_log, cache)
         self.counters = Counters()
         self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)
@@ -206,18 +208,6 @@ class Broker:
             quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
-
-    def log_block(
-        self, partition: Partition, first: int, following: int, size_bytes: int, source: str
-    ) -> None:
-        """Batches were admitted."""
-        if self.access_log is None:
-            return
-        topic, admitted_bytes = partition.topic, self.cache.peek_admitted_bytes()
-        ts, name = time_ns() // 1_000_000, topic.name or None
-        self.access_log.put(
-            (ts, "", name, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes)
-        )
 
     def log_fetches(self, departed: Sequence[Departed]) -> None:
         """Fetches have left, whole: one line a partition of each. What they have in common is looked up once."""

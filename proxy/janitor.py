@@ -54,6 +54,8 @@ class Janitor:
             self._broker.gate.tick,
             self._broker.verifier.tick,
         ]
+        if self._broker.block_lines is not None:
+            parts.append(self._broker.block_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
             parts += [self.tend_links, self._broker.rest_standings, self._broker.cleanup.tick]
         if self._ticks % FORGET_EVERY_TICKS == 0:

@@ -343,8 +343,8 @@ def admit_acknowledged(
     counters = broker.counters
     counters.produce_batches["store"] += 1
     counters.admitted_batches["produce"] += 1
-    if broker.access_log is not None:
-        broker.log_block(partition, base_offset, following, end - start, "produce")
+    if broker.block_lines is not None:
+        broker.block_lines.add(partition, base_offset, following, end - start, "produce")
     if partition.produced_from < 0:
         partition.produced_from = base_offset
     tail = partition.tail

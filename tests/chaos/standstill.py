@@ -2,8 +2,8 @@
 
 Owns the time that this may take. Must not know what a run does. confluent-kafka calls librdkafka with the interpreter
 held where that waits for its own main thread without a time-out (assign after a rebalance, consumer_group_metadata,
-begin_transaction): where librdkafka never answers, every thread of the process stands, the wires between clients, Forebay
-and brokers among them, and no time-out of Python's ends it. Nothing of Forebay's can do that: no answer is waited for so.
+begin_transaction). Where that never answers, every thread of the process stands, the wires between clients, Forebay and
+brokers among them, and no time-out of Python's ends it. Nothing of Forebay's can: none of these waits for an answer.
 """
 
 from __future__ import annotations

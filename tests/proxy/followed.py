@@ -49,7 +49,7 @@ class QuietBroker:
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
-        self.access_log = None
+        self.access_log = self.block_lines = None
         self.accounts = Accounts(self)
         self.woken = Woken()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
@@ -65,9 +65,6 @@ class QuietBroker:
 
     def invalidate(self, partition, from_offset, reason):
         self.invalidated.append((partition, from_offset, reason))
-
-    def log_block(self, *_values):
-        pass
 
 
 def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):

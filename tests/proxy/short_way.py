@@ -30,7 +30,7 @@ class Link:
         self.sent, self.got, self.failures = [], [], []
         broker.gate = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
         broker.routes = Routes(broker)
-        broker.access_log = None
+        broker.access_log = broker.block_lines = None
         broker.failed = self.failures.append
         broker.watch.produced = lambda partition, _now: broker.watch.asked.append(partition)
 

@@ -35,7 +35,7 @@ def orders(monkeypatch, broker):
     """A partition that is followed, on a broker that stores."""
     quiet = QuietBroker()
     monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
-    for name in ("access_log", "cache", "log_block", "partitions", "topics", "watch"):
+    for name in ("access_log", "cache", "block_lines", "partitions", "topics", "watch"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
     return quiet.follow()
