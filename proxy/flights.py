@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NOT_BEGUN = -1.0
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
 take_flight, land_flight = lib.fl_take, lib.fl_land
-OTHER_ROUTE, RING = lib.FL_OTHER_ROUTE, lib.FL_RING
+TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
 
 
 class FlightCounts:
@@ -72,8 +72,8 @@ class Flights:
     """Those of one client. It is made with its first ordinary Produce: most connections need none."""
 
     __slots__ = (
-        "_broker", "_clears", "_gate", "_headers", "_held_limit_bytes", "_in_flight", "_limit", "_link",
-        "_native", "_route", "_started_at", "wire",
+        "_broker", "_clears", "_gate", "_headers", "_held_limit_bytes", "_in_flight", "_is_alone", "_limit", "_link",
+        "_native", "_route", "_started_at", "_stores", "wire",
     )  # fmt: skip
 
     def __init__(self, link: ClientLink) -> None:
@@ -81,11 +81,13 @@ class Flights:
         limits = link.broker.config.limits
         self._held_limit_bytes = limits.connection_request_memory_bytes
         self._limit = limits.pipelined_requests
+        self._stores = link.stores
         self._native = ffi.new("fl_link *")
         self._native.counts = link.broker.flight_counts.native
         self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
         self._in_flight: deque[Flight] = deque()
         self._started_at = NOT_BEGUN  # when the broker came to work on the oldest
+        self._is_alone = False  # nothing but flights has been on the connection since nothing was
         self._route: Route | None = None
         self._clears = -1
         self.wire: Wire = link.upstream.wire
@@ -100,18 +102,13 @@ class Flights:
         """A request has come: send it on, if it is an ordinary Produce and nothing stands against it."""
         link, broker, gate = self._link, self._broker, self._gate
         native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
-        upstream, line, requests = link.upstream, link.replies.line, broker.requests
+        requests = broker.requests
         if (
             fd < 0
-            or type(frame) is not bytes
-            or link.replies.control
-            or link.refused.entries
-            or upstream.last_unanswerable
-            or upstream.is_taking
-            or gate.quotas.active
-            or len(line) + len(in_flight) + 1 >= self._limit
             or link.request_bytes + size_bytes >= self._held_limit_bytes
             or requests.in_flight_bytes + size_bytes >= requests.limit_bytes
+            or not (self._is_alone or self._may_follow())
+            or type(frame) is not bytes
         ):
             return False
         route, now, queue = self._route, broker.now(), None
@@ -126,17 +123,17 @@ class Flights:
         ):
             return False
         code = take_flight(native, frame, size_bytes, fd)
-        if code != 1:
+        if code <= OTHER_ROUTE:
             if queue is not None:
                 gate.queues.drop(queue)
             return code == OTHER_ROUTE and self._turn_to(frame) and self.take(frame)
         assert route is not None
-        if not in_flight and link not in gate.lines:
+        if not in_flight and (self._is_alone or link not in gate.lines):
             self._started_at = now
         partition = route.partition
-        if link.stores and partition is not None:
+        if self._stores and partition is not None:
             truth, sending = partition.truth, FRESH
-            if native.producer_id != NO_PRODUCER_ID:
+            if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
                 sending = partition.producers.note(truth.epoch, *said[PRODUCER_ID:])
             in_flight.append((frame, route, now, sending, truth.epoch, truth.high_watermark))
@@ -146,9 +143,17 @@ class Flights:
         link.last_ordinal += 1
         link.request_bytes += size_bytes
         requests.in_flight_bytes += size_bytes
-        if native.sent != size_bytes and upstream.send_rest(frame[native.sent :]):
+        if code != TAKEN and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
             link.hold_for_broker()
         return True
+
+    def _may_follow(self) -> bool:
+        """Whether a request may fly behind all that is on the connection now."""
+        link, upstream, line = self._link, self._link.upstream, self._link.replies.line
+        if link.replies.control or link.refused.entries or upstream.last_unanswerable or upstream.is_taking:
+            return False
+        self._is_alone = not (line or upstream.expected) and self._limit > RING + 1
+        return len(line) + len(self._in_flight) + 1 < self._limit
 
     def _turn_to(self, frame: bytes) -> bool:
         """The request is about another partition than the one before: whether that one's route is known."""
@@ -167,10 +172,10 @@ class Flights:
         has come.
         """
         in_flight, link, gate = self._in_flight, self._link, self._gate
-        if not in_flight or link.upstream.expected or link.replies.line or type(answer) is not bytes:
+        if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
             return False
         broker, fd, size_bytes = self._broker, link.wire.free_fd, len(answer)
-        if fd < 0:
+        if fd < 0 or type(answer) is not bytes:
             return False
         now = broker.now()
         frame, route, since_s, sending, epoch, high_watermark = in_flight[0]
@@ -186,7 +191,8 @@ class Flights:
             return False
         native = self._native
         said = self._headers[native.first]
-        if not land_flight(native, answer, size_bytes, fd, now - since_s):
+        base_offset = land_flight(native, answer, size_bytes, fd, now - since_s)
+        if base_offset == NOT_LANDED:
             return False
         in_flight.popleft()
         ordinal = link.last_ordinal - len(in_flight)
@@ -195,8 +201,9 @@ class Flights:
             gate.queues.land(queue, now, now - started_at)
             if gate.acquitted[topic] < started_at:
                 gate.acquitted[topic] = started_at
-        if native.sent != size_bytes:
+        if base_offset < 0 and native.sent != size_bytes:
             link.answer_rest(api.PRODUCE, answer[native.sent :], size_bytes)
+            base_offset = native.base_offset
         requests = broker.requests
         link.request_bytes -= len(frame)
         requests.in_flight_bytes -= len(frame)
@@ -208,7 +215,7 @@ class Flights:
         if sending is not None:
             try:
                 admit_acknowledged(
-                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, native.base_offset, answer, now
+                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, base_offset, answer, now
                 )  # fmt: skip
             except Exception:
                 broker.failed("storing from Produce")
@@ -226,6 +233,7 @@ class Flights:
         """Something is to happen but the next answer: what flies is ordinary from now on, in all the places where such
         a request stands.
         """
+        self._is_alone = False
         if not self._in_flight:
             return
         link, gate, native = self._link, self._gate, self._native
@@ -256,9 +264,13 @@ class Flights:
 
 
 def fly(link: ClientLink) -> None:
-    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets."""
+    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and quotas have no
+    say in it.
+    """
     upstream = link.upstream
-    if link.wire.plain_fd >= 0 and upstream.is_connected and upstream.wire.plain_fd >= 0:
+    if link.broker.gate.quotas.active or link.wire.plain_fd < 0:
+        return
+    if upstream.is_connected and upstream.wire.plain_fd >= 0:
         link.flights = Flights(link)
         link.wire.shortcut = link.flights.take
         upstream.carry(link.flights)

@@ -25,6 +25,7 @@ from proxy.admit import Forwarded
 from proxy.produce import ProduceInHand
 from proxy.producers import NO_PRODUCER_ID, Sending
 from proxy.truth import NO_OFFSET
+from proxy.watch import REFRESH_EPOCH_S
 
 if TYPE_CHECKING:
     from isolation.health import Sent
@@ -350,7 +351,8 @@ def admit_acknowledged(
     tail = partition.tail
     partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
     partition.transactions.passed(base_offset, following)
-    admit.announce(broker, partition, base_offset, True, now)
+    if partition.parked or now - partition.truth.proven_at > REFRESH_EPOCH_S:  # else nobody needs to know
+        admit.announce(broker, partition, base_offset, True, now)
 
 
 def _forwarded(

@@ -7,6 +7,7 @@
 
 #define CORRELATION_AT 4 /* in an answer, behind its length */
 #define ANSWER_LEAST 8
+#define NO_PRODUCER_ID (-1)
 
 _Static_assert(sizeof(po_request) == FL_WORDS * 8, "said is po_request");
 _Static_assert(sizeof(((fl_counts *)0)->took) == (FL_BOUNDS + 1) * 8, "one cell more than bounds");
@@ -39,12 +40,12 @@ static int is_about(const fl_route *route, const uint8_t *frame, const po_reques
 
 int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
     if (link->count == FL_RING) {
-        return 0;
+        return FL_NOT_TAKEN;
     }
     uint64_t at = (link->first + link->count) % FL_RING;
     po_request said;
     if (!po_scan_request(frame, size, &said)) {
-        return 0;
+        return FL_NOT_TAKEN;
     }
     memcpy(link->said[at], &said, sizeof said);
     if (!is_about(link->route, frame, &said)) {
@@ -56,7 +57,7 @@ int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
     count(&link->counts->requests_in, size);
     count(&link->counts->requests_out, size);
     link->sent = give(fd, frame, size);
-    return 1;
+    return link->sent == (int64_t)size && said.producer_id == NO_PRODUCER_ID ? FL_TAKEN : FL_TAKEN_SO;
 }
 
 static void observe(fl_counts *counts, double took_s) {
@@ -68,15 +69,15 @@ static void observe(fl_counts *counts, double took_s) {
     counts->took_s[0] += took_s;
 }
 
-int fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s) {
+int64_t fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s) {
     uint64_t at = link->first;
     if (link->count == 0 || size < ANSWER_LEAST) {
-        return 0;
+        return FL_NOT_LANDED;
     }
     po_request said;
     memcpy(&said, link->said[at], sizeof said);
     if (read_int32(frame + CORRELATION_AT) != (int32_t)said.correlation_id) {
-        return 0;
+        return FL_NOT_LANDED;
     }
     const fl_route *route = link->about[at];
     link->first = (at + 1) % FL_RING;
@@ -89,5 +90,5 @@ int fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double t
     }
     link->base_offset = po_base_offset(frame, size, (int)route->version, route->bytes + route->names_at,
                                        route->size - route->names_at);
-    return 1;
+    return link->sent == (int64_t)size && link->base_offset >= 0 ? link->base_offset : -1;
 }

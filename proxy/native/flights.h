@@ -12,7 +12,11 @@
 #define FL_RING 8               /* flights of one connection at a time */
 #define FL_WORDS 13             /* of what a header said: as po_request */
 #define FL_BOUNDS 15            /* of a histogram; one cell more */
-#define FL_OTHER_ROUTE 2        /* ordinary, but about something else than the last: `said` says where its route ends */
+#define FL_NOT_TAKEN 0
+#define FL_OTHER_ROUTE 1        /* ordinary, but about something else than the last: `said` says where its route ends */
+#define FL_TAKEN 2              /* whole, and of no producer with an id */
+#define FL_TAKEN_SO 3           /* as `sent` and `producer_id` say */
+#define FL_NOT_LANDED -2
 
 typedef struct {
     int64_t frames, size_bytes;
@@ -42,11 +46,12 @@ typedef struct {                /* of one connection */
     const fl_route *about[8];
 } fl_link;
 
-/* A request has come whole. 1: it is in flight, and `fd`, a non-blocking socket that nothing waits for, has been given it.
- * 0: it is of another form, or there is no room. FL_OTHER_ROUTE. */
+/* A request has come whole. FL_TAKEN, FL_TAKEN_SO: it is in flight, and `fd`, a non-blocking socket that nothing waits for,
+ * has been given it. FL_NOT_TAKEN: it is of another form, or there is no room. FL_OTHER_ROUTE. */
 int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd);
-/* An answer has come whole, `took_s` after the oldest in flight. 1: it is that one's, which has landed, and `fd` has been
- * given it. 0: it is not. */
-int fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
+/* An answer has come whole, `took_s` after the oldest in flight. If it is that one's, it has landed, and `fd` has been given
+ * it: its base offset is returned, if it has left whole and is an ordinary success, else -1: `sent` and `base_offset` say
+ * more. FL_NOT_LANDED. */
+int64_t fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
 /* cdef end */
 #endif

@@ -5,6 +5,7 @@ import pytest
 from protocol.ordinary import scan_request
 from proxy import ordinary
 from proxy.ordinary import pass_ordinary
+from proxy.watch import REFRESH_EPOCH_S
 from tests.blockcache.batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_ordinary import build
@@ -31,6 +32,11 @@ def partition_of(link):
     return link.broker.follow()
 
 
+class Waiter:
+    def wake(self, partition):
+        """Nothing to look at."""
+
+
 def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
     assert link.produce(batch_v2(3))
     assert (link.client_id, link.last_ordinal, link.answered_ordinal) == ("c", 1, 0)
@@ -39,8 +45,25 @@ def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
     assert link.answered_ordinal == 1
     partition = partition_of(link)
     assert (partition.tail, partition.stand_at, partition.acknowledged_end) == (103, 100, 103)
-    assert link.broker.watch.asked == [partition]
+    assert link.broker.watch.asked == [], "nobody waits, and the broker was asked not long ago"
     assert link.broker.counters.produce_s.count == 1
+
+
+def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long(link):
+    partition = partition_of(link)
+    link.produce(batch_v2(1))
+    partition.parked[Waiter()] = None
+    link.reply(100)
+    assert link.broker.watch.asked == [partition]
+    partition.parked.clear()
+    link.produce(batch_v2(1))
+    link.broker.clock_s = partition.truth.proven_at + REFRESH_EPOCH_S
+    link.reply(101)
+    assert link.broker.watch.asked == [partition]
+    link.produce(batch_v2(1))
+    link.broker.clock_s += 0.1
+    link.reply(102)
+    assert link.broker.watch.asked == [partition, partition]
 
 
 def test_who_is_known_is_known_by_all_that_stands_before_the_records(link):
