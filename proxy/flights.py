@@ -264,8 +264,8 @@ class Flights:
 
 
 def fly(link: ClientLink) -> None:
-    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and quotas have no
-    say in it.
+    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and no quota is
+    set.
     """
     upstream = link.upstream
     if link.broker.gate.quotas.active or link.wire.plain_fd < 0:
