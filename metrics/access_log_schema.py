@@ -134,7 +134,7 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("admittedBytes", "integer", "bytes admitted so far, these included", "bytes"),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
-within about a second.
+within two seconds.
 """
 
 LOG_FIELDS: Final[tuple[Field, ...]] = (

@@ -24,6 +24,7 @@ from proxy.producers import Sending
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blockcache.admission import Inserted
     from blockcache.cache import BlockCache
     from protocol.batch import Batch
     from protocol.fetch import FetchedPartition, FetchPartition
@@ -308,18 +309,23 @@ def _insert(
 ) -> None:
     broker.cache.eliminate()
     inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+    _note_inserted(broker, partition, inserted, source)
     if inserted.conflict_offset >= 0:
         broker.invalidate(partition, inserted.conflict_offset, "conflict")
         inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+        _note_inserted(broker, partition, inserted, source)
     if source == "produce" and inserted.stored_bytes and partition.produced_from < 0:
         partition.produced_from = covers_from
-    if inserted.stored_bytes:
-        broker.counters.admitted_batches[source] += 1
-        if broker.block_lines is not None:
-            broker.block_lines.add(
-                partition, inserted.first_offset, inserted.next_offset, inserted.stored_bytes, source
-            )
     if covers_from <= partition.tail or source != "produce":
         partition.tail = max(
             partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
         )
+
+
+def _note_inserted(broker: Broker, partition: Partition, inserted: Inserted, source: str) -> None:
+    if not inserted.stored_bytes:
+        return
+    broker.counters.admitted_batches[source] += 1
+    if broker.block_lines is not None:
+        first, following = inserted.first_offset, inserted.next_offset
+        broker.block_lines.add(partition, first, following, inserted.stored_bytes, source)

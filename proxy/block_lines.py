@@ -1,13 +1,13 @@
 """What was admitted, for the access log: one line for each run of batches.
 
 Owns the runs that may go on. Must not know how a line is written. A run is what came of one partition from one source
-without a gap in about a second. Invariants: every admitted byte is in one run, and every run becomes a line; there is
-at most one run of each followed partition; many end one after the other, not all at once.
+without a gap, within two seconds. Invariants: every admitted byte is in one run, and every run becomes a line; there is
+at most one run of each partition, and no more than a part of what the log's queue holds; many end one after the other.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 TICKS: Final = 10
-"""A run goes on for so many ticks of the janitor where many do, for one where it is alone."""
+"""Ticks of the janitor within which all runs end that went on before them; fewer where there are fewer runs."""
+QUEUE_SHARE: Final = 4
+"""Part of the log's queue that the lines of all runs may take at once, when the log is closed."""
 
 
 class Run:
@@ -31,13 +33,17 @@ class Run:
 
 
 class BlockLines:
-    """Those of one process. `len`: runs that may go on."""
+    """Those of one process. `len`: runs that may go on, at most `limit`: then the oldest ends for a new one."""
 
-    __slots__ = ("_access_log", "_cache", "_runs")
+    __slots__ = ("_access_log", "_cache", "_due", "_runs", "_share", "limit")
 
-    def __init__(self, access_log: AccessLog, cache: BlockCache) -> None:
+    def __init__(self, access_log: AccessLog, cache: BlockCache, queue_lines: int) -> None:
+        """`queue_lines`: what the log's queue holds."""
         self._access_log, self._cache = access_log, cache
+        self.limit = queue_lines // QUEUE_SHARE
         self._runs: dict[Partition, Run] = {}
+        self._due: deque[Partition] = deque()  # whose runs end in this round of ticks
+        self._share = 0
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -50,24 +56,28 @@ class BlockLines:
                 run.following = following
                 run.size_bytes += size_bytes
                 return
-            self._end(partition, run)
+            self._end(partition)
+        elif len(self._runs) >= self.limit:
+            self._end(next(iter(self._runs)))
         self._runs[partition] = Run(first, following, size_bytes, source)
 
     def tick(self, _now: float) -> None:
-        """Timed: the oldest runs end."""
-        self._end_oldest(-(-len(self._runs) // TICKS))
+        """Timed: some runs end."""
+        if not self._due:
+            self._due.extend(self._runs)
+            self._share = -(-len(self._due) // TICKS)
+        for _ in range(min(self._share, len(self._due))):
+            self._end(self._due.popleft())
 
     def close(self) -> None:
         """The log is about to be closed: no run goes on."""
-        self._end_oldest(len(self._runs))
+        for partition in list(self._runs):
+            self._end(partition)
 
-    def _end_oldest(self, count: int) -> None:
-        for partition in list(islice(self._runs, count)):
-            self._end(partition, self._runs[partition])
-
-    def _end(self, partition: Partition, run: Run) -> None:
-        topic = partition.topic
-        del self._runs[partition]
+    def _end(self, partition: Partition) -> None:
+        run, topic = self._runs.pop(partition, None), partition.topic
+        if run is None:
+            return
         self._access_log.put(
             (
                 time_ns() // 1_000_000,

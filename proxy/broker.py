@@ -80,7 +80,9 @@ class Broker:
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
-        self.block_lines = None if access_log is None else BlockLines(access_log, cache)
+        self.block_lines: BlockLines | None = None
+        if access_log is not None:
+            self.block_lines = BlockLines(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
         self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)

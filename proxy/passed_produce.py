@@ -42,6 +42,8 @@ def _begin(link: ClientLink, begun: bytes, frame_bytes: int) -> Passage | None:
     end = scanned[END]
     if not may_pass(link.wire, upstream.wire, end - len(begun), frame_bytes - end):
         return None
+    if link.flights is not None:
+        link.flights.book()
     upstream.is_taking = True
     ended = partial(_ended, link, header.peek_request(begun), frame_bytes)
     return Passage(
@@ -58,8 +60,6 @@ def _ended(link: ClientLink, head: header.RequestHeader, frame_bytes: int, last:
     hop.size_bytes += frame_bytes
     counters.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
     link.upstream.is_taking = False
-    if link.flights is not None:
-        link.flights.book()
     reply, started_at = link.replies.reserve(), link.broker.now()
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 

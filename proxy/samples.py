@@ -224,6 +224,9 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     statistics = broker.access_log.statistics()
     yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_lines)
     yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_lines)
+    if broker.block_lines is not None:
+        yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.block_lines))
+        yield Sample("forebay_queue_limit", ("access_log_runs",), broker.block_lines.limit)
     yield Sample("forebay_access_log_written_lines_total", (), statistics.written_lines)
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)

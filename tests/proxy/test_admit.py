@@ -1,13 +1,16 @@
 """What becomes of an acknowledged batch, and of the tail after an answer."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
 from protocol.batch import CONTROL, TRANSACTIONAL, Batch
 from protocol.produce import ProducedPartition
+from proxy import admit
 from proxy.admit import Forwarded, is_stored_as_sent, note_forwarded, plan_forwarded, plan_produced, settle
 from proxy.producers import NUM_BATCHES_TO_RETAIN, Sending
+from tests.blockcache.batches import build_run, insert, read
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
 
 NONE, GZIP, ZSTD = 0, 1, 4
@@ -143,3 +146,20 @@ def test_where_the_tail_settles(tail, lapsed, log_start, expected):
     partition.tail = tail
     settle(partition, lapsed)
     assert partition.tail == expected
+
+
+def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
+    broker = QuietBroker()
+    partition = broker.follow()
+    told = []
+    broker.block_lines = SimpleNamespace(add=lambda _, *run: told.append(run))
+    broker.invalidate = lambda one, offset, _reason: broker.cache.truncate(one.slot, offset)
+    insert(broker.cache, partition.slot, build_run(20, 1, count=10, epoch=EPOCH - 1))
+    admitted_bytes = broker.cache.peek_admitted_bytes()
+    run = build_run(10, 2, count=10, epoch=EPOCH)
+    admit._insert(broker, partition, run, 0, len(run), 10, "watch")
+    assert read(broker.cache, partition.slot, 10) == run
+    assert (
+        sum(size_bytes for _, _, size_bytes, _ in told) == broker.cache.peek_admitted_bytes() - admitted_bytes
+    )
+    assert [following for _, following, _, _ in told] == [20, 30]

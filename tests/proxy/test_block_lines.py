@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from metrics.access_log import BlockLine
-from proxy.block_lines import TICKS, BlockLines
+from proxy.block_lines import QUEUE_SHARE, TICKS, BlockLines
+
+LIMIT = 30
 
 
 class Admitted:
@@ -16,7 +18,7 @@ class Admitted:
     def __init__(self):
         self.lines = []
         self.admitted_bytes = 0
-        self.runs = BlockLines(self, self)
+        self.runs = BlockLines(self, self, LIMIT * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))
@@ -83,7 +85,7 @@ def test_what_was_admitted_again_is_a_run_of_its_own(admitted):
     assert [(one.base_offset, one.next_offset, one.bytes) for one in admitted.lines] == 2 * [(0, 10, 100)]
 
 
-def test_of_many_runs_a_part_ends_with_each_tick_the_oldest_first(admitted):
+def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(admitted):
     many = [partition_of(index) for index in range(25)]
     for partition in many:
         admitted.add(partition, 0, 1)
@@ -91,10 +93,24 @@ def test_of_many_runs_a_part_ends_with_each_tick_the_oldest_first(admitted):
     assert [one.partition for one in admitted.lines] == [0, 1, 2]
     for partition in many:
         admitted.add(partition, 1, 2)
-    for _ in range(2 * TICKS):
+    for _ in range(TICKS - 2):
         admitted.runs.tick(0.0)
     ended = [(one.partition, one.base_offset, one.next_offset) for one in admitted.lines]
-    assert ended[:25] == [*((index, 0, 1) for index in range(3)), *((index, 0, 2) for index in range(3, 25))]
+    assert ended == [*((index, 0, 1) for index in range(3)), *((index, 0, 2) for index in range(3, 25))]
+    for _ in range(TICKS):
+        admitted.runs.tick(0.0)
+    assert len(admitted.runs) == 0
+    assert [(one.partition, one.base_offset) for one in admitted.lines[25:]] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_at_the_bound_the_oldest_run_ends_for_a_new_one(admitted):
+    many = [partition_of(index) for index in range(LIMIT + 2)]
+    for partition in many:
+        admitted.add(partition, 0, 1)
+    assert len(admitted.runs) == admitted.runs.limit == LIMIT
+    assert [one.partition for one in admitted.lines] == [0, 1]
+    admitted.add(many[2], 1, 2)
+    assert len(admitted.lines) == 2
 
 
 def test_every_admitted_byte_is_in_one_line(admitted):
