@@ -3,7 +3,7 @@
 Owns which numbers must be zero and the count of descriptors. Must not know what the clients did. Of a client that has
 closed Forebay holds what the broker still owes an answer, as the broker does: it leaves a JoinGroup unanswered for
 ever whose member has joined again by another connection (ClassicGroup.updateMember puts one future in the other's
-place). That the broker owes it is seen behind Forebay.
+place). That the broker owes it is seen behind Forebay, on a link that Forebay has not closed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def held_by(sidecars: Sidecars, node: int) -> list[str]:
     sidecar, front, back = sidecars.sidecars[node], sidecars.front[node], sidecars.back[node]
     try:
         clients = front.open_lines
-        owed = find_owed(front.unanswered(half_open=True), back.unanswered(half_open=False))
+        owed = find_owed(front.unanswered(near_closed=True), back.unanswered(near_closed=False))
         found, own_links = read(sidecar, clients, owed)
     except OSError as failed:
         return [f"does not answer: {failed}"]

@@ -102,4 +102,4 @@ def test_the_broker_owes_a_join_for_ever_whose_member_joined_again(broker: Kafka
 
         with pytest.raises(TimeoutError):
             lost.recv(1)
-        assert wire.unanswered(half_open=True) == [build_join(member_id)]
+        assert wire.unanswered(near_closed=True) == [build_join(member_id)]

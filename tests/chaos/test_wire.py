@@ -149,6 +149,31 @@ def test_what_was_said_last_on_half_a_connection_is_told(wire: Wire, server: soc
     assert await_told(wire, 0) == []
 
 
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_what_was_asked_and_not_answered_is_known_when_both_ends_are_gone(
+    wire: Wire, server: socket.socket, vanishes: bool, answered: bool
+) -> None:
+    ends = Ends(wire, server)
+    ends.near.sendall(b"question")
+    assert take(ends.far, 8) == b"question"
+    assert wire.unanswered(near_closed=False) == [b"question"]
+    if answered:
+        ends.far.sendall(b"answer")
+        assert take(ends.near, 6) == b"answer"
+    if vanishes:
+        wire.vanish()
+        ends.near.sendall(b"nobody hears this")
+        wire.find_vanished()
+    for one in (ends.near, ends.far):
+        one.close()
+    deadline = time.monotonic() + TIMEOUT_S
+    while (wire.open_lines or wire.describe_half_open()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert wire.unanswered(near_closed=True) == ([] if answered else [b"question"])
+    assert wire.unanswered(near_closed=False) == []
+
+
 def await_told(wire: Wire, count: int) -> list[str]:
     deadline = time.monotonic() + TIMEOUT_S
     while len(wire.describe_half_open()) != count and time.monotonic() < deadline:

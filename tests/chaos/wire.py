@@ -28,7 +28,7 @@ AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class LastWords:
-    """The last chunk that came from one end, and when it came; when that end said that it was the last."""
+    """The last chunk that was passed on from one end, and when; when that end said that it was the last."""
 
     def __init__(self) -> None:
         self.chunk = b""
@@ -75,6 +75,7 @@ class Wire:
         self._server = socket.create_server((HOST, port))
         self._lines: set[Line] = set()
         self._half_open: set[Line] = set()
+        self._gone: list[tuple[LastWords, ...]] = []  # of those closed at both ends, with a question open
         self._flowing = threading.Event()
         self._flowing.set()
         self.cuts = 0
@@ -95,15 +96,13 @@ class Wire:
         """Connections of which one end has closed and the other has not, and what was said on them last."""
         return [line.describe() for line in list(self._half_open)]
 
-    def unanswered(self, *, half_open: bool) -> list[bytes]:
-        """What near ends said last, to which far ends have said nothing: of connections whose near end has closed,
-        or of all there are.
+    def unanswered(self, *, near_closed: bool) -> list[bytes]:
+        """What near ends said last, to which far ends have said nothing: those that have closed, be it that the far end
+        has, too, or does not know of it (`vanish`), or those that have not.
         """
-        lines = list(self._half_open if half_open else self._half_open | self._lines)
-        found = [line.last_words.values() for line in lines]
-        return [
-            near.chunk for near, far in found if near.at > far.at and (near.ended_at > 0 or not half_open)
-        ]
+        lines = list(self._half_open | self._lines)
+        found = [*self._gone, *(tuple(line.last_words.values()) for line in lines)]
+        return [near.chunk for near, far in found if near.at > far.at and (near.ended_at > 0) is near_closed]
 
     def cut(self, after_bytes: int) -> int:
         """End every connection once so many more bytes have passed on it; how many connections that is."""
@@ -153,10 +152,10 @@ class Wire:
     def _pump(self, line: Line, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
-                line.last_words[source].heard(chunk)
                 self._flowing.wait(LONGEST_STALL_S)
                 if line.vanished:
                     continue
+                line.last_words[source].heard(chunk)
                 left = line.left_bytes
                 if left is not None and left <= len(chunk):
                     sink.sendall(chunk[:left])
@@ -182,6 +181,9 @@ class Wire:
             self._lines.remove(line)  # at once a question and its effect: both may be here
         except KeyError:
             self._half_open.discard(line)
+            near, far = line.last_words.values()
+            if near.at > far.at:
+                self._gone.append((near, far))
             for one in line.ends:
                 one.close()
 
