@@ -20,6 +20,7 @@ from proxy.counters import WAIT_BOUNDS_S
 from proxy.ordinary import (
     CORRELATION_ID,
     FRESH,
+    NOT_BEGUN,
     PRODUCER_ID,
     ROUTE_END,
     ROUTE_START,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     and high watermark last. Without a `Sending` it is not to be stored.
     """
 
-NOT_BEGUN = -1.0
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
 take_flight, land_flight = lib.fl_take, lib.fl_land
 TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
@@ -64,7 +64,7 @@ class FlightCounts:
             hop.size_bytes += counted.size_bytes
             counted.frames = counted.size_bytes = 0
         counters.produce_s.add(list(native.took), native.took_s[0])
-        ffi.memmove(native.took, bytes(ffi.sizeof(native.took)), ffi.sizeof(native.took))
+        native.took = [0] * len(native.took)
         native.took_s[0] = 0.0
 
 
@@ -128,7 +128,7 @@ class Flights:
                 gate.queues.drop(queue)
             return code == OTHER_ROUTE and self._turn_to(frame) and self.take(frame)
         assert route is not None
-        if not in_flight and (self._is_alone or link not in gate.lines):
+        if not in_flight and link not in gate.lines:
             self._started_at = now
         partition = route.partition
         if self._stores and partition is not None:
@@ -160,7 +160,7 @@ class Flights:
         native = self._native
         said = self._headers[(native.first + native.count) % RING]
         route = self._broker.routes.known.get((said[0], frame[ROUTE_START : said[ROUTE_END]]))
-        if route is None or (self._link.stores and route.partition is None):
+        if route is None or (self._stores and route.partition is None):
             return False
         self._route, native.route, self._clears = route, route.native, self._broker.routes.clears
         return True
@@ -243,22 +243,14 @@ class Flights:
         self._started_at = NOT_BEGUN
         booked = []
         for number, (frame, route, since_s, sending, epoch, high_watermark) in enumerate(in_flight):
-            going = OrdinaryProduce()
-            going.link, going.frame, going.route, going.since_s = link, frame, route, since_s
-            going.size_bytes, going.topic, going.queue, going.waits = (
-                len(frame),
-                route.topic,
-                route.queue,
-                route.waits,
-            )
+            scanned = self._headers[(first + number) % RING].tolist()
+            going = OrdinaryProduce(link, frame, len(frame), route, scanned, since_s)
             going.sending, going.epoch, going.high_watermark = sending, epoch, high_watermark
-            going.scanned = self._headers[(first + number) % RING].tolist()
             going.ordinal = link.last_ordinal - len(in_flight) + 1 + number
-            going.started_at = started_at if number == 0 else NOT_BEGUN
-            going.ticket = going.sent = going.waited = None
             link.replies.line.append(going)
-            link.upstream.expect(going.scanned[CORRELATION_ID], going.on_answer)
+            link.upstream.expect(scanned[CORRELATION_ID], going.on_answer)
             booked.append(going)
+        booked[0].started_at = started_at
         if gate.enabled:
             gate.book(link, booked)
 

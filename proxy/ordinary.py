@@ -51,6 +51,8 @@ PRODUCER_ID: Final = 9
 scanned. The batch's end follows its start; the producer's epoch, the sequence and the number of records follow the id.
 """
 FRESH = Sending.FRESH
+NOT_BEGUN: Final = -1.0
+"""When the broker came to work on what is behind something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +153,7 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    going = OrdinaryProduce()
-    going.link, going.route, going.scanned = link, route, scanned
-    going.frame, going.size_bytes = frame, size_bytes
-    going.topic, going.queue, going.waits = route.topic, route.queue, route.waits
-    going.since_s, going.started_at = broker.now(), -1.0
-    going.ticket = going.sent = going.sending = going.waited = None
+    going = OrdinaryProduce(link, frame, size_bytes, route, scanned, broker.now())
     waits = broker.gate.enabled and not broker.gate.take(going)
     if waits and broker.gate.hanging(going.watched):
         return False
@@ -178,8 +175,7 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
 class OrdinaryProduce:
     """One that the broker has, or that waits for its turn: its place in the line of replies, and itself what the gate
     and its queue know of it (`Admitted`), unless it had to wait: then they know `waited`. `ticket`: itself, while it is
-    with the gate. `sending` None: it is not to be stored. Made and filled in `pass_ordinary`: a constructor is a
-    function more.
+    with the gate. `sending` None: it is not to be stored.
     """
 
     __slots__ = (
@@ -209,6 +205,22 @@ class OrdinaryProduce:
     high_watermark: int
     holds_slot: bool
     state: State
+
+    def __init__(
+        self,
+        link: ClientLink,
+        frame: Frame,
+        size_bytes: int,
+        route: Route,
+        scanned: list[int],
+        since_s: float,
+    ) -> None:
+        """It came at `since_s`; nothing is known of its partition yet, and nobody knows of it."""
+        self.link, self.route, self.scanned = link, route, scanned
+        self.frame, self.size_bytes = frame, size_bytes
+        self.topic, self.queue, self.waits = route.topic, route.queue, route.waits
+        self.since_s, self.started_at = since_s, NOT_BEGUN
+        self.ticket = self.sent = self.sending = self.waited = None
 
     @property
     def watched(self) -> tuple[str | bytes]:

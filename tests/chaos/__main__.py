@@ -23,8 +23,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--bypass", action="store_true", help="the same without Forebay, for comparison")
-    parser.add_argument("--directory", type=Path, help="for all logs, kept if anything goes wrong")
+    parser.add_argument("--directory", type=Path, help="a new one, for all logs; removed where all is well")
     given = parser.parse_args()
+    if given.directory is not None:
+        try:
+            given.directory.mkdir(parents=True)
+        except OSError as failed:
+            parser.error(f"--directory cannot be made: {failed}")
     seed = random.randrange(1 << 31) if given.seed is None else given.seed
     directory = given.directory or Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
     again = f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}"

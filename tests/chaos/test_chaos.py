@@ -28,9 +28,8 @@ TIMES = 2
 @pytest.mark.timeout(1500)
 def test_no_client_can_tell(tmp_path: Path) -> None:
     for number in range(TIMES):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        words = ("--seed", str(SEED), "--minutes", str(MINUTES), "--directory", str(directory))
+        directory = str(tmp_path / str(number))
+        words = ("--seed", str(SEED), "--minutes", str(MINUTES), "--directory", directory)
         done = subprocess.run(
             [sys.executable, "-m", "tests.chaos", *words],
             stdout=subprocess.PIPE,
