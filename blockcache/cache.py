@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
-from blockcache.admission import Edges, Inserted
 from blockcache.arena import Arena, ArenaError, Hit
 from blockcache.layout import NODE_BYTES
+from blockcache.results import Edges, Inserted
 from blockcache.sections import plan_sections
 from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
@@ -268,6 +268,11 @@ class BlockCache:
     def last_epoch(self, slot: int) -> int:
         """The leader epoch of the newest batch, or -1."""
         return self.edges(slot, 0).last_epoch
+
+    def first_after_epoch(self, slot: int, leader_epoch: int) -> int:
+        """The base offset of the oldest stored batch of a later epoch than this; -1 where there is none."""
+        first: int = lib.fc_first_after_epoch(self._a, slot, leader_epoch)
+        return first if first >= 0 else -1 if first == lib.FC_NOT_STORED else self._refuse(first)
 
     def age_bytes(self, slot: int, offset: int) -> int | None:
         """Bytes admitted, over all partitions, since `offset` was; None: neither stored nor in the ghost."""

@@ -65,7 +65,10 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
         "mixed",
     ): "memory could have served it, but another partition of the request made the broker answer it whole",
     ("pass", "unknown-topic"): "the topic, or its id, is not known to Forebay",
-    ("pass", "version"): "a Fetch version that Forebay does not decode",
+    (
+        "pass",
+        "version",
+    ): "a Fetch that Forebay does not decode: of another version, or with a value that brokers refuse",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",
     ("pass", "observe"): "`cache.mode` is observe: `wouldHit` says what memory would have answered",
 }

@@ -324,7 +324,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_internal_errors_total",
             "counter",
-            "Errors of Forebay's own that kept something from being learned or stored; each is logged",
+            "Errors of Forebay's own: something was not learned or stored, or a request was forwarded",
         ),
         Metric(
             "forebay_blind_connections_total",

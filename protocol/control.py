@@ -34,7 +34,7 @@ METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)
 )
 _ALL_TOPICS_NULL_FROM = 1
-_TOPIC_RESOURCE = 2  # org.apache.kafka.common.config.ConfigResource.Type.TOPIC
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
 class Broker(NamedTuple):
@@ -98,12 +98,13 @@ class SaslAuthenticate(NamedTuple):
     session_lifetime_ms: int
 
 
-class TopicConfig(NamedTuple):
-    """`values`: setting -> value in force, None where the broker hides it."""
+class DescribedConfig(NamedTuple):
+    """Of one topic or broker, by its name. `values`: setting -> value in force, None where the broker hides it."""
 
     error_code: int
-    topic: str
+    name: str
     values: dict[str, str | None]
+    error_message: str | None = None
 
 
 class LogDirectory(NamedTuple):
@@ -267,28 +268,35 @@ def build_describe_configs_request(
     correlation_id: int,
     client_id: str | None,
     *,
-    topics: Sequence[str],
+    topics: Sequence[str] = (),
+    brokers: Sequence[int] = (),
     settings: Sequence[str],
 ) -> bytes:
-    """A DescribeConfigs request, version 1 to 4, for some settings of topics."""
+    """A DescribeConfigs request, version 1 to 4, for some settings of topics, or of brokers by node id: a broker
+    describes itself alone (ConfigHelper.describeConfigs).
+    """
     row = load_payload_module(DESCRIBE_CONFIGS, version, EntityType.request).DescribeConfigsResource
+    named = [
+        *((_TOPIC_RESOURCE, topic) for topic in topics),
+        *((_BROKER_RESOURCE, f"{node}") for node in brokers),
+    ]
     resources = tuple(
-        row(resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=tuple(settings))
-        for topic in topics
+        row(resource_type=kind, resource_name=name, configuration_keys=tuple(settings))
+        for kind, name in named
     )
     return _build(DESCRIBE_CONFIGS, version, correlation_id, client_id, {"resources": resources})
 
 
-def scan_describe_configs_response(frame: Frame, version: int) -> list[TopicConfig]:
-    """A DescribeConfigs answer's topics; raises `BadFrame`."""
+def scan_describe_configs_response(frame: Frame, version: int) -> list[DescribedConfig]:
+    """A DescribeConfigs answer, in the order of the question; raises `BadFrame`."""
     return [
-        TopicConfig(
+        DescribedConfig(
             int(result.error_code),
             result.resource_name,
             {config.name: config.value for config in result.configs},
+            result.error_message,
         )
         for result in _scan(frame, DESCRIBE_CONFIGS, version).results
-        if result.resource_type == _TOPIC_RESOURCE
     ]
 
 

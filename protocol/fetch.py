@@ -82,6 +82,13 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[Topic, int]]
     offset_at: int = NONE
 
+    @property
+    def least_bytes(self) -> int:
+        """How many bytes are waited for, no more than may be told (KafkaApis.handleFetchRequest); 0 where nothing is
+        waited for (ReplicaManager.fetchMessages).
+        """
+        return max(min(self.min_bytes, self.max_bytes), 0) if self.max_wait_ms > 0 else 0
+
 
 class FetchedPartition(NamedTuple):
     """One partition answered; records are frame[start:end], both -1 where null. `diverging`: (epoch, end

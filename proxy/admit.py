@@ -5,9 +5,10 @@ expected). It must not know links. Invariants (design, "Produce", "Admission", "
 * a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and
   still proven now; it is served only below the HW of that same epoch, which is the proof that the epoch was
   right.
-* a fetched batch is stored only in the epoch of its answer, at the tail, at the answer's HW or LSO, or to
-  fill a hole.
-* a lagging reader's bytes and a follower's never enter.
+* what was forwarded before the topic's last surprise (`fidelity.py`) is not stored, and what was stored before goes.
+* a fetched batch comes from Forebay's own Fetch by topic id, and is stored only in the epoch of its answer, and only at
+  the tail: time order, never pollution. What a client or a follower is answered never enters.
+* nothing is stored of a frozen partition.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from blockcache.admission import Admission, Run, plan_admission
 from protocol import batch, produce
 from protocol.errors import BadFrame, ErrorCode
 from proxy.fidelity import CODEC_MASK, HEAD_OUTSIDE_CRC
@@ -24,10 +24,10 @@ from proxy.producers import Sending
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from blockcache.admission import Inserted
     from blockcache.cache import BlockCache
+    from blockcache.results import Inserted
     from protocol.batch import Batch
-    from protocol.fetch import FetchedPartition, FetchPartition
+    from protocol.fetch import FetchPartition
     from protocol.produce import ProducedPartition
     from protocol.wire import Frame
     from proxy.broker import Broker
@@ -38,19 +38,22 @@ Key = tuple[str | bytes, int]
 ZSTD, MAGIC_V2 = 4, 2
 FRESH = Sending.FRESH
 NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
-CRC_AND_ATTRIBUTES = Struct(">IH")
+CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Where a batch ends: DefaultRecordBatch, LastOffsetDelta behind CRC and attributes."""
 
 
 class Forwarded(NamedTuple):
-    """A produced batch on its way: what was known when it was forwarded. `epoch` -1: none was proven."""
+    """A produced batch on its way: what was known when it was forwarded. `epoch` -1: none was proven. `generation`: of
+    the topic's fidelity.
+    """
 
     partition: Partition
     batch: Batch
     sending: Sending
     epoch: int
     high_watermark: int
+    generation: int
 
 
 def settle(partition: Partition, lapsed: bool) -> None:
@@ -69,7 +72,8 @@ def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
     sending = partition.producers.note(
         truth.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
     )
-    return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark)
+    generation = partition.topic.fidelity.generation
+    return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark, generation)
 
 
 def admit_answer(
@@ -84,15 +88,26 @@ def admit_answer(
         noted = forwarded.get((acknowledged.topic, acknowledged.partition))
         if noted is not None and acknowledged.error_code == ErrorCode.NONE:
             partition = noted.partition
-            note_acknowledged(partition, acknowledged.base_offset, noted.batch.record_count)
+            note_acknowledged(partition, noted.epoch, acknowledged.base_offset, noted.batch.record_count)
             stored = admit_produced(broker, noted, acknowledged, frame)
             announce(broker, partition, acknowledged.base_offset, stored)
 
 
-def note_acknowledged(partition: Partition, base_offset: int, records: int) -> None:
-    """The broker has so many records from `base_offset` on. Acknowledgements of several connections may cross."""
+def note_acknowledged(partition: Partition, epoch: int, base_offset: int, records: int) -> None:
+    """The broker has so many records from `base_offset` on: it leads. `epoch` is the one that was proven when they were
+    forwarded; where another is by now, they may have been truncated, and the broker is asked. Acknowledgements of
+    several connections may cross.
+    """
+    truth = partition.truth
+    if 0 <= epoch != truth.epoch:
+        truth.revoke()
+        return
+    if epoch > truth.led_epoch:
+        truth.led_epoch = epoch
     if partition.stand_at < base_offset:
         partition.stand_at = base_offset
+    if partition.young_from < 0:
+        partition.young_from = base_offset
     if partition.acknowledged_end < base_offset + records:
         partition.acknowledged_end = base_offset + records
 
@@ -109,19 +124,25 @@ def announce(
 
 
 def plan_produced(
-    partition: Partition, sending: Sending, epoch: int, high_watermark: int, attributes: int, base_offset: int
+    partition: Partition,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+    generation: int,
+    attributes: int,
+    base_offset: int,
 ) -> str:
-    """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`
-    and `high_watermark` are what was known before it was forwarded.
+    """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`,
+    `high_watermark` and `generation` are what was known before it was forwarded.
     """
     truth, fidelity = partition.truth, partition.topic.fidelity
-    if epoch < 0 or epoch != truth.epoch or not partition.is_followed:
+    if epoch < 0 or epoch != truth.epoch or truth.frozen or not partition.is_followed:
         return "no-epoch"
     if sending is not Sending.FRESH:
         return str(sending.value)
     if base_offset < high_watermark or base_offset < truth.log_start_offset or base_offset < 0:
         return "below-hw"
-    if fidelity.log_append_time is None:
+    if fidelity.log_append_time is None or generation != fidelity.generation:
         return "unlike"
     return "store" if attributes & CODEC_MASK in fidelity.equal_codecs else "sample"
 
@@ -131,12 +152,18 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
     sent = forwarded.batch
     if sent.magic < MAGIC_V2:
         return "old-format"
-    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark)
+    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
 def is_stored_as_sent(
-    partition: Partition, sending: Sending, epoch: int, high_watermark: int, attributes: int, base_offset: int
+    partition: Partition,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+    generation: int,
+    attributes: int,
+    base_offset: int,
 ) -> bool:
     """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: it is of no
     transaction, its timestamps stay, and its codec is one that this partition is known to have where clients must be
@@ -145,12 +172,14 @@ def is_stored_as_sent(
     truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
     return (
         0 <= epoch == truth.epoch
+        and not truth.frozen
         and partition.is_followed
         and sending is FRESH
         and base_offset >= 0
         and base_offset >= high_watermark
         and base_offset >= truth.log_start_offset
         and fidelity.log_append_time is False
+        and generation == fidelity.generation
         and codec in fidelity.equal_codecs
         and not attributes & NOT_PLAIN
         and (codec != ZSTD or partition.zstd)
@@ -162,6 +191,7 @@ def admit_produced(
 ) -> bool:
     """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
     partition, sent = forwarded.partition, forwarded.batch
+    _find_surprise(broker, forwarded, acknowledged)
     plan = plan_forwarded(forwarded, acknowledged.base_offset)
     broker.counters.produce_batches[plan] += 1
     if plan not in ("store", "sample"):
@@ -175,10 +205,9 @@ def admit_produced(
         )
         return False
     last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
-    came_first = _stored_head(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
-    ours = CRC_AND_ATTRIBUTES.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)
-    if came_first is not None and came_first[0] != ours[0]:
-        _mismatch(broker, partition, sent.attributes)  # the watch was faster, and brought other bytes
+    came_first = _stored_crc(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
+    if came_first is not None and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]:
+        broker.distrust(partition.topic, "mismatch")  # the watch was faster, and brought other bytes
         return False
     partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
     _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
@@ -189,12 +218,17 @@ def admit_produced(
     return True
 
 
-def _mismatch(broker: Broker, partition: Partition, produced_attributes: int) -> None:
-    """The broker does not store what is produced in this codec: no more of it is stored, and what was is dropped."""
-    partition.topic.fidelity.suspend(produced_attributes & CODEC_MASK)
-    if partition.produced_from >= 0:
-        broker.invalidate(partition, partition.produced_from, "mismatch")
-    partition.produced_from = -1
+def _find_surprise(broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
+    """What an acknowledgement says against what is believed. It can make nothing known. A duplicate is answered with
+    its old offset, and a log append time whatever the topic's timestamp type (UnifiedLog.append).
+    """
+    partition = forwarded.partition
+    is_below = 0 <= acknowledged.base_offset < forwarded.high_watermark
+    if is_below and forwarded.sending is not Sending.RESENT:
+        broker.watch.doubt(partition)  # a duplicate of another's sending, or the log is another
+    is_log_append_time = acknowledged.log_append_time_ms >= 0
+    if forwarded.sending is FRESH and not partition.topic.fidelity.is_as_known(is_log_append_time):
+        broker.distrust(partition.topic, "unlike")
 
 
 def _stamp(
@@ -219,89 +253,57 @@ def admit_fetched(
     broker: Broker,
     partition: Partition,
     asking: FetchPartition,
-    answered: FetchedPartition,
     frame: Frame,
     batches: Sequence[Batch],
-    source: str,
 ) -> None:
     """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may
     enter.
     """
-    truth = partition.truth
     for fetched in batches:
         if fetched.attributes & CODEC_MASK == ZSTD:
             partition.zstd = True
-        _compare(broker, partition, fetched, frame, is_young=source != "client")
-    covers_from = min(asking.fetch_offset, batches[0].base_offset)
-    first = _first_to_enter(broker, partition, answered, batches, covers_from)
-    if first < 0:
+        if fetched.base_offset >= partition.young_from >= 0:
+            _compare(broker, partition, fetched, frame)
+    covers_from, end = min(asking.fetch_offset, batches[0].base_offset), batches[-1].last_offset + 1
+    tail = partition.tail
+    if (
+        not covers_from <= tail < end
+    ):  # history, or nothing of it is new: the usual case, since Produce was faster
         return
+    first = next(number for number, one in enumerate(batches) if one.last_offset >= tail)
     if first > 0:
         covers_from = batches[first - 1].last_offset + 1
-    if batches[-1].last_offset < truth.log_start_offset:
-        return
-    at_tail = covers_from <= partition.tail
-    entered_by = "fetch" if source == "client" else "watch"
-    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, entered_by)
-    if at_tail:  # also where the arena could not take a batch: the watch must not ask for it again and again
-        partition.tail = max(partition.tail, batches[-1].last_offset + 1)
+    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, "watch")
+    # also where the arena could not take a batch: the watch must not ask for it again and again
+    partition.tail = max(partition.tail, end)
 
 
-def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame, is_young: bool) -> None:
-    """Hold a fetched batch against the one that was produced: against the sample, or against what is stored
-    at the tail.
+def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
+    """Hold a young fetched batch against the one that was produced: against the sample, or against what is stored. One
+    that was written before this process looked may be of another time, and other settings.
     """
-    fidelity = partition.topic.fidelity
+    topic, log_append_time = partition.topic, batch.is_log_append_time(fetched.attributes)
     body = memoryview(frame)[fetched.start + HEAD_OUTSIDE_CRC : fetched.end]
-    equal = fidelity.saw_fetched(
-        partition.index, fetched.base_offset, batch.is_log_append_time(fetched.attributes), body
-    )
-    if is_young and equal is None and fetched.base_offset >= partition.produced_from >= 0:
-        stored = _stored_head(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
-        if stored is not None and stored[0] != fetched.crc:
-            _mismatch(broker, partition, stored[1])
-    if equal is False:
-        broker.counters.invalidations["unlike"] += 1
+    if not topic.fidelity.is_as_known(log_append_time):
+        broker.distrust(topic, "unlike")
+    elif topic.fidelity.compare_fetched(partition.index, fetched.base_offset, body) is False:
+        broker.distrust(topic, "mismatch")
+    elif fetched.base_offset >= partition.produced_from >= 0:
+        stored = _stored_crc(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
+        if stored is not None and stored != fetched.crc:
+            broker.distrust(topic, "mismatch")
+    topic.fidelity.log_append_time = log_append_time
 
 
-def _stored_head(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> tuple[int, int] | None:
-    """CRC and attributes of the batch that is stored, or observed, at these offsets, if any."""
+def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> int | None:
+    """CRC of the batch that is stored, or observed, at these offsets, if any."""
     head = cache.peek_head(slot, base_offset)
     if head is None:
         return None
     stored_base, last_delta = BASE_OFFSET.unpack_from(head)[0], LAST_DELTA.unpack_from(head, LAST_DELTA_AT)[0]
     if stored_base + last_delta > last_offset:
         return None
-    crc, attributes = CRC_AND_ATTRIBUTES.unpack_from(head, HEAD_OUTSIDE_CRC)
-    return crc, attributes
-
-
-def _first_to_enter(
-    broker: Broker,
-    partition: Partition,
-    answered: FetchedPartition,
-    batches: Sequence[Batch],
-    covers_from: int,
-) -> int:
-    """Index of the first batch that enters, -1 for none. Those after it enter too: each then starts at the
-    tail.
-    """
-    end = batches[-1].last_offset + 1
-    if partition.tail >= 0 and covers_from <= partition.tail < end:
-        return next(i for i, b in enumerate(batches) if b.last_offset >= partition.tail)
-    if end <= partition.tail and end <= broker.cache.contiguous_end(partition.slot, covers_from):
-        return -1  # nothing of it is new: the usual case, since Produce was faster
-    run = Run(
-        covers_from,
-        end,
-        answered.end - answered.start,
-        high_watermark=answered.high_watermark,
-        last_stable_offset=answered.last_stable_offset,
-    )
-    plan = plan_admission(run, broker.cache.edges(partition.slot, covers_from), broker.cache.block_max_bytes)
-    if not plan.enters:
-        return -1
-    return 0 if plan in (Admission.FILLS_HOLE, Admission.STARTS_AT_TAIL) else len(batches) - 1
+    return int(CRC.unpack_from(head, HEAD_OUTSIDE_CRC)[0])
 
 
 def _insert(
@@ -314,12 +316,18 @@ def _insert(
         broker.invalidate(partition, inserted.conflict_offset, "conflict")
         inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
         _note_inserted(broker, partition, inserted, source)
-    if source == "produce" and inserted.stored_bytes and partition.produced_from < 0:
-        partition.produced_from = covers_from
+    if source == "produce" and inserted.stored_bytes:
+        note_produced(partition, covers_from)
     if covers_from <= partition.tail or source != "produce":
         partition.tail = max(
             partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
         )
+
+
+def note_produced(partition: Partition, base_offset: int) -> None:
+    """Bytes of a producer's are stored from there on. Acknowledgements of several connections may cross."""
+    if not 0 <= partition.produced_from <= base_offset:
+        partition.produced_from = base_offset
 
 
 def _note_inserted(broker: Broker, partition: Partition, inserted: Inserted, source: str) -> None:

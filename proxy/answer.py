@@ -2,8 +2,9 @@
 
 Owns the budgets of an answer and the pins of what it shows. It must not know waiting or links' insides.
 Invariants (KIP-74, ReplicaManager.readFromLog): whole batches in partition order, within the request's and
-each partition's bytes; the first may be oversized, once; what memory shows stays pinned until its last byte
-has left.
+each partition's bytes; the first may be oversized, once; what a broker would fill with a part of a batch counts as
+told; of a partition whose first batch does not fit the aborted transactions are null, as firstEntryIncomplete makes
+them; what memory shows stays pinned until its last byte has left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from proxy.verify import Committed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blockcache.cache import BlockCache
     from protocol.fetch import FetchedPartition
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
@@ -49,8 +51,9 @@ class _Budget:
         self.room_to_copy = room_to_copy
         self.copied_bytes = 0
 
-    def take(self, size_bytes: int) -> None:
-        self.room -= size_bytes
+    def take(self, size_bytes: int, most: int = 0) -> None:
+        """A partition gives `size_bytes`, of `most` that a broker fills with a part of a batch."""
+        self.room = max(self.room - max(size_bytes, most), 0)
         self.began = True
 
 
@@ -183,13 +186,13 @@ def answer_error(record: FetchRecord) -> None:
     record.served((), (frame,), (), 0)
 
 
-def build_error(record: FetchRecord, error_code: int, session_id: int) -> bytes:
+def build_error(record: FetchRecord, error_code: int, session_id: int, throttle_time_ms: int = 0) -> bytes:
     """A whole response that says nothing but the error."""
     return b"".join(
         build_response(
             record.head.api_version,
             record.head.correlation_id,
-            throttle_time_ms=0,
+            throttle_time_ms=throttle_time_ms,
             error_code=error_code,
             session_id=session_id,
             partitions=(),
@@ -235,21 +238,21 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
 def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> tuple[FetchAnswer, Told]:
     """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
     asked = looked.asked
-    if looked.look is not READY or (budget.room <= 0 and budget.began):
+    most = min(asked.max_bytes, budget.room)
+    if looked.look is not READY or (most == 0 and budget.began):
         return _empty(record, looked), Told(looked, 0, "hit", "")
     broker, isolation_level = record.link.broker, record.request.isolation_level
-    most = max(min(asked.max_bytes, budget.room), 0)
     alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
     key = asked, looked.limit_offset, most, isolation_level
     found = None if alike is None else alike.get(key)
     if found is None:
         found = _find(record, looked, most, budget)
         if found is None:
-            return _empty(record, looked), Told(looked, 0, "hit", "")
+            return _empty(record, looked)._replace(aborted=None), Told(looked, 0, "hit", "")
         if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
             alike[key] = found
     answer, hit, committed = found
-    budget.take(answer.records_bytes)
+    budget.take(answer.records_bytes, most if is_cut(broker.cache, looked, hit.next_offset) else 0)
     if hit.pins or answer.records_bytes > budget.room_to_copy:
         budget.hits.append(hit)
     else:
@@ -258,6 +261,14 @@ def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> tuple[
     assert looked.partition is not None
     broker.verifier.offer(looked.partition, asked.fetch_offset, hit, committed)
     return answer, Told(looked, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
+
+
+def is_cut(cache: BlockCache, looked: Looked, next_offset: int) -> bool:
+    """Whether a batch follows at `next_offset` that does not fit: a broker gives what does of it (LogSegment.read)."""
+    if next_offset >= looked.limit_offset:
+        return False
+    assert looked.partition is not None
+    return cache.contiguous_end(looked.partition.slot, next_offset) > next_offset
 
 
 def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Found | None:
@@ -298,10 +309,11 @@ def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
     told = _retell(answered, looked)
     if read.has_error:
         return told
-    records = read.records(min(asked.max_bytes, budget.room), not budget.began)
+    most = min(asked.max_bytes, budget.room)
+    records = read.records(most, not budget.began)
     if not len(records):
-        return told
-    budget.take(len(records))
+        return told._replace(aborted=None) if most > 0 else told
+    budget.take(len(records), min(most, read.held_bytes))
     return told._replace(records=(records,), records_bytes=len(records))
 
 

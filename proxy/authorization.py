@@ -66,6 +66,18 @@ class Authorization:
             self._until.pop(topic, None)
             self._used.pop(topic, None)
 
+    def learn_answer(self, response: FetchResponse, asked_at: float) -> None:
+        """The broker answered the client's own Fetch, sent at `asked_at`: its rights, and whether it is sent elsewhere.
+        Of the log it teaches nothing (`proxy.observe`).
+        """
+        link = self._link
+        for answered in response.partitions:
+            self.learn(answered.topic, answered.error_code, asked_at)
+            if answered.preferred_read_replica >= 0:
+                link.preferred_replicas = True
+            if link.stores:
+                link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
+
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
         """Memory has served `topic`: it will be asked again before its right lapses."""
         self._used[topic] = partition

@@ -24,6 +24,7 @@ from proxy.fetch_plan import UNREAD, Look
 from proxy.fetch_record import Accounts
 from proxy.flights import FlightCounts
 from proxy.gate import Gate
+from proxy.node import Node
 from proxy.ordinary import Routes
 from proxy.pacer import Pacer
 from proxy.partitions import Partitions
@@ -50,13 +51,18 @@ if TYPE_CHECKING:
     from proxy.partitions import Partition
     from proxy.replies import Place
     from proxy.standing import Standing
+    from proxy.topics import Topic
 
 log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+FETCH_MAX_BYTES = 57_671_680
+"""`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
 LEAST_DELAY_S = 0.0000005
 """What is less is no delay in a line, which tells thousandths of a millisecond."""
+LOG_FAILURES_EVERY_S = 1.0
+"""How often an error of ours is logged."""
 REST_S = 10.0
 """How long after its last Fetch a session's partitions are stood for (standing.py)."""
 
@@ -77,6 +83,9 @@ class Broker:
         self.config = config
         self.version = version
         self.now = now
+        self.node_id = -1
+        """Which node the broker is; -1 until it has told (node.py)."""
+        self.fetch_max_bytes = FETCH_MAX_BYTES
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
@@ -84,6 +93,7 @@ class Broker:
         if access_log is not None:
             self.block_lines = BlockLines(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
+        self._log_failures_at, self._unlogged_failures = float("-inf"), 0
         self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)
         self.woken = Woken()
@@ -99,6 +109,7 @@ class Broker:
         self.gate = Gate(self)
         self.routes = Routes(self)
         self.cleanup = Cleanup(self)
+        self.node = Node(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
@@ -108,21 +119,55 @@ class Broker:
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
         self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)
 
+    def is_this(self, node_id: int) -> bool:
+        """Whether that node is the broker behind this process; False while either is not known (-1)."""
+        return node_id == self.node_id >= 0
+
     def stores_on(self, listener: Listener) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""
         return self._stores and not listener.config.shares_identity
 
-    def attempt(self, action: Callable[[], object], doing: str) -> None:
-        """Run what must not keep an answer from its client: an error in it is logged and counted."""
+    # -- errors of ours ------------------------------------------------------------------------------------
+
+    def attempt(
+        self, action: Callable[[], object], doing: str, otherwise: Callable[[], object] | None = None
+    ) -> None:
+        """Run what must not keep an answer from its client: an error in it is logged and counted, and then `otherwise`
+        is run.
+        """
         try:
             action()
         except Exception:
             self.failed(doing)
+            if otherwise is not None:
+                otherwise()
 
     def failed(self, doing: str) -> None:
-        """It raised what is being handled: an error of ours."""
+        """`doing` has raised what is being handled. Counted always, logged once a second at most."""
         self.counters.internal_errors += 1
-        log.exception("%s failed", doing)
+        now = self.now()
+        if now < self._log_failures_at:
+            self._unlogged_failures += 1
+            return
+        more = f"; {self._unlogged_failures} more were not logged" if self._unlogged_failures else ""
+        self._log_failures_at, self._unlogged_failures = now + LOG_FAILURES_EVERY_S, 0
+        log.exception("%s failed%s", doing, more)
+
+    def fall_back(self, link: ClientLink, gone: int, doing: str, whole: Callable[[], object] | None) -> None:
+        """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
+        client since `link.gone` was `gone`, the request goes `whole`, as it came: an error of ours costs a miss, not a
+        connection. That ends where this fails, too, or `whole` is None.
+        """
+        self.failed(doing)
+        if link.gone != gone or link.upstream.closed:
+            return
+        try:
+            if whole is not None:
+                whole()
+                return
+        except Exception:
+            self.failed("relaying a request")
+        link.close("internal_error", f"client {link.peer} cannot be served: closing it")
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 
@@ -185,6 +230,17 @@ class Broker:
         if partition.produced_from >= from_offset:
             partition.produced_from = -1
 
+    def distrust(self, topic: Topic, reason: str) -> None:
+        """The broker does not store of `topic` what is produced, or stores it otherwise than before: all that was
+        stored from Produce goes, in every partition, and batches that were written before now teach nothing.
+        """
+        topic.fidelity.begin_generation()
+        for partition in [p for p in self.partitions if p.topic is topic]:
+            if partition.produced_from >= 0:
+                self.invalidate(partition, partition.produced_from, reason)
+            known_end = max(partition.truth.high_watermark, partition.acknowledged_end)
+            partition.young_from = max(partition.young_from, known_end)
+
     def forget(self, partition: Partition, reason: str) -> None:
         """The partition is not there any more: nothing of it is known."""
         self.counters.invalidations[reason] += 1
@@ -193,20 +249,22 @@ class Broker:
         self.partitions.forget(partition)
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The broker does not know this topic id: it was deleted, and perhaps re-created under another."""
-        topic = self.topics.find(topic_id)
-        for partition in [p for p in self.partitions if p.topic.id == topic_id]:
-            self.forget(partition, "topic-gone")
+        """The broker does not know this topic id: it was deleted, and perhaps re-created under another. Who waited on
+        it looks again, and must not find it.
+        """
+        topic = self.topics.peek(topic_id)
         if topic is not None:
             self.routes.clear()
             self.topics.forget(topic)
+        for partition in [p for p in self.partitions if p.topic.id == topic_id]:
+            self.forget(partition, "topic-gone")
 
     def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:
         """What a fetch has delivered counts toward the quotas of its client and topics."""
         quotas = self.gate.quotas
         now = self.now()
         for one in told:
-            topic = self.topics.find(one.looked.asked.topic)
+            topic = self.topics.peek(one.looked.asked.topic)
             quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
@@ -224,7 +282,7 @@ class Broker:
                 partition = one.looked.partition
                 topic = partition.topic if partition is not None and partition.is_followed else None
                 if topic is None or not topic.name:
-                    topic = self.topics.find(asked.topic)
+                    topic = self.topics.peek(asked.topic)
                     partition = self.partitions.find(topic, asked.partition) if topic is not None else None
                 age_bytes = None
                 if one.admitted_at is not None:
@@ -296,8 +354,16 @@ class Broker:
             )
         )
 
-    def log_unread(self, link: ClientLink, head: RequestHeader, received_at: float) -> None:
-        """A Fetch that could not be read was relayed, and its answer has left: one line for all of it."""
+    def count_unread(
+        self, link: ClientLink, head: RequestHeader, received_at: float, delivered: bool
+    ) -> None:
+        """A Fetch that could not be read was relayed, and its answer has left, or never will: it counts as one
+        partition, with one line for all of it.
+        """
+        if not delivered:
+            self.counters.undelivered_partitions += 1
+            return
+        self.counters.fetch_partitions[UNREAD] += 1
         if self.access_log is None:
             return
         self.access_log.put(

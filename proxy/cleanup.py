@@ -1,10 +1,13 @@
-"""Which topics the broker may compact, asked of the broker, and what shows that it has.
+"""Which topics the broker may compact, asked of the broker, and what shows that it has; and the settings by which it
+stores what is produced.
 
 Compaction removes a key's old value, and later the tombstone that deleted it. Memory may hold the one and lack the
 other: whoever read the value from memory would never hear that it was deleted. Of a topic that may be compacted memory
 serves only what it holds without a hole up to the tail (fetch_plan.py), and nothing below what the cleaner is seen to
-have cleaned (`find_cleaned_end`). Owns the asking, on Forebay's own link. It must not know what is stored. Invariants:
-a topic may be compacted until the broker has said that it is not; one question in flight, of MOST_TOPICS at most.
+have cleaned (`find_cleaned_end`). Where a setting has changed by which batches are stored otherwise than they are sent,
+what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns the asking, on
+Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the broker has said that
+it is not; one question in flight, of MOST_TOPICS at most.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from protocol import control
 from protocol.errors import BadFrame, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from protocol.batch import Batch
     from protocol.wire import Frame
@@ -30,7 +33,8 @@ log = logging.getLogger("forebay.cleanup")
 
 VERSION = 4
 CLIENT_ID = "forebay-cleanup"
-SETTING = "cleanup.policy"
+POLICY = "cleanup.policy"
+STORING = ("compression.type", "message.timestamp.type")
 COMPACT = "compact"
 EVERY_S = 60.0
 """A topic's policy may be changed at any time; a tombstone stays for `delete.retention.ms`, a day by default."""
@@ -65,13 +69,13 @@ class Cleanup:
             self._line.append((now + EVERY_S, topic))
             self._in_line.add(topic)
         frame = control.build_describe_configs_request(
-            VERSION, 0, CLIENT_ID, topics=list(asked), settings=[SETTING]
+            VERSION, 0, CLIENT_ID, topics=list(asked), settings=[POLICY, *STORING]
         )
         self._in_flight = True
         link.send(frame, 0, partial(self._answered, asked))
 
     def _list_due(self, now: float) -> list[Topic]:
-        """At most MOST_TOPICS that are followed and due, the longest due first; without a name, not yet."""
+        """At most MOST_TOPICS that are followed and due, the longest due first."""
         partitions = self._broker.partitions
         self._unasked |= dict.fromkeys(
             topic for topic in partitions.take_new_topics() if topic not in self._in_line
@@ -81,7 +85,7 @@ class Cleanup:
             self._in_line.discard(topic)
             self._unasked[topic] = None
         self._unasked = {topic: None for topic in self._unasked if partitions.follows(topic)}
-        return list(islice((topic for topic in self._unasked if topic.name), MOST_TOPICS))
+        return list(islice(self._unasked, MOST_TOPICS))
 
     def _answered(self, asked: dict[str, Topic], answer: Frame | None) -> None:
         self._in_flight = False
@@ -93,10 +97,19 @@ class Cleanup:
             log.error("the broker's DescribeConfigs cannot be read: %s", error)
             return
         for said in described:
-            topic = asked.get(said.topic)
+            topic = asked.get(said.name)
             if topic is not None:
-                policy = said.values.get(SETTING) if said.error_code == ErrorCode.NONE else None
-                topic.may_be_compacted = policy is None or COMPACT in policy
+                self._learn(topic, said.values if said.error_code == ErrorCode.NONE else {})
+
+    def _learn(self, topic: Topic, values: Mapping[str, str | None]) -> None:
+        policy = values.get(POLICY)
+        topic.may_be_compacted = policy is None or COMPACT in policy
+        if not values:
+            return
+        settings = tuple(values.get(name) for name in STORING)
+        if topic.settings is not None and topic.settings != settings:
+            self._broker.distrust(topic, "settings")
+        topic.settings = settings
 
 
 def find_cleaned_end(fetch_offset: int, batches: Sequence[Batch]) -> int:

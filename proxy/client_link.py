@@ -29,8 +29,9 @@ from proxy.outgoing import PIECE_BYTES
 from proxy.passed import pass_ordinary_fetch
 from proxy.passed_produce import let_produces_pass
 from proxy.reads import Reads
+from proxy.relay import relay, relay_whole
 from proxy.replies import Replies, Reply
-from proxy.routes import ROUTES, relay
+from proxy.routes import ROUTES
 from proxy.upstream_link import UpstreamLink
 from proxy.wire import Wire
 
@@ -57,7 +58,7 @@ class ClientLink:
 
     __slots__ = (
         "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
-        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "holds_client", "lane",
+        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client", "lane",
         "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused", "replies",
         "request_bytes", "stores", "upstream", "wire",
     )  # fmt: skip
@@ -93,6 +94,7 @@ class ClientLink:
         self.reads = Reads(self)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
+        self.gone = 0  # grows with each request that is sent on, and each answer
         self.preferred_replicas = False
         let_produces_pass(self)
 
@@ -107,19 +109,34 @@ class ClientLink:
     def _on_frame(self, frame: Frame) -> None:
         if self.flights is not None:
             self.flights.book()
-        is_fetch = frame[KEY_START:KEY_END] == FETCH_KEY
+        is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, self.replies.line, self.gone
         if is_fetch and self.stores and answer_ordinary(self, frame):
             return
+        newest = line[-1] if line else None
+        try:
+            self._handle(frame, is_fetch)
+        except BadFrame as error:
+            self._on_bad(error)
+            return
+        except Exception:
+            place = line[-1] if line and line[-1] is not newest else None
+            whole = partial(relay_whole, self, frame, place)
+            self.broker.fall_back(self, gone, "handling a request", whole)
+        replies = self.replies
+        if replies.control:
+            self._yield_to_control()
+        over = self.request_bytes >= self._limits.connection_request_memory_bytes
+        if over or len(replies.line) >= self._limits.pipelined_requests:
+            self.holds_client = True
+            self.wire.hold_reading(replies)
+
+    def _handle(self, frame: Frame, is_fetch: bool) -> None:
         size_bytes = len(frame)
         if not is_fetch:
             scanned = ordinary.scan_request(frame, size_bytes)
         else:
             scanned = None if self.stores else fetch_ordinary.scan_request(frame)
-        try:
-            head = header.peek_request(frame) if scanned is None else None
-        except BadFrame as error:
-            self._on_bad(error)
-            return
+        head = header.peek_request(frame) if scanned is None else None
         hop = self._counters.requests_in[head.api_key if head else FETCH if is_fetch else PRODUCE]
         hop.frames += 1
         hop.size_bytes += size_bytes
@@ -131,24 +148,11 @@ class ClientLink:
         if is_fetch and scanned is not None:
             pass_ordinary_fetch(self, frame, scanned)
         elif scanned is None or not pass_ordinary(self, frame, size_bytes, scanned):
-            self._route(head or header.peek_request(frame), frame)
+            head = head or header.peek_request(frame)
+            self.client_id = head.client_id
+            ROUTES.get(head.api_key, relay)(self, head, frame)
         elif self.flights is None:
             fly(self)
-        replies = self.replies
-        if replies.control:
-            self._yield_to_control()
-        over = self.request_bytes >= self._limits.connection_request_memory_bytes
-        if over or len(replies.line) >= self._limits.pipelined_requests:
-            self.holds_client = True
-            self.wire.hold_reading(replies)
-
-    def _route(self, head: RequestHeader, frame: Frame) -> None:
-        if head.client_id != self.client_id:
-            self.client_id = head.client_id
-        try:
-            ROUTES.get(head.api_key, relay)(self, head, frame)
-        except BadFrame as error:
-            self._on_bad(error)
 
     def _book(self) -> None:
         """Something is to happen but the next answer of what flies."""
@@ -198,6 +202,7 @@ class ClientLink:
         else:
             arrived = counters.responses_in[api_key]
             waits = self.upstream.send(frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun)
+        self.gone += 1
         if waits:
             self.hold_for_broker()
 
@@ -216,6 +221,7 @@ class ClientLink:
         self.request_done(request_bytes)
         if held_bytes and self._open:  # else it goes nowhere
             self.hold(reply, held_bytes)
+        self.gone += 1
         reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
     def answer_whole(
@@ -224,6 +230,7 @@ class ClientLink:
         """`answer` with one frame on the heap, to no control request. What leaves at once is never held."""
         replies = self.replies
         line = replies.line
+        self.gone += 1
         if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:
             self.request_done(request_bytes)
             reply = replies.stand_in(place)
@@ -299,11 +306,6 @@ class ClientLink:
         of whoever comes by this listener.
         """
         return self if self.upstream.authenticated else self.listener
-
-    def next_ordinal(self) -> int:
-        """The number of one more Produce, in the order of arrival."""
-        self.last_ordinal += 1
-        return self.last_ordinal
 
     def request_done(self, size_bytes: int) -> None:
         """A request's bytes are no longer held. After `close` they were all given back at once."""

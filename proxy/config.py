@@ -135,7 +135,7 @@ class Cache(Section):
         description="The lease: for how long a broker's answer entitles memory to serve.",
     )
     verify_ratio: float = Field(
-        default=0.0,
+        default=0.001,
         ge=0.0,
         le=1.0,
         description="Share of the answers from memory that are read again from the broker, over Forebay's own "

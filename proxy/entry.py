@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Entry:
     """One request at the gate. `watched`: topics that can hang by it; `topic`: where it is one. `is_measured`: how
     long it takes says how many of its kind the broker can bear: Produces alone, since reads and appends have not one
-    measure. `sent`: health knows of it.
+    measure. `sent`: health knows of it. `whole`: has the broker answer it, where going or refusing it has failed.
     """
 
     __slots__ = (
-        "go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "topic", "watched"
+        "go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "topic", "watched", "whole"
     )  # fmt: skip
 
     def __init__(
@@ -35,10 +35,12 @@ class Entry:
         watched: Sequence[str | bytes],
         reserved: Sequence[Reservation],
         is_measured: bool,
+        whole: Callable[[], object] | None = None,
     ) -> None:
         self.link = link
         self.go = go
         self.refuse = refuse
+        self.whole = whole
         self.watched = watched
         self.topic: str | bytes | None = None
         self.ticket: Ticket | None = None

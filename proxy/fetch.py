@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from protocol import api
 from protocol.errors import BadFrame
 from proxy.answer import answer_error, refuse_fetch
-from proxy.fetch_plan import HARD, UNREAD, Look, Looked
+from proxy.fetch_plan import HARD, ISOLATION_LEVELS, Look, Looked
 from proxy.fetch_record import FetchRecord
 from proxy.forward import forward_fetch
 from proxy.looks import look_at
@@ -36,13 +36,15 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """Answer, park or forward a Fetch."""
     request = _scan(link, head, frame)
     if request is None:
-        relay(link, head, frame, partial(_count_unread, link, head, link.broker.now()))
+        relay(link, head, frame, partial(link.broker.count_unread, link, head, link.broker.now()))
         return
     link.authorization.version = head.api_version
     passed = _pass_untouched(link, request)
     if passed:
         pass_fetch(link, head, request, frame, passed)
         return
+    if request.max_bytes > link.broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
+        request = request._replace(max_bytes=link.broker.fetch_max_bytes)
     context = open_fetch(
         link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
     )
@@ -51,6 +53,8 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         answer_error(record)
     elif (delay_s := _over_quota_s(record)) > 0:
         refuse_fetch(record, _look_past(record, Look.MISS, "refused"), delay_s)
+    elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
+        forward_fetch(record, frame, _look_past(record, Look.PASS, "version"))
     elif link.preferred_replicas and request.rack_id:
         forward_fetch(record, frame, _look_past(record, Look.PASS, "preferred-replica"))
     elif link.broker.cache.observes:
@@ -68,16 +72,6 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
         if looked.partition is not None and looked.look not in HARD:
             broker.watch.follow(looked.partition, looked.asked if looked.look is Look.ASK else None)
     forward_fetch(record, frame, looks)
-
-
-def _count_unread(link: ClientLink, head: RequestHeader, received_at: float, delivered: bool) -> None:
-    """A Fetch that could not be read has been answered by the broker."""
-    counters = link.broker.counters
-    if not delivered:
-        counters.undelivered_partitions += 1
-        return
-    counters.fetch_partitions[UNREAD] += 1
-    link.broker.log_unread(link, head, received_at)
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from proxy.partitions import Partition
 
 READ_COMMITTED = 1
+ISOLATION_LEVELS = (0, READ_COMMITTED)
+"""Those there are (IsolationLevel.forId). A Fetch of another, or of fewer than no bytes (LogSegment.read), is the
+broker's to refuse.
+"""
 ZSTD_FROM_VERSION = 10
 """Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData).
 """
@@ -120,16 +124,21 @@ def plan_partition(
     """Look at one partition that the client may read and Forebay follows.
 
     Of the proven epoch nothing readable can diverge: its end is the log's (Partition.readRecords), so a
-    last_fetched_epoch that equals it (kafka-python sends one) is as good as none.
+    last_fetched_epoch that equals it (kafka-python sends one) is as good as none. Fewer than no bytes are the broker's
+    to refuse (LogSegment.read), but at the end of the log, where it does not ask.
     """
     truth = partition.truth
     epoch, offset = truth.epoch, asked.fetch_offset
+    if asked.max_bytes < 0:
+        return Looked(asked, partition, Look.PASS, "version", -1)
     if partition.old_format:
         return Looked(asked, partition, Look.PASS, "old-format", -1)
     if partition.zstd and version < ZSTD_FROM_VERSION:
         return Looked(asked, partition, Look.PASS, "version", -1)
     if epoch == NO_EPOCH:
         return Looked(asked, partition, Look.ASK, "unproven", -1)
+    if epoch < asked.current_leader_epoch == truth.suggested_epoch:
+        return Looked(asked, partition, Look.ASK, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
@@ -138,16 +147,18 @@ def plan_partition(
     may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led
     committed = isolation_level == READ_COMMITTED
     limit = partition.last_stable_offset() if committed else truth.high_watermark
+    if offset < max(truth.log_start_offset, 0):
+        return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
     is_at_end = 0 <= limit <= offset <= truth.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
-    if offset < truth.log_start_offset or not (is_at_end or stored_end > offset or offset >= partition.tail):
-        nameable = truth.log_start_offset <= offset <= limit and not may_follow
+    if not (is_at_end or stored_end > offset or offset >= partition.tail):
+        nameable = offset <= limit and not may_follow
         return Looked(
             asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
         )
     if may_follow:
         return Looked(asked, partition, Look.MISS, "epoch", -1)
-    if now >= truth.lease_until or truth.unchecked:
+    if now >= truth.lease_until or truth.frozen:
         return Looked(asked, partition, Look.ASK, "epoch", -1)
     if is_at_end:
         return Looked(asked, partition, Look.TAIL, "", limit)
@@ -174,14 +185,14 @@ def find_limit(
     now: float,
 ) -> int:
     """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READY; -1 if it does not.
-    That anything is stored there is not asked: to a lookup below this limit it shows.
+    That anything is stored there is not asked: to a lookup below this limit it shows. Nor are `asked.max_bytes`.
     """
     truth = partition.truth
     epoch = truth.epoch
     if (
         epoch == NO_EPOCH
         or now >= truth.lease_until
-        or truth.unchecked
+        or truth.frozen
         or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
         or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
         or offset < truth.log_start_offset
@@ -223,6 +234,6 @@ def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:
     edges = cache.edges(partition.slot, offset)
     if edges.hole_start >= 0:
         return "hole"
-    if offset < edges.evicted_end or cache.age_bytes(partition.slot, offset) is not None:
+    if 0 <= offset < edges.evicted_end or cache.age_bytes(partition.slot, offset) is not None:
         return "evicted"
     return "cold"

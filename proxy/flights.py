@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from proxy.producers import Sending
     from proxy.wire import Wire
 
-    Flight = tuple[bytes, Route, float, Sending | None, int, int]
+    Flight = tuple[bytes, Route, float, Sending | None, int, int, int]
     """A request that the broker has, what it is about, when it came, and what was known of its partition then: epoch
     and high watermark last. Without a `Sending` it is not to be stored.
     """
@@ -136,9 +136,10 @@ class Flights:
             if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
                 sending = partition.producers.note(truth.epoch, *said[PRODUCER_ID:])
-            in_flight.append((frame, route, now, sending, truth.epoch, truth.high_watermark))
+            generation = partition.topic.fidelity.generation
+            in_flight.append((frame, route, now, sending, truth.epoch, truth.high_watermark, generation))
         else:
-            in_flight.append((frame, route, now, None, -1, -1))
+            in_flight.append((frame, route, now, None, -1, -1, -1))
         link.client_id = route.client_id
         link.last_ordinal += 1
         link.request_bytes += size_bytes
@@ -178,7 +179,7 @@ class Flights:
         if fd < 0 or type(answer) is not bytes:
             return False
         now = broker.now()
-        frame, route, since_s, sending, epoch, high_watermark = in_flight[0]
+        frame, route, since_s, sending, epoch, high_watermark, generation = in_flight[0]
         queue, topic, started_at = route.line, route.topic, self._started_at
         if queue is not None and (
             gate.watched
@@ -215,7 +216,8 @@ class Flights:
         if sending is not None:
             try:
                 admit_acknowledged(
-                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, base_offset, answer, now
+                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, generation,
+                    base_offset, answer, now,
                 )  # fmt: skip
             except Exception:
                 broker.failed("storing from Produce")
@@ -242,10 +244,13 @@ class Flights:
         first, started_at, native.count = native.first, self._started_at, 0
         self._started_at = NOT_BEGUN
         booked = []
-        for number, (frame, route, since_s, sending, epoch, high_watermark) in enumerate(in_flight):
+        for number, (frame, route, since_s, sending, epoch, high_watermark, generation) in enumerate(
+            in_flight
+        ):
             scanned = self._headers[(first + number) % RING].tolist()
             going = OrdinaryProduce(link, frame, len(frame), route, scanned, since_s)
             going.sending, going.epoch, going.high_watermark = sending, epoch, high_watermark
+            going.generation = generation
             going.ordinal = link.last_ordinal - len(in_flight) + 1 + number
             link.replies.line.append(going)
             link.upstream.expect(scanned[CORRELATION_ID], going.on_answer)

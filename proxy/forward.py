@@ -22,12 +22,13 @@ from protocol.fetch_build import (
     stamp_session,
 )
 from proxy.answer import build_error, refuse_fetch
-from proxy.learn import learn_answer
-from proxy.sessions import Kind
+from proxy.fetch_plan import ISOLATION_LEVELS
+from proxy.relay import relay_whole
+from proxy.sessions import Kind, PlannedResponse
 from proxy.shared_reads import begin_forwarded, end_forwarded
 
 if TYPE_CHECKING:
-    from protocol.fetch import FetchedPartition, FetchResponse
+    from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
@@ -67,8 +68,7 @@ def forward_fetch(
         gate.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
-            learn = partial(learn_answer, link, head.api_version, partitions, response, answer, sent_at)
-            link.broker.attempt(learn, "learning from a Fetch answer")
+            link.authorization.learn_answer(response, sent_at)
         end_forwarded(link.broker, flights, response, answer)
         record.forwarded(looks, response, _in_session(record, response, answer))
 
@@ -79,6 +79,7 @@ def forward_fetch(
         topics=[looked.queue_key for looked in looks],
         size_bytes=len(frame),
         waits=Waits.NOTHING if any(map(_is_behind, looks)) else Waits.POLL,
+        whole=partial(relay_whole, link, frame, record.reply),
     )
 
 
@@ -103,7 +104,7 @@ def _without_session(
             isolation_level=request.isolation_level,
             session_id=SESSIONLESS[0],
             session_epoch=SESSIONLESS[1],
-            partitions=record.partitions,
+            partitions=_list_asked(record, context),
             rack_id=request.rack_id,
         )
     in_session = request.session_at >= 0 and (request.session_id, request.session_epoch) != SESSIONLESS
@@ -117,18 +118,39 @@ def _without_session(
     return frame
 
 
+def _list_asked(record: FetchRecord, context: FetchContext) -> list[FetchPartition]:
+    """All that the session asks; where the request as a whole is refused, what it names itself: the refusal repeats
+    that (FetchRequest.getErrorResponse).
+    """
+    is_refused = record.request.isolation_level not in ISOLATION_LEVELS
+    return context.changed if is_refused and context.changed else record.partitions
+
+
 def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:
     """The broker's answer with the session's id. All partitions stay named: a client takes more than it needs."""
-    context = record.context
-    if context is None or response is None or response.error_code != ErrorCode.NONE:
+    context, request = record.context, record.request
+    if context is None or response is None or request.session_at < 0:
         return answer
-    if record.request.session_at < 0 or not response.partitions:
-        return answer
+    if response.error_code != ErrorCode.NONE:  # of the request as a whole: FetchRequest.getErrorResponse
+        if context.kind is Kind.INCREMENTAL and not context.changed:
+            return build_error(record, response.error_code, request.session_id, response.throttle_time_ms)
+        planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, request.session_id, [])
+        return _show_session(record, planned, answer, response.throttle_time_ms)
+    if response.throttle_time_ms > 0 and not response.partitions:
+        planned = context.plan_throttled()
+        return _show_session(record, planned, answer, response.throttle_time_ms)
     if context.kind is not Kind.INCREMENTAL and len(response.partitions) != len(context.partitions):
         return answer
     planned = context.plan_response([_shown(one) for one in response.partitions], record.link.broker.now())
+    return _show_session(record, planned, answer, response.throttle_time_ms)
+
+
+def _show_session(
+    record: FetchRecord, planned: PlannedResponse[FetchAnswer], answer: Frame, throttle_time_ms: int
+) -> Frame:
+    """The answer as its session makes it: with its id, or its error in its place."""
     if planned.error_code != ErrorCode.NONE:
-        return build_error(record, planned.error_code, planned.session_id)
+        return build_error(record, planned.error_code, planned.session_id, throttle_time_ms)
     if planned.session_id:
         answer = bytearray(answer) if isinstance(answer, bytes) else answer
         stamp_response_session(answer, record.head.api_version, planned.session_id)

@@ -76,14 +76,14 @@ class Gate:
         self, link: ClientLink, go: Callable[[Entry], None], refuse: Callable[[], None] | None = None, *,
         is_control: bool = False, topics: Sequence[str | bytes] = (), size_bytes: int = 0,
         waits: Waits = Waits.NOTHING, is_ordered: bool = False, watched: Sequence[str | bytes] = (),
-        reserved: Sequence[Reservation] = (),
+        reserved: Sequence[Reservation] = (), whole: Callable[[], object] | None = None,
     ) -> None:  # fmt: skip
         """A request arrives. `refuse` None: it may not be refused, and waits. `reserved` is released when the
-        request is answered, refused or gone.
+        request is answered, refused or gone. `whole`: what `Broker.fall_back` does where `go` or `refuse` raises.
         """
-        entry = Entry(link, go, refuse, watched, reserved, is_ordered and not is_control)
+        entry = Entry(link, go, refuse, watched, reserved, is_ordered and not is_control, whole)
         if not self.enabled:
-            go(entry)
+            self._run(entry, go, entry)
             return
         now = self._broker.now()
         ticket = entry.ticket = self.queues.offer(
@@ -150,19 +150,17 @@ class Gate:
         if entry.ticket is None:
             return  # its client is gone
         assert entry.go is not None
-        try:
-            entry.go(entry)
-        except Exception:
-            self.fail(entry)
+        self._run(entry, entry.go, entry)
         if entry.ticket is not None and entry.link.upstream.closed:
             self.leave(entry)
 
-    def fail(self, entry: Entry | OrdinaryProduce) -> None:
-        """Sending it raised what is being handled: an error of ours."""
-        self._broker.counters.internal_errors += 1
-        log.exception("sending a request to the broker failed")
-        self.leave(entry)
-        entry.link.close("internal_error", f"client {entry.link.peer} cannot be served: closing it")
+    def _run(self, entry: Entry, action: Callable[..., None], *args: Entry) -> None:
+        gone = entry.link.gone
+        try:
+            action(*args)
+        except Exception:
+            self.leave(entry)
+            self._broker.fall_back(entry.link, gone, "sending or refusing a request", entry.whole)
 
     def sent(self, entry: Entry) -> None:
         """The request is on its way to the broker, on its client's first link."""
@@ -356,7 +354,7 @@ class Gate:
             self._unlist(entry)
             entry.release()
             if entry.refuse is not None:
-                self._broker.attempt(entry.refuse, "refusing a request")
+                self._run(entry, entry.refuse)
 
     def tick(self, now: float) -> None:
         """Timed: what waits for a topic that has come to hang is refused."""

@@ -53,6 +53,7 @@ class Janitor:
             self._broker.watch.tick,
             self._broker.gate.tick,
             self._broker.verifier.tick,
+            self._broker.node.tick,
         ]
         if self._broker.block_lines is not None:
             parts.append(self._broker.block_lines.tick)

@@ -39,7 +39,8 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
         return None
     truth = partition.truth
     above = max(0, truth.log_start_offset)
-    if not is_stored_as_sent(partition, Sending.FRESH, truth.epoch, -1, attributes, above):
+    generation = partition.topic.fidelity.generation
+    if not is_stored_as_sent(partition, Sending.FRESH, truth.epoch, -1, generation, attributes, above):
         return None
     try:
         return broker.cache.reserve(frame_bytes)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 class View(NamedTuple):
     """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
-    `is_here`: there are records to answer with, from memory or from the broker; `must_arrive`: of some nothing can be
-    said before the broker has; `has_gap`: some are on their way into memory, and none are there; `has_ask`: some are to
-    be confirmed.
+    `is_here`: there is something to answer with at once, from memory or from the broker; `must_arrive`: of some nothing
+    can be said before the broker has; `has_gap`: some are on their way into memory, and none are there; `has_ask`: some
+    are to be confirmed.
     """
 
     looks: list[Looked]
@@ -50,7 +50,7 @@ def build_view(looks: list[Looked], reads: Sequence[Read | None]) -> View:
             is_ask = True
         elif look in HARD:
             is_read = read is not None and has_arrived(read)
-            have_arrived = have_arrived or is_read
+            have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
             has_said = read is not None and read.said is not None
             must_arrive = must_arrive or not (looked.nameable or is_read or has_said)
     return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
@@ -79,7 +79,7 @@ def look_at_one(
     if not link.authorization.allows(asked.topic, now):
         return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
     topic = broker.topics.find(asked.topic)
-    if topic is None:
+    if topic is None or asked.partition not in topic.leaders:
         broker.watch.ask_metadata(asked.topic, link)
         return Looked(asked, None, Look.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
@@ -88,6 +88,10 @@ def look_at_one(
     looked = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
     if looked.look is not Look.MISS:
         partition.wanted_at = now
+    elif asked.current_leader_epoch > partition.truth.asked_epoch:
+        broker.watch.ask_metadata(
+            topic.id, link
+        )  # the client may have heard of an election before the watch has
     return looked
 
 
@@ -105,7 +109,7 @@ def find_unproven(
     for asked in partitions:
         if asked.topic in found or link.authorization.allows(asked.topic, now):
             continue
-        topic = broker.topics.find(asked.topic)
+        topic = broker.topics.peek(asked.topic)
         partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
         if partition is None:
             continue

@@ -1,9 +1,11 @@
-"""What one Fetch answer of the broker's teaches, whoever asked: the watch, a proof, or a client.
+"""What an answer to one of Forebay's own Fetches teaches: the one witness of epochs, offsets, leases and bytes.
 
 Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
-It must not know where the answer goes. Invariants: nothing is stored from an answer that does not belong to
-the proven leader epoch; waiters are woken once an answer, after all of it has been learned; transactions see
-an answer's batches before its LSO, which would begin their run anew behind them.
+It must not know where the answer goes. Invariants:
+* only answers by topic id are learned from: a name may stand for another topic by the time its answer comes.
+* nothing is stored from an answer that does not belong to the proven leader epoch, or while the partition is frozen.
+* waiters are woken once an answer, after all of it has been learned.
+* transactions see an answer's batches before its LSO, which would begin their run anew behind them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from protocol import batch
 from protocol.errors import BadFrame, ErrorCode
 from proxy import admit
 from proxy.cleanup import find_cleaned_end
+from proxy.partitions import REFUSED_FOR_S
+from proxy.topics import NO_LEADER
 from proxy.truth import Learned
 
 if TYPE_CHECKING:
@@ -28,18 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.observe")
 
-ABOUT_THE_ASKER = frozenset(
-    {
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-    }
-)
-"""Errors that speak of what a client asked, or of who it is: they say nothing against what memory holds."""
-
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
+OTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+DIVERGED_MAX = 2
+"""Divergence answers in a row after which nothing that is stored is trusted."""
 
 
 def observe(
@@ -50,32 +46,22 @@ def observe(
     sent_at: float,
     source: str,
 ) -> None:
-    """Learn from `response` (its bytes in `frame`) to a Fetch of `asked` sent at `sent_at` by `source`
-    (watch, proof, client).
+    """Learn from `response` (its bytes in `frame`) to Forebay's own Fetch of `asked`, by topic id, sent at `sent_at` by
+    `source` (watch or proof).
     """
     by_key = {(a.topic, a.partition): a for a in asked}
     woken: dict[Waiter, Partition] = {}
     for answered in response.partitions:
         broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
         asking = by_key.get((answered.topic, answered.partition))
-        if asking is None:
+        topic = broker.topics.peek(answered.topic)
+        if asking is None or topic is None:
             continue
-        partition = _followed(broker, answered, source)
-        if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at, source):
+        partition = broker.partitions.find(topic, answered.partition)
+        if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at):
             woken.update(dict.fromkeys(partition.parked, partition))
     for waiter, partition in woken.items():
         broker.attempt(partial(waiter.wake, partition), "waking a fetch")
-
-
-def _followed(broker: Broker, answered: FetchedPartition, source: str) -> Partition | None:
-    topic = broker.topics.find(answered.topic)
-    if topic is None and isinstance(answered.topic, bytes) and answered.error_code == ErrorCode.NONE:
-        topic = broker.topics.confirm(answered.topic)
-    if topic is None:
-        return None
-    if source == "client" and answered.error_code == ErrorCode.NONE:
-        return broker.partitions.follow(topic, answered.partition)
-    return broker.partitions.find(topic, answered.partition)
 
 
 def _learn(
@@ -85,14 +71,12 @@ def _learn(
     answered: FetchedPartition,
     frame: Frame,
     sent_at: float,
-    source: str,
 ) -> bool:
     """Whether those who wait on the partition should look again."""
     if answered.error_code != ErrorCode.NONE:
-        return learn_error(broker, partition, asking, answered, source)
+        return learn_error(broker, partition, asking, answered)
     if answered.diverging is not None:
-        if source != "client":
-            _diverged(broker, partition, answered.diverging[1])
+        _diverged(broker, partition, asking, *answered.diverging)
         return False
     partition.failures = 0  # also where nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
@@ -111,46 +95,56 @@ def _learn(
     if learned is Learned.NOTHING:
         return False
     if learned is not Learned.CONFIRMED:
-        _entered_epoch(broker, partition, learned)
-    elif truth.unchecked and _checks(broker, partition, asking):
-        truth.unchecked = False
-        lapsed = True  # what the new epoch wrote above the stored bytes is history by now
+        _enter_epoch(broker, partition, learned)
+    if truth.frozen and _is_check(broker, partition, asking):
+        truth.frozen = False
+        partition.divergences = 0
+        is_news = True
     if answered.log_start_offset > partition.log_start_offset:
         partition.log_start_offset = answered.log_start_offset
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
-    if answered.end > answered.start:
-        _store(broker, partition, asking, answered, frame, source)
+    if answered.end > answered.start and not truth.frozen:
+        _store(broker, partition, asking, answered, frame)
     partition.transactions.shown(
         answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
     )
+    if truth.is_replica and not truth.frozen:
+        _keep_checkable(broker, partition, lapsed)
     admit.settle(partition, lapsed)
+    if truth.frozen:
+        broker.watch.prove_next(partition)
     if truth.high_watermark > before[0]:
         partition.news_at = broker.now()
     return is_news or lapsed or before != truth.offsets
 
 
 def learn_error(
-    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition, source: str
+    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition
 ) -> bool:
-    """An error answer: what it means for memory. True if those who wait should look again."""
-    truth = partition.truth
+    """An error answer to Forebay's own question: what it means for memory. True: those who wait should look again."""
+    truth, error = partition.truth, answered.error_code
+    if error in GONE:
+        broker.forget_topic(partition.topic.id)
+        return True
+    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        partition.own_refused_until = broker.now() + REFUSED_FOR_S
+        broker.watch.forget(partition)
+        truth.revoke()
+        return True  # who waits has the right, and a link that may ask
+    if error in OTHER_EPOCH:
+        truth.drop_suggestion(asking.current_leader_epoch)
+        partition.topic.leaders[partition.index] = NO_LEADER
     if answered.current_leader is not None:
-        truth.suggest(answered.current_leader[1])
-    ours = source != "client"
-    if answered.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and ours:
-        partition.own_link_refused = True
-    if answered.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH and not ours:
-        truth.suggest(asking.current_leader_epoch)
-    if answered.error_code in ABOUT_THE_ASKER and not ours:
-        return False
+        leader_id, leader_epoch = answered.current_leader
+        truth.suggest(leader_epoch, broker.is_this(leader_id))
     truth.revoke()
     _back_off(broker, partition, asking.current_leader_epoch)
-    broker.watch.ask_metadata(partition.topic.name or partition.topic.id)
-    if answered.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asking.fetch_offset >= partition.tail:
+    broker.watch.ask_metadata(partition.topic.id)
+    if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         broker.invalidate(partition, 0, "out-of-range")
+        truth.forget_offsets()
+        truth.frozen = False
         partition.stand_at = partition.acknowledged_end = -1
-    elif answered.error_code in GONE:
-        broker.forget(partition, "topic-gone")
     return True
 
 
@@ -159,55 +153,82 @@ def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
     question was out of date when it was answered.
     """
     now = broker.now()
-    if asked_epoch < partition.truth.suggested_epoch:
+    if asked_epoch < partition.truth.asked_epoch:
         partition.retry_at = now
     elif partition.retry_at <= now:
         partition.retry_at = now + broker.watch.back_off_s(partition)
 
 
-def _diverged(broker: Broker, partition: Partition, end_offset: int) -> None:
-    """The log was truncated below what is stored: what lies at or above `end_offset` is void, and the check
-    repeats.
+def _diverged(
+    broker: Broker, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
+) -> None:
+    """The broker's log of `epoch` ends at `end_offset`, below what is stored: batches from there on, and those of
+    later epochs, are not the broker's. The check repeats, at most DIVERGED_MAX times.
     """
-    log.warning("%r was truncated: dropping its blocks from offset %d", partition, end_offset)
-    broker.invalidate(partition, max(end_offset, 0), "diverged")
-    partition.truth.unchecked = partition.has_stored(broker.cache)
+    truth = partition.truth
+    if asking.current_leader_epoch < truth.epoch or not _stood_at_end(broker, partition, asking):
+        return  # a crossing answer, of an older epoch or of what has gone since
+    partition.divergences += 1
+    from_offset = max(end_offset, 0)
+    if partition.divergences > DIVERGED_MAX:
+        from_offset = 0
+    else:
+        later = broker.cache.first_after_epoch(partition.slot, epoch)
+        from_offset = from_offset if later < 0 else min(from_offset, later)
+    log.warning("%r was truncated: dropping its blocks from offset %d", partition, from_offset)
+    broker.invalidate(partition, from_offset, "diverged")
+    truth.forget_offsets()
+    truth.frozen = partition.has_stored(broker.cache)
+    partition.stand_at = max(end_offset, 0)
+    partition.acknowledged_end = -1
+    broker.watch.prove_next(partition)
 
 
-def _entered_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
-    """A newer leader epoch is proven: what was not below the old HW was never proven visible and goes; the
-    rest is checked first. Of transactions all goes: what is seen but not stored is in no check. What was
+def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
+    """A newer leader epoch is proven: what is stored is frozen until its end, visible by now or not, has been checked
+    with the epoch that it was stored in. Of transactions all goes: what is seen but not stored is in no check. What was
     acknowledged may have been truncated, and would be waited for until the log has grown over it again.
     """
     truth = partition.truth
-    truth.entered(broker.now())
     if learned is Learned.NEW_EPOCH:
         log.info("%r is in leader epoch %d", partition, truth.epoch)
-        broker.invalidate(partition, max(truth.end_before, 0), "epoch")
         partition.acknowledged_end = -1
         partition.transactions.truncate(0)
-    truth.unchecked = partition.has_stored(broker.cache)
+    if partition.young_from < 0:
+        partition.young_from = truth.high_watermark
+    partition.divergences = 0
+    truth.frozen = partition.has_stored(broker.cache)
+    if not truth.frozen:
+        partition.tail = partition.produced_from = -1  # of the log before
 
 
-def _checks(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
-    """Whether this successful Fetch stood at the end of the stored bytes and carried their epoch: then
-    nothing has diverged.
+def _keep_checkable(broker: Broker, partition: Partition, lapsed: bool) -> None:
+    """Where the log may be truncated at any time, only that is kept whose end the watch's next Fetch stands at: neither
+    what lies above the HW nor what lies below a gap that is history.
     """
+    high_watermark = partition.truth.high_watermark
+    if lapsed and partition.tail < high_watermark:
+        broker.invalidate(partition, 0, "replica")
+    elif broker.cache.tail(partition.slot)[1] > high_watermark:
+        broker.invalidate(partition, high_watermark, "replica")
+    start, end = broker.cache.tail(partition.slot)
+    if start < end:
+        partition.tail = end
+
+
+def _is_check(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+    """Whether this successful Fetch shows that nothing has diverged (Partition.readRecords)."""
+    return not partition.has_stored(broker.cache) or _stood_at_end(broker, partition, asking)
+
+
+def _stood_at_end(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+    """Whether this Fetch stood at the end of the stored bytes, and carried their epoch."""
     edges = broker.cache.edges(partition.slot, 0)
-    return (
-        asking.last_fetched_epoch >= 0
-        and asking.fetch_offset == edges.tail_end
-        and asking.last_fetched_epoch == edges.last_epoch
-    )
+    return (asking.fetch_offset, asking.last_fetched_epoch) == (edges.tail_end, edges.last_epoch)
 
 
 def _store(
-    broker: Broker,
-    partition: Partition,
-    asking: FetchPartition,
-    answered: FetchedPartition,
-    frame: Frame,
-    source: str,
+    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition, frame: Frame
 ) -> None:
     try:
         batches = batch.scan_batches(frame, answered.start, answered.end)
@@ -222,6 +243,6 @@ def _store(
     cleaned_end = find_cleaned_end(asking.fetch_offset, batches)
     if cleaned_end >= 0:
         broker.cache.advance_start(partition.slot, cleaned_end)
-    admit.admit_fetched(broker, partition, asking, answered, frame, batches, source)
+    admit.admit_fetched(broker, partition, asking, frame, batches)
     covers_from = min(asking.fetch_offset, batches[0].base_offset)
     partition.transactions.observed(frame, batches, covers_from, batches[-1].last_offset + 1)

@@ -11,6 +11,7 @@ Why there are two: docs/decisions/0012; why one that waits stays on this one: 00
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.classify import queue_of_topic
@@ -24,6 +25,7 @@ from proxy._flights import ffi
 from proxy.admit import Forwarded
 from proxy.produce import ProduceInHand
 from proxy.producers import NO_PRODUCER_ID, Sending
+from proxy.relay import relay_whole
 from proxy.truth import NO_OFFSET
 from proxy.watch import REFRESH_EPOCH_S
 
@@ -116,9 +118,9 @@ class Routes:
         (asked,) = request.partitions
         topic = self._broker.topics.find(asked.topic)
         partition = None
-        if topic is not None and topic.name and stores:
+        if topic is not None and stores:
             partition = self._broker.partitions.follow(topic, asked.partition)
-        if topic is None or not topic.name or (stores and partition is None):
+        if topic is None or (stores and partition is None):
             return None
         waits = Waits.ACKS if request.acks == ACKS_ALL else Waits.NOTHING
         gate, names, shown = self._broker.gate, start[names_at:], ffi.from_buffer(start)
@@ -166,9 +168,8 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
     try:
         going.forward()
     except Exception:
-        if not broker.gate.enabled:
-            raise
-        broker.gate.fail(going)
+        broker.gate.leave(going)
+        raise
     return True
 
 
@@ -179,7 +180,8 @@ class OrdinaryProduce:
     """
 
     __slots__ = (
-        "epoch", "frame", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned", "sending",
+        "epoch", "frame", "generation", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned",
+        "sending",
         "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waited", "waits",
     )  # fmt: skip
 
@@ -203,6 +205,7 @@ class OrdinaryProduce:
     ordinal: int
     epoch: int
     high_watermark: int
+    generation: int
     holds_slot: bool
     state: State
 
@@ -233,6 +236,7 @@ class OrdinaryProduce:
         if link.stores and partition is not None:
             truth = partition.truth
             self.epoch, self.high_watermark = truth.epoch, truth.high_watermark
+            self.generation = partition.topic.fidelity.generation
             self.sending = FRESH
             producer_id, epoch, sequence, records = scanned[PRODUCER_ID:]
             if producer_id != NO_PRODUCER_ID:
@@ -240,7 +244,9 @@ class OrdinaryProduce:
         hop = link.broker.counters.requests_out[api.PRODUCE]
         hop.frames += 1
         hop.size_bytes += self.size_bytes
-        if link.upstream.send(self.frame, scanned[CORRELATION_ID], self.on_answer):
+        waits = link.upstream.send(self.frame, scanned[CORRELATION_ID], self.on_answer)
+        link.gone += 1
+        if waits:
             link.hold_for_broker()
 
     def wait(self) -> None:
@@ -255,6 +261,7 @@ class OrdinaryProduce:
             waits=self.waits,
             is_ordered=True,
             watched=topics,
+            whole=partial(relay_whole, self.link, self.frame, self),
         )
 
     def go(self, entry: Entry) -> None:
@@ -265,7 +272,7 @@ class OrdinaryProduce:
             self._in_full().go(entry)
             return
         self.waited = entry
-        entry.go = entry.refuse = None  # they hold this request
+        entry.go = entry.refuse = entry.whole = None  # they hold this request
         self.since_s = link.broker.now()
         link.broker.gate.sent(entry)
         self.forward()
@@ -314,7 +321,7 @@ class OrdinaryProduce:
             base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
         admit_acknowledged(
             self.link.broker, route, self.scanned, self.frame, self.sending, self.epoch, self.high_watermark,
-            base_offset, answer, now,
+            self.generation, base_offset, answer, now,
         )  # fmt: skip
 
 
@@ -326,29 +333,30 @@ def admit_acknowledged(
     sending: Sending,
     epoch: int,
     high_watermark: int,
+    generation: int,
     base_offset: int,
     answer: Frame,
     now: float,
 ) -> None:
-    """A request was answered: store what of it may be. `sending`, `epoch` and `high_watermark` are what was known of
-    the partition when it was forwarded; `base_offset` is negative where the answer is no ordinary success.
+    """A request was answered: store what of it may be. `sending`, `epoch`, `high_watermark` and `generation` are what
+    was known of the partition when it was forwarded; `base_offset` is negative where the answer is no ordinary success.
     """
     partition = route.partition
     assert partition is not None
     _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = scanned
     if base_offset < 0 or partition.topic.fidelity.log_append_time:
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark)
+        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
         admit.admit_answer(broker, route.version, {route.key: forwarded}, frame, answer)
         return
-    admit.note_acknowledged(partition, base_offset, records)
+    admit.note_acknowledged(partition, epoch, base_offset, records)
     ends = None
     if base_offset <= partition.tail and admit.is_stored_as_sent(
-        partition, sending, epoch, high_watermark, attributes, base_offset
+        partition, sending, epoch, high_watermark, generation, attributes, base_offset
     ):
         ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
     if ends is None:
         acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark)
+        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
         stored = admit.admit_produced(broker, forwarded, acknowledged, frame)
         admit.announce(broker, partition, base_offset, stored, now)
         return
@@ -358,8 +366,7 @@ def admit_acknowledged(
     counters.admitted_batches["produce"] += 1
     if broker.block_lines is not None:
         broker.block_lines.add(partition, base_offset, following, end - start, "produce")
-    if partition.produced_from < 0:
-        partition.produced_from = base_offset
+    admit.note_produced(partition, base_offset)
     tail = partition.tail
     partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
     partition.transactions.passed(base_offset, following)
@@ -375,6 +382,7 @@ def _forwarded(
     sending: Sending,
     epoch: int,
     high_watermark: int,
+    generation: int,
 ) -> Forwarded:
     (sent,) = batch.scan_batches(frame, start, end)
-    return Forwarded(partition, sent, sending, epoch, high_watermark)
+    return Forwarded(partition, sent, sending, epoch, high_watermark, generation)

@@ -22,7 +22,15 @@ from protocol.fetch_build import (
     plan_answer_head,
 )
 from proxy.answer import COPIED_BYTES, copy_out, leaves_at_once
-from proxy.fetch_plan import READ_COMMITTED, READY, Looked, Told, find_limit, plan_partition
+from proxy.fetch_plan import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    READY,
+    Looked,
+    Told,
+    find_limit,
+    plan_partition,
+)
 from proxy.fetch_record import FetchRecord
 from proxy.outgoing import PIECE_BYTES, cut_buffers
 from proxy.passed import CONSUMER
@@ -66,9 +74,10 @@ class Repeated:
         self.asked = asked = request.partitions[0]
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.most_bytes = min(asked.max_bytes, request.max_bytes)
-        self.least_bytes = request.min_bytes if request.max_wait_ms > 0 and request.min_bytes > 1 else 0
+        self.least_bytes = request.least_bytes if request.least_bytes > 1 else 0
         is_ours = link.stores and request.replica_id == CONSUMER and not link.broker.cache.observes
-        self.is_ordinary = is_ours and self.least_bytes <= max(asked.max_bytes, 0)
+        is_known = request.isolation_level in ISOLATION_LEVELS and self.most_bytes >= 0
+        self.is_ordinary = is_ours and is_known and self.least_bytes <= asked.max_bytes
         self.answer: AnswerHead = plan_answer_head(
             head.api_version, request.session_id, asked.topic, asked.partition, self.read_committed
         )
@@ -77,8 +86,17 @@ class Repeated:
 
 def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
     """Answer a Fetch that repeats the one before it, if memory has what it waits for and nothing stands against it.
-    False: nothing has happened.
+    False: nothing has happened, or what has raised is the general way's to find out.
     """
+    gone = link.gone
+    try:
+        return _answer_repeated(link, frame)
+    except Exception:
+        link.broker.failed("answering a Fetch at once")
+        return link.gone != gone
+
+
+def _answer_repeated(link: ClientLink, frame: Frame) -> bool:
     fetches = link.fetches
     changed = fetches.read_again(frame)
     if changed is None:
@@ -109,7 +127,7 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
     if limit < 0:
         return False
     sender = broker.cache.sender
-    found = sender.find(partition.slot, offset, limit, known.most_bytes)
+    found = sender.find(partition.slot, offset, limit, min(known.most_bytes, broker.fetch_max_bytes))
     if found is None:
         return False
     if found[1] < known.least_bytes:
@@ -194,7 +212,7 @@ def _find_allowed(link: ClientLink, known: Repeated, now: float) -> Partition | 
 def _find(broker: Broker, asked: FetchPartition) -> Partition | None:
     """What is followed under that name or id, which is one partition's for as long as that is followed."""
     topic = broker.topics.find(asked.topic)
-    return None if topic is None or not topic.name else broker.partitions.find(topic, asked.partition)
+    return None if topic is None else broker.partitions.find(topic, asked.partition)
 
 
 def _note_request(link: ClientLink, known: Repeated, size_bytes: int) -> None:
@@ -248,6 +266,7 @@ def _answer(
     frame_bytes = len(start) + size_bytes + len(end)
     if pinned and fd >= 0 and frame_bytes <= PIECE_BYTES and not (aborted or is_sampled):
         sent_bytes = sender.send(fd, start, end)
+        link.gone += sent_bytes > 0
         if sent_bytes == frame_bytes:
             broker.accounts.enter_hit(
                 link, known.head.api_version, known.request.isolation_level, partition, offset, size_bytes, frame_bytes,
@@ -309,6 +328,7 @@ def _send(
         hit.release()
         broker.accounts.enter(record, told, delivered, is_ours=True)
 
+    link.gone += 1
     link.wire.send(buffers, sent)
 
 

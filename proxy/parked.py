@@ -8,8 +8,9 @@ Owns the waiting of one Fetch. It must not know how news arrives: it is woken, a
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
 * a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
   then it is a miss.
-* a missed partition is read beside and never holds the others; it is named empty only where its offsets are
-  known.
+* a missed partition is read beside. Its Fetch waits for it for a moment where nothing delays the read (waiting.py);
+  then it is named empty, where its offsets are known.
+* it is answered, or forwarded once: where what happens to it raises, it goes to the broker as it came.
 * a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
   at max_wait.
 """
@@ -17,19 +18,22 @@ Owns the waiting of one Fetch. It must not know how news arrives: it is woken, a
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from proxy.answer import build_answer, build_single
-from proxy.fetch_plan import ASK, HARD, READ_COMMITTED, READY, TAIL, Look, Looked, plan_given_up
+from proxy.fetch_plan import ASK, HARD, READ_COMMITTED, Look, Looked, plan_given_up
 from proxy.forward import forward_fetch
-from proxy.looks import View, build_view, find_unproven, has_arrived, look_at
+from proxy.looks import View, build_view, find_unproven, look_at
 from proxy.ordinary_fetch import find_repeated, look_waiting
 from proxy.read import Stage
+from proxy.relay import relay_whole
 from proxy.shared_reads import build_question
 from proxy.standing import find_standing
+from proxy.waiting import GRACE_S, find_wait_end, is_enough, is_outdated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from protocol.wire import Frame
     from proxy.fetch_record import FetchRecord
@@ -37,8 +41,6 @@ if TYPE_CHECKING:
     from proxy.read import Read
 
 
-GRACE_S = 1.0
-"""For how long beyond max_wait a Fetch with nothing to say waits for what the broker is reading for it."""
 PROOF_WAIT_S = 0.1
 """For how long a partition that nothing is known of, or of which less is known than was acknowledged, is asked about
 before its disk is read for it regardless.
@@ -55,6 +57,7 @@ class ParkedFetch:
         "_frame",
         "_impatient",
         "_leaving",
+        "_reads_timer",
         "_repeated",
         "_standing",
         "_timer",
@@ -72,6 +75,7 @@ class ParkedFetch:
         self._deadline = record.received_at + max(record.request.max_wait_ms, 0) / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._urgent_timer: asyncio.TimerHandle | None = None
+        self._reads_timer: asyncio.TimerHandle | None = None
         self._urgent = False
         self._impatient = False
         self._leaving = False
@@ -82,7 +86,9 @@ class ParkedFetch:
 
     def start(self) -> None:
         """Look for the first time; where a right is missing to what could be told, after the broker was asked."""
-        now = self.record.received_at
+        self._fenced(self._start, self.record.received_at)
+
+    def _start(self, now: float) -> None:
         asked = self.record.partitions if self._standing is None else self._standing.lively()
         unproven = find_unproven(self.record, asked, now)
         if unproven:
@@ -95,7 +101,7 @@ class ParkedFetch:
         if not answered:
             self.drop()
             return
-        self._look(self._now())
+        self._fenced(self._look, self._now())
         link, replies = self.record.link, self.record.link.replies
         is_called_away = replies.control and replies.oldest is self.record.reply
         if link.finishing or is_called_away:  # since it was asked: it was not among those that wait
@@ -103,10 +109,11 @@ class ParkedFetch:
 
     def wake(self, _partition: Partition) -> None:
         """Something changed: look again."""
-        if self.done:
-            return
+        if not self.done:
+            self._fenced(self._wake, self._now())
+
+    def _wake(self, now: float) -> None:
         record, repeated = self.record, self._repeated
-        now = record.link.broker.now()
         if repeated is not None:
             looked = look_waiting(record, repeated, now)
             if looked is not None:
@@ -118,7 +125,7 @@ class ParkedFetch:
     def look_again(self) -> None:
         """A read beside has come to an end, or something changed."""
         if not self.done:
-            self._look(self._now())
+            self._fenced(self._look, self._now())
 
     def leave(self) -> None:
         """Answer with what there is, now: the process is stopping, or the client has finished sending, or
@@ -128,13 +135,26 @@ class ParkedFetch:
             self._leaving = True
             now = self._now()
             self._deadline = min(self._deadline, now)
-            self._look(now)
+            self._fenced(self._look, now)
 
     def drop(self) -> None:
         """The client is gone."""
         if not self.done:
             self._end()
             self.record.abandoned()
+
+    def _fenced(self, act: Callable[[float], None], now: float) -> None:
+        """All that happens to a Fetch happens in here: where it raises, the broker gets the Fetch as it came."""
+        record = self.record
+        link = record.link
+        gone = link.gone
+        try:
+            act(now)
+        except Exception:
+            whole = partial(relay_whole, link, self._frame, record.reply)
+            if not self.done:
+                link.broker.attempt(self._end, "ending a Fetch")
+            link.broker.fall_back(link, gone, "looking at a Fetch", whole)
 
     # -- deciding ------------------------------------------------------------------------------------------
 
@@ -154,15 +174,25 @@ class ParkedFetch:
             asking = [one for one in looks if one.look is ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
-        is_outdated = is_late and self._is_outdated(view)
-        if is_late and (asking or self._is_behind_own(view) or (is_outdated and self._impatient)):
+        outdated = is_late and is_outdated(view)
+        if is_late and (asking or self._is_behind_own(view) or (outdated and self._impatient)):
+            link = self.record.link
+            for one in asking:  # for its next Fetch: who never waits would never be served else
+                if one.partition is not None:
+                    link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(looks)
-        elif (
-            settled and not is_outdated and (is_late or self._is_enough(view)) and self._may_leave(view, now)
-        ):
+            return
+        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_quiet))
+        wait_end = float("-inf")
+        if may_leave and not self._leaving:
+            wait_end = find_wait_end(view, self.record.request, self._deadline)
+        if may_leave and now >= wait_end:
             self._answer(view)
         elif self._hold(view, asking, now):
-            self._hurry(PROOF_WAIT_S if is_outdated else self._patience_s(view, asking))
+            self._hurry(PROOF_WAIT_S if outdated else self._patience_s(view, asking))
+            self._look_at_end(wait_end, now)
+        elif may_leave and view.is_here:
+            self._answer(view)
         else:
             self._forward(looks)
 
@@ -193,8 +223,8 @@ class ParkedFetch:
         if self.record.request.rack_id:
             return None
         missed = [looked for looked in looks if looked.look in HARD]
-        isolation_level = self.record.request.isolation_level
-        found = {id(one): reads.find(one, isolation_level) for one in missed}
+        kind = self.record.request.isolation_level, self.record.head.api_version
+        found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
@@ -207,7 +237,7 @@ class ParkedFetch:
         if absent and not reads.begin(self.record, absent, self):
             return None
         for one in absent:
-            found[id(one)] = reads.find(one, isolation_level)
+            found[id(one)] = reads.find(one, *kind)
         for read in found.values():
             if read is not None:
                 read.waiter = self
@@ -236,58 +266,11 @@ class ParkedFetch:
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(looked.asked.fetch_offset, committed):
             return False
-        return now >= self._deadline or (partition.covered > 0 and not partition.truth.unchecked)
-
-    def _may_leave(self, view: View, now: float) -> bool:
-        """Not with nothing, while the broker is reading: it would itself answer with what it reads, max_wait
-        or not. What waits for the disk's turn holds nobody.
-        """
-        if self._leaving or view.is_here:
-            return True
-        reading = any(read is not None and read.holds_up for read in view.reads)
-        return not reading or now >= self._deadline + GRACE_S
+        return now >= self._deadline or (partition.covered > 0 and not partition.truth.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
         """Whether it would be answered empty before a Produce that came before it on its connection."""
         return self.record.link.answered_ordinal < self._behind and not view.is_here
-
-    def _is_outdated(self, view: View) -> bool:
-        """Whether it would be answered empty where something was acknowledged that a broker would show. The watch
-        is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
-        """
-        return not view.is_here and any(
-            one.look in (TAIL, ASK)
-            and one.partition is not None
-            and one.partition.has_unseen(one.asked.fetch_offset)
-            for one in view.looks
-        )
-
-    def _is_enough(self, view: View) -> bool:
-        request = self.record.request
-        if request.max_wait_ms <= 0 or request.min_bytes <= 0:
-            return True
-        if request.min_bytes == 1 or not view.is_here:
-            return view.is_here
-        if any(has_arrived(read) and read.has_error for read in view.reads if read is not None):
-            return True
-        readable = map(self._readable_bytes, view.looks, view.reads)
-        return sum(readable) >= request.min_bytes
-
-    def _readable_bytes(self, looked: Looked, read: Read | None) -> int:
-        asked = looked.asked
-        if read is not None and has_arrived(read):
-            return min(read.held_bytes, asked.max_bytes)
-        if looked.look is not READY:
-            return 0
-        assert looked.partition is not None
-        cache = self.record.link.broker.cache
-        hit = cache.lookup(
-            looked.partition.slot, asked.fetch_offset, looked.limit_offset, asked.max_bytes, True
-        )
-        if hit is None:
-            return 0
-        hit.release()
-        return min(hit.size_bytes, asked.max_bytes)
 
     # -- waiting -------------------------------------------------------------------------------------------
 
@@ -350,6 +333,15 @@ class ParkedFetch:
             if self._urgent_timer is not None:
                 self._urgent_timer.cancel()
 
+    def _look_at_end(self, wait_end: float, now: float) -> None:
+        """Look again when what is readable has waited long enough for its Fetch's reads."""
+        if wait_end > now and self._reads_timer is None:
+            self._reads_timer = asyncio.get_running_loop().call_later(wait_end - now, self._waited)
+
+    def _waited(self) -> None:
+        self._reads_timer = None
+        self.look_again()
+
     def _expire(self) -> None:
         """max_wait is over, also where the timer came a moment early."""
         self._deadline = min(self._deadline, self._now())
@@ -363,9 +355,9 @@ class ParkedFetch:
         self.look_again()
 
     def _end(self) -> None:
-        self.done = True
+        self.done = True  # first: what raises here does not happen again
         link = self.record.link
-        for timer in (self._timer, self._urgent_timer):
+        for timer in (self._timer, self._urgent_timer, self._reads_timer):
             if timer is not None:
                 timer.cancel()
         for partition in self.held:

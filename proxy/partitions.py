@@ -1,8 +1,9 @@
 """Every partition this process knows, by topic id and by topic name.
 
 Owns the table and its bound, and what of a partition is for whom to read. It must not know sockets.
-Invariants: one `Partition` per (topic id, index); a topic re-created under its name has another id, so other
-partitions; what nobody used for a while is forgotten and its blocks are dropped.
+Invariants: one `Partition` per (topic id, index), and only where Metadata has shown that index; a topic that is
+re-created under its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks
+are dropped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from proxy.topics import Topic
 
+REFUSED_FOR_S = 30.0
+"""How long a topic that Forebay's own principal was refused is asked about on clients' links alone."""
 HOLE_PATIENCE_S = 1.0
 """How long transactions wait for bytes that nobody may ever ask for (`Transactions`)."""
 
@@ -37,6 +40,7 @@ class Partition:
     __slots__ = (
         "acknowledged_end",
         "covered",
+        "divergences",
         "failures",
         "index",
         "is_followed",
@@ -44,7 +48,7 @@ class Partition:
         "looked_at",
         "news_at",
         "old_format",
-        "own_link_refused",
+        "own_refused_until",
         "parked",
         "produced_from",
         "producers",
@@ -56,6 +60,7 @@ class Partition:
         "transactions",
         "truth",
         "wanted_at",
+        "young_from",
         "zstd",
     )
 
@@ -76,8 +81,10 @@ class Partition:
         self.produced_from = -1
         self.old_format = False
         self.zstd = False
-        self.own_link_refused = False
+        self.own_refused_until = float("-inf")
+        self.young_from = -1  # batches from here on were written while this process looked
         self.failures = 0
+        self.divergences = 0
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
         self.retry_at = float("-inf")
@@ -123,6 +130,10 @@ class Partition:
         """
         return 0 <= self.readable_end(read_committed) <= offset <= self.truth.high_watermark
 
+    def is_refused(self, now: float) -> bool:
+        """Whether the broker has refused Forebay's own principal the topic, a while ago at most."""
+        return now < self.own_refused_until
+
     def has_stored(self, cache: BlockCache) -> bool:
         """Whether any batch of the partition is stored."""
         start, end = cache.tail(self.slot)
@@ -159,10 +170,12 @@ class Partitions:
         return self._by_key.get((topic.id, index))
 
     def follow(self, topic: Topic, index: int) -> Partition | None:
-        """The partition, followed from now on. None at the bound."""
+        """The partition, followed from now on. None at the bound, or where Metadata has not shown it."""
         key = (topic.id, index)
         partition = self._by_key.get(key)
         if partition is None:
+            if index not in topic.leaders:
+                return None
             if len(self._by_key) >= self.limit:
                 self.refused += 1
                 return None

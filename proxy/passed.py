@@ -8,6 +8,7 @@ passes. Invariants: not a byte is changed; a large answer of which only records 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from isolation.tickets import Waits
@@ -18,6 +19,7 @@ from proxy.answer import PAUSE_MS, REFUSED
 from proxy.fetch_plan import Look, Looked, Told
 from proxy.fetch_record import FetchRecord
 from proxy.passage import Passage, may_pass
+from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +126,7 @@ class PassedFetch:
             topics=[asked.topic for asked in self._read().partitions],
             size_bytes=len(frame),
             waits=Waits.POLL,
+            whole=partial(relay_whole, link, frame, self),
         )
 
     def _read(self) -> FetchRequest:

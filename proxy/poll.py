@@ -7,6 +7,7 @@ waits for the news. Invariants:
   unanswered.
 * each partition is asked at the end of what is stored, not beyond the HW, with its epoch, no rack id, as few
   bytes as Kafka allows (one batch comes regardless), or up to a block where visible bytes are missing.
+* a partition that may have been truncated is asked at the end of what is stored, with the epoch of that.
 * what a session's answer omits is confirmed as last shown
   (FetchSession.CachedPartition.maybeUpdateResponseData), unless the answer was throttled empty or refused as
   a whole.
@@ -14,9 +15,10 @@ waits for the news. Invariants:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from blockcache.admission import Edges
+from blockcache.results import Edges
 from protocol import fetch, fetch_ordinary
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
@@ -48,15 +50,25 @@ NO_SESSION = (0, -1)
 Key = tuple[bytes, int]
 
 
+def may_be_truncated(partition: Partition) -> bool:
+    """Whether the log may have been cut below what is stored: in an epoch that is not proven or not checked yet, and on
+    a follower at any time, since it truncates to its leader's log within an epoch.
+    """
+    truth = partition.truth
+    return truth.frozen or truth.is_replica or truth.asked_epoch != truth.epoch
+
+
 def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPartition | None:
     """What to ask of one partition; None while there is no offset to stand at or no epoch to carry.
 
-    A possible truncation is checked where the newest stored batch (`edges`) ends, with its epoch.
+    A possible truncation is checked where the newest stored batch (`edges`) ends, with its epoch (KIP-595).
     """
     truth = partition.truth
-    epoch = max(truth.epoch, truth.suggested_epoch)
-    checks = truth.unchecked and edges.last_epoch >= 0
-    offset = edges.tail_end if checks else partition.stored_end()
+    epoch = truth.asked_epoch
+    offset = partition.stored_end()
+    checks = edges.last_epoch >= 0 and (truth.frozen or epoch != truth.epoch or edges.tail_end == offset)
+    if checks:
+        offset = edges.tail_end
     if offset < 0 or epoch < 0 or partition.old_format:
         return None
     behind = 0 <= partition.tail < truth.high_watermark
@@ -69,6 +81,16 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
         -1,
         block_bytes if behind else FEW_BYTES,
     )
+
+
+def group_by_topic(named: Iterable[FetchPartition]) -> list[FetchPartition]:
+    """Topics in the order in which they come first: the broker gives the one batch that it always gives to the first
+    partition that has any.
+    """
+    topics: dict[str | bytes, list[FetchPartition]] = {}
+    for one in named:
+        topics.setdefault(one.topic, []).append(one)
+    return [one for asked in topics.values() for one in asked]
 
 
 class Poll:
@@ -140,7 +162,9 @@ class Poll:
         asked: dict[Key, FetchPartition] = {}
         named = []
         for partition in partitions:
-            edges = cache.edges(partition.slot, 0) if partition.truth.unchecked else NOTHING_STORED
+            if not partition.is_followed:
+                continue  # forgotten since somebody wanted to know of it
+            edges = cache.edges(partition.slot, 0) if may_be_truncated(partition) else NOTHING_STORED
             plan = plan_asked(partition, edges, block_bytes)
             if plan is not None:
                 asked[partition.topic.id, partition.index] = plan
@@ -167,7 +191,7 @@ class Poll:
             isolation_level=0,
             session_id=session[0],
             session_epoch=session[1],
-            partitions=sorted(named, key=lambda a: a.topic),
+            partitions=group_by_topic(named),
             forgotten=sorted(forgotten),
         )
 
@@ -185,14 +209,13 @@ class Poll:
         broker = self._broker
         broker.accounts.hold()  # first whoever waits, then the next poll, then what is only counted
         broker.woken.gather()
-        try:
-            try:
-                self._learn(response, answer, sent_at)
-            finally:
-                broker.woken.look(broker)
-            broker.watch.polled(self, True)
-        finally:
-            broker.accounts.settle()
+        for step in (
+            partial(self._learn, response, answer, sent_at),
+            partial(broker.woken.look, broker),
+            partial(broker.watch.polled, self, True),
+            broker.accounts.settle,
+        ):
+            broker.attempt(step, "a poll's answer")
 
     def _scan(self, answer: Frame | None) -> FetchResponse | None:
         if answer is None:
@@ -223,7 +246,7 @@ class Poll:
         shown = {(p.topic, p.partition) for p in response.partitions}
         lease_until = sent_at + self._broker.config.cache.confirm_every_s
         for key, asking in asked.items():
-            topic = self._broker.topics.find(key[0]) if key not in shown else None
+            topic = self._broker.topics.peek(key[0]) if key not in shown else None
             partition = self._broker.partitions.find(topic, key[1]) if topic is not None else None
             if partition is None or partition.truth.epoch != asking.current_leader_epoch:
                 continue

@@ -19,7 +19,7 @@ from protocol import api, batch, produce
 from protocol.errors import BadFrame
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
 from proxy import admit
-from proxy.relay import relay
+from proxy.relay import relay, relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,8 +50,9 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
-        reply, ordinal = link.replies.reserve(), link.next_ordinal()
-        ProduceInHand(link, head, frame, request, reply, ordinal).arrive()
+        reply = link.replies.reserve()
+        link.last_ordinal += 1
+        ProduceInHand(link, head, frame, request, reply, link.last_ordinal).arrive()
 
 
 def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
@@ -89,7 +90,8 @@ def _hand_over_unanswered(
         gate.leave(entry)
 
     topics = _topics(link, request)
-    gate.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True)
+    whole = partial(relay_whole, link, frame, None)
+    gate.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
 
 
 class ProduceInHand:
@@ -170,6 +172,7 @@ class ProduceInHand:
             is_ordered=True,
             watched=tuple(dict.fromkeys(kept)),
             reserved=reserved,
+            whole=partial(relay_whole, self._link, self._frame, self._reply),
         )
 
     def _reserve(self) -> Sequence[Reservation] | None:
@@ -318,10 +321,7 @@ class ProduceInHand:
 def _topics(link: ClientLink, request: ProduceRequest) -> list[str | bytes]:
     """Each partition's topic in the one form that queues know it by: its name, its id while that is unknown."""
     find = link.broker.topics.find
-    return [
-        topic.name or one.topic if (topic := find(one.topic)) is not None else one.topic
-        for one in request.partitions
-    ]
+    return [topic.name if (topic := find(one.topic)) is not None else one.topic for one in request.partitions]
 
 
 def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refusals.Batch:
@@ -353,7 +353,7 @@ def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
 def _followed(link: ClientLink, produced: ProducePartition) -> Partition | None:
     broker = link.broker
     topic = broker.topics.find(produced.topic)
-    if topic is None or not topic.name:
+    if topic is None or produced.partition not in topic.leaders:
         broker.watch.ask_metadata(produced.topic, link)
     return broker.partitions.follow(topic, produced.partition) if topic is not None else None
 

@@ -1,7 +1,7 @@
 """One partition's read beside the answers of its connection: what it asks, how far it is, what it has brought.
 
 Owns the states of a read and which of its bytes fit into an answer. It must not know links, the throttle or
-who else reads. Invariant: what it asks never changes; a Fetch of another offset, epoch or isolation level has
+who else reads. Invariant: what it asks never changes; a Fetch of another offset, epoch, isolation level or version has
 another read.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol import batch
 from protocol.errors import ErrorCode
 from proxy.shared_reads import build_question
+from proxy.truth import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     from proxy.fetch_plan import Looked
     from proxy.parked import ParkedFetch
     from proxy.shared_reads import Flight
+    from proxy.topics import Topic
     from throttle.tickets import Ticket
 
 Key = tuple[str | bytes, int]
+NOT_READ = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID}
+)
 
 
 class Stage(Enum):
@@ -49,7 +54,10 @@ class Asker(NamedTuple):
 
 
 class Read:
-    """One partition's read. `charged_bytes` are held against the process's bound until it is collected."""
+    """One partition's read, of the log of `topic` (None: not known) in leader epoch `epoch`, as far as these were known
+    when it began, or at the latest when it arrived. `charged_bytes` are held against the process's bound until it is
+    collected.
+    """
 
     __slots__ = (
         "answered",
@@ -57,6 +65,7 @@ class Read:
         "asked_at",
         "asker",
         "charged_bytes",
+        "epoch",
         "flight",
         "frame",
         "is_shared",
@@ -69,6 +78,7 @@ class Read:
         "stage",
         "throttle_time_ms",
         "ticket",
+        "topic",
         "waiter",
     )
 
@@ -77,6 +87,8 @@ class Read:
         self.asked = looked.asked
         self.asker = asker
         self.size_bytes = min(looked.asked.max_bytes, share_bytes)
+        self.topic: Topic | None = None
+        self.epoch = NO_EPOCH
         self.question = build_question(looked, asker.version, asker.isolation_level)
         self.flight: Flight | None = None
         self.is_shared = False
@@ -113,6 +125,11 @@ class Read:
         return self.answered is not None and self.answered.error_code != ErrorCode.NONE
 
     @property
+    def is_erroneous(self) -> bool:
+        """Whether the broker has not read it, which ends nobody's wait (`erroneous`, KafkaApis.handleFetchRequest)."""
+        return self.answered is not None and self.answered.error_code in NOT_READ
+
+    @property
     def held_bytes(self) -> int:
         """Record bytes that have arrived."""
         return 0 if self.answered is None else self.answered.end - self.answered.start
@@ -122,9 +139,11 @@ class Read:
         """How long it waited until the disk could bear it."""
         return 0.0 if self.ticket is None else self.ticket.delay_s
 
-    def answers(self, asked: FetchPartition, isolation_level: int) -> bool:
+    def answers(self, asked: FetchPartition, isolation_level: int, version: int) -> bool:
         """Whether this is the read that `asked` wants: sizes may differ."""
-        return self.asker.isolation_level == isolation_level and self.asked[:5] == asked[:5]
+        asker = self.asker
+        is_alike = asker.isolation_level == isolation_level and asker.version == version
+        return is_alike and self.asked[:5] == asked[:5]
 
     def records(self, room: int, at_least_one: bool) -> memoryview:
         """The whole batches that fit into `room`, the first one regardless if `at_least_one`."""

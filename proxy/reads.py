@@ -3,8 +3,8 @@ part.
 
 Owns the reads of one connection: begun, delayed, joined, arrived, collected, and their bounds. It must not
 know the waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
-* one read a partition and connection; another offset, isolation level or epoch drops it, and so does a lapse
-  of KEPT_S without a Fetch that asks for it.
+* one read a partition and connection; another offset, isolation level or epoch drops it, and so do another topic of
+  that name and another leader epoch that become known, and KEPT_S without a Fetch that asks for it.
 * a read that another consumer has under way is joined (shared_reads.py), and so is one that goes first while
   this one waits at the throttle; its bytes are this client's only while its own right to the topic holds.
 * what has arrived is handed out once, to this connection's next Fetch of that offset.
@@ -24,9 +24,9 @@ from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 from proxy.fetch_plan import READ_COMMITTED
-from proxy.learn import learn_answer
 from proxy.read import Asker, Read, Stage
 from proxy.shared_reads import JOINING_S, is_mere_error, is_plain
+from proxy.truth import NO_EPOCH
 from throttle.tickets import Refused
 
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ if TYPE_CHECKING:
     from proxy.parked import ParkedFetch
     from proxy.read import Key
     from proxy.shared_reads import Flight
+    from proxy.topics import Topic
     from proxy.upstream_link import UpstreamLink
 
 KEPT_S = 5.0
 """How long a read is kept that no Fetch of this connection asks for."""
 PATIENCE_S = 20.0
 """After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
-
-
 POLL_MS = 100
 """How long the broker may wait for records of an odd partition; so long a request behind it may have to wait."""
 
@@ -74,7 +73,7 @@ class Reads:
         """
         return self._link.broker.pacer.active or self._link.lane.usable
 
-    def find(self, looked: Looked, isolation_level: int) -> Read | None:
+    def find(self, looked: Looked, isolation_level: int, version: int) -> Read | None:
         """The read of exactly this; one of the same partition that is of something else is dropped, and so is
         one that another consumer has made where this one's right to it has lapsed since (no partition).
         """
@@ -86,13 +85,28 @@ class Reads:
         if read.stage is Stage.SAID and looked.nameable:
             self.drop(read)
             return None
-        if not read.answers(asked, isolation_level) or (is_others and looked.partition is None):
+        is_it = read.answers(asked, isolation_level, version) and self._is_of_this_log(read)
+        if not is_it or (is_others and looked.partition is None):
             self.drop(read)
             return None
         read.asked_at = now = self._link.broker.now()
         if read.stage is Stage.READING and now - read.sent_at > PATIENCE_S:
             read.stage = Stage.FAILED
         return read
+
+    def _find_log(self, read: Read) -> tuple[Topic | None, int]:
+        """The topic that it asks for, by name or id, and its leader epoch; None, -1 where they are not known."""
+        broker, asked = self._link.broker, read.asked
+        topic = broker.topics.peek(asked.topic)
+        partition = None if topic is None else broker.partitions.find(topic, asked.partition)
+        return topic, NO_EPOCH if partition is None else partition.truth.epoch
+
+    def _is_of_this_log(self, read: Read) -> bool:
+        """Whether no other topic has come to have the name since it began, and no other leader epoch is known, in which
+        what it has read may have been truncated.
+        """
+        topic, epoch = self._find_log(read)
+        return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
     def begin(self, record: FetchRecord, missed: Sequence[Looked], waiter: ParkedFetch) -> bool:
         """Read what `missed` names, now or when the disk can bear it. False at the bound."""
@@ -111,6 +125,7 @@ class Reads:
         for looked in missed:
             read = Read(looked, asker, share_bytes, now)
             read.waiter = waiter
+            read.topic, read.epoch = self._find_log(read)
             if self._may_go(read):
                 at_once.append(read)
         self._send(at_once)
@@ -149,7 +164,7 @@ class Reads:
             return False
         self.by_key[read.key] = read
         read.stage = Stage.READING
-        read.sent_at = now
+        read.sent_at = flight.sent_at
         read.join_until = min(read.join_until, now + JOINING_S)
         read.flight = flight
         shared.join(flight, read, self)
@@ -185,8 +200,8 @@ class Reads:
 
     def _granted(self, read: Read) -> None:
         self._link.broker.shared_reads.stop_waiting(read.question, read)
-        read.stage = Stage.READING
-        self._send([read])
+        read.stage, fail = Stage.READING, partial(self.failed, read)
+        self._link.broker.attempt(partial(self._send, (read,)), "sending a read beside", fail)
 
     def _send(self, reads: Sequence[Read]) -> None:
         """One Fetch of all that go the same way."""
@@ -207,14 +222,19 @@ class Reads:
             partial(self._refused, together),
             topics=topics,
             watched=() if lagging else topics,
+            whole=partial(self._refused, together),
         )
 
     def _refused(self, reads: tuple[Read, ...]) -> None:
         self._in_line.discard(reads)
         for read in reads:
-            self._account(read, None)
-            read.stage = Stage.FAILED
-        self._wake(reads)
+            self.failed(read)
+
+    def failed(self, read: Read) -> None:
+        """Nothing comes of it, as after an error of ours: the Fetch that waits is forwarded whole."""
+        read.stage = Stage.FAILED
+        self._link.broker.attempt(partial(self._account, read, None), "accounting for a read beside")
+        self._wake((read,))
 
     def _go(self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry) -> None:
         link = self._link
@@ -249,9 +269,19 @@ class Reads:
                 link.broker.gate.leave(entry)
             else:
                 link.broker.gate.answered(entry)
-            self._answered(way, flights, asker, sent_at, answer)
+            answered = partial(self._answered, way, flights, asker, sent_at, answer)
+            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, flights))
 
         way.send(frame, 0, on_answer)
+
+    def _lost(self, flights: dict[Read, Flight | None]) -> None:
+        """What was read cannot be taken: an error of ours."""
+        for read, flight in flights.items():
+            if flight is not None:
+                self._link.broker.shared_reads.end(flight, None, None)
+            if read.stage is Stage.READING:
+                self.failed(read)
+            self._wake((read,))
 
     def _joins_late(self, read: Read) -> bool:
         """Whether another has sent the same while this one waited for its turn toward the broker."""
@@ -283,10 +313,8 @@ class Reads:
             if self.by_key.get(read.key) is read:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
                 self._arrive(way, read, by_key.get(read.key), frame)
-        if response is not None and frame is not None:
-            asked = [read.asked for read in reads]
-            learn = partial(learn_answer, link, asker.version, asked, response, frame, sent_at)
-            link.broker.attempt(learn, "learning from a read beside")
+        if response is not None:
+            link.authorization.learn_answer(response, sent_at)
         for read, flight in flights.items():
             if flight is not None:
                 link.broker.shared_reads.end(flight, by_key.get(read.key), frame)
@@ -325,6 +353,8 @@ class Reads:
                 read.stage = Stage.FAILED
             return
         read.stage = Stage.ARRIVED
+        if read.epoch == NO_EPOCH:
+            _, read.epoch = self._find_log(read)
         read.answered = answered
         read.frame = frame
         read.charged_bytes = read.held_bytes

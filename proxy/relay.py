@@ -2,8 +2,9 @@
 
 Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions
 (capped), SaslHandshake and SaslAuthenticate (passed through; version 0 of the handshake is followed by
-unframed tokens, so the connection goes blind). It must not know Produce, Fetch or the cache. Invariants:
-bytes are not changed, but for the ApiVersions answer.
+unframed tokens, so the connection goes blind); and the way of any request for which Forebay's own handling has failed
+(`relay_whole`). It must not know the cache, nor of Produce and Fetch more than whether an answer comes, and as what it
+counts. Invariants: bytes are not changed, but for the ApiVersions answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation.tickets import Waits
-from protocol import api, api_versions, control
+from protocol import api, api_versions, control, header, produce
+from protocol.errors import BadFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.entry import Entry
+    from proxy.replies import Place
     from proxy.wire import Wire
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
@@ -40,6 +43,45 @@ def relay(
 ) -> None:
     """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
     pass_on(link, head, frame, lambda answer: answer, on_sent)
+
+
+def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
+    """Forward a request whose handling has failed (`Broker.fall_back`), and its answer as it comes, in the place that
+    was reserved for it, if one was.
+    """
+    head, ordinal, on_sent = header.peek_request(frame), link.last_ordinal, None
+    if head.api_key == api.FETCH:
+        on_sent = partial(link.broker.count_unread, link, head, link.broker.now())
+    if head.api_key != api.PRODUCE:
+        pass_on(link, head, frame, lambda answer: answer, on_sent, place or link.replies.reserve())
+    elif place is None and _expects_no_answer(head, frame):
+        _hand_over(link, head, frame)
+    else:
+
+        def settle(answer: Frame) -> Frame:
+            link.answered_ordinal = max(link.answered_ordinal, ordinal)
+            return answer
+
+        pass_on(link, head, frame, settle, None, place or link.replies.reserve())
+
+
+def _hand_over(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """Forward what will not be answered, in its order."""
+    gate = link.broker.gate
+
+    def go(entry: Entry) -> None:
+        link.forward(head, frame, None)
+        gate.leave(entry)
+
+    gate.enter(link, go, is_control=True, size_bytes=len(frame), is_ordered=True)
+
+
+def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
+    """Whether it is a Produce without acks."""
+    try:
+        return produce.scan_request(frame, head.api_version, head.body_start).acks == 0
+    except BadFrame:
+        return False
 
 
 def relay_share(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
@@ -112,9 +154,16 @@ def pass_on(
     frame: Frame,
     see: Callable[[Frame], Frame],
     on_sent: Callable[[bool], None] | None = None,
+    place: Place | None = None,
 ) -> None:
-    """Forward a request when it is its turn; what `see` makes of the answer goes to the client."""
-    reply = link.replies.reserve(is_control=True)
+    """Forward a request when it is its turn; what `see` makes of the answer goes to the client. `place`: its handling
+    has failed, and this is where its answer belongs.
+    """
+    if place is None:
+        reply = link.replies.reserve(is_control=True)
+        whole = partial(relay_whole, link, frame, reply)
+    else:
+        reply, whole = link.replies.stand_in(place), None
     gate = link.broker.gate
 
     def go(entry: Entry) -> None:
@@ -133,4 +182,5 @@ def pass_on(
         size_bytes=len(frame),
         waits=Waits.POLL,
         is_ordered=head.api_key in AFTER_PRODUCES,
+        whole=whole,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from protocol import api
 from proxy.fetch import handle_fetch
 from proxy.produce import handle_produce
-from proxy.relay import relay, relay_api_versions, relay_sasl, relay_sasl_handshake, relay_share
+from proxy.relay import relay_api_versions, relay_sasl, relay_sasl_handshake, relay_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,5 +33,3 @@ ROUTES: Final[dict[int, Handler]] = {
     SHARE_FETCH: relay_share,
     SHARE_ACKNOWLEDGE: relay_share,
 }
-
-__all__ = ["ROUTES", "relay"]

@@ -69,6 +69,9 @@ class Reader(Protocol):
     def left_alone(self, read: Read) -> None:
         """They will not come this way."""
 
+    def failed(self, read: Read) -> None:
+        """Taking it, or asking for it, has raised."""
+
     def may_join(self, read: Read, flight: Flight) -> None:
         """What `read` waits for at the throttle is under way."""
 
@@ -76,12 +79,13 @@ class Reader(Protocol):
 class Flight:
     """One partition's read, at the broker."""
 
-    __slots__ = ("joiners", "max_bytes", "question", "timer", "way")
+    __slots__ = ("joiners", "max_bytes", "question", "sent_at", "timer", "way")
 
-    def __init__(self, question: Question, max_bytes: int, way: Way) -> None:
+    def __init__(self, question: Question, max_bytes: int, way: Way, sent_at: float) -> None:
         self.question = question
         self.max_bytes = max_bytes
         self.way = way
+        self.sent_at = sent_at
         self.joiners: dict[Read, Reader] = {}
         self.timer: asyncio.TimerHandle | None = None
 
@@ -143,7 +147,7 @@ class SharedReads:
         """A read is about to be sent by `way`. None where nobody may join it."""
         if question is None or not self._joiners_limit or way.unanswered:
             return None
-        flight = self._flights[question] = Flight(question, max_bytes, way)
+        flight = self._flights[question] = Flight(question, max_bytes, way, self._broker.now())
         for read, reader in list(self._waiting.get(question, {}).items()):
             if read.asked.max_bytes <= max_bytes and len(flight.joiners) < self._joiners_limit:
                 reader.may_join(read, flight)
@@ -159,11 +163,12 @@ class SharedReads:
                 action = partial(reader.landed, read, answered, frame)
             else:
                 action = partial(reader.left_alone, read)
-            self._broker.attempt(action, "sharing a read")
+            self._broker.attempt(action, "sharing a read", partial(reader.failed, read))
 
     def _lose_patience(self, flight: Flight) -> None:
         for read, reader in self._close(flight).items():
-            self._broker.attempt(partial(reader.left_alone, read), "leaving a shared read")
+            action, fail = partial(reader.left_alone, read), partial(reader.failed, read)
+            self._broker.attempt(action, "leaving a shared read", fail)
 
     def _close(self, flight: Flight) -> dict[Read, Reader]:
         """Nobody joins it any more; who has joined it."""
@@ -193,7 +198,7 @@ class SharedReads:
 def begin_forwarded(record: FetchRecord, looks: Iterable[Looked]) -> list[Flight]:
     """The reads of a Fetch that is about to be forwarded whole: those that the broker answers at once."""
     request, link = record.request, record.link
-    if request.rack_id or (request.min_bytes > 1 and request.max_wait_ms > 0):
+    if request.rack_id or request.least_bytes > 1:
         return []
     shared, version = link.broker.shared_reads, record.head.api_version
     flights = []

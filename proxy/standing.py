@@ -149,7 +149,7 @@ class Standing:
         truth, broker = partition.truth, link.broker
         if (kept.high_watermark, kept.log_start_offset) != (truth.high_watermark, truth.log_start_offset):
             return False
-        if not partition.covered or partition.own_link_refused or not broker.own_links.usable:
+        if not partition.covered or partition.is_refused(now) or not broker.own_links.usable:
             return False
         key = looked.asked.topic, looked.asked.partition
         del self._lively[key]

@@ -1,29 +1,51 @@
 """Topic names and topic ids, as the broker's Metadata joins them (KIP-516). Pure.
 
 Owns the table and the list of what is not known yet. It must not know links: `proxy.watch` asks. Invariants:
-a name stands for at most one id; when it comes to stand for another (the topic was re-created), the old topic
-is handed back to be forgotten.
+a name stands for at most one id, and for none from when the broker does not know that id any more until Metadata
+names the next; when it comes to stand for another (the topic was re-created), the old topic is handed back to be
+forgotten.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from proxy.fidelity import Fidelity
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 NAMES_WANTED_LIMIT = 10_000
+NO_TOPIC_ID = bytes(16)
+"""Uuid.ZERO_UUID: names no topic, and who asks about it is not expected."""
+
+
+class Leader(NamedTuple):
+    """Of one partition, as Metadata last named it."""
+
+    node_id: int
+    epoch: int
+
+
+NO_LEADER = Leader(-1, -1)
+"""Not known, or not any more."""
 
 
 class Topic:
-    """One incarnation of a topic. `name` is "" until Metadata has named the id. `may_be_compacted` until the
-    broker has said that it is not.
+    """One incarnation of a topic, named by Metadata. `leaders` has each partition that Metadata has shown, by index.
+    `may_be_compacted` until the broker has said that it is not. `settings`: what decides how the broker stores what is
+    produced, as last described; None before.
     """
 
-    __slots__ = ("fidelity", "id", "may_be_compacted", "name")
+    __slots__ = ("fidelity", "id", "leaders", "may_be_compacted", "name", "settings")
 
     def __init__(self, topic_id: bytes, name: str) -> None:
         self.id = topic_id
         self.name = name
         self.fidelity = Fidelity()
+        self.leaders: dict[int, Leader] = {}
         self.may_be_compacted = True
+        self.settings: tuple[str | None, ...] | None = None
 
 
 class Topics:
@@ -36,28 +58,27 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self.wanted: dict[str | bytes, None] = {}
 
+    def peek(self, key: str | bytes) -> Topic | None:
+        """The topic that has this name or id, as far as is known."""
+        return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
+
     def find(self, key: str | bytes) -> Topic | None:
         """The topic that a request names, by name or by id. What is not known is put on the list to ask."""
-        topic = self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
-        if (topic is None or not topic.name) and len(self.wanted) < NAMES_WANTED_LIMIT:
+        topic = self.peek(key)
+        if topic is None and key != NO_TOPIC_ID and len(self.wanted) < NAMES_WANTED_LIMIT:
             self.wanted[key] = None
         return topic
 
-    def confirm(self, topic_id: bytes) -> Topic:
-        """The broker has answered about this id without an error: it exists."""
-        topic = self._by_id.get(topic_id)
-        if topic is None:
-            topic = self._by_id[topic_id] = Topic(topic_id, "")
-        return topic
-
-    def learn(self, name: str, topic_id: bytes) -> Topic | None:
-        """Metadata says that `name` is `topic_id`. Returns the topic that this one replaces, if any."""
+    def learn(self, name: str, topic_id: bytes, leaders: Mapping[int, Leader]) -> Topic | None:
+        """Metadata says that `name` is `topic_id`, with these partitions. Returns the topic that this one replaces, if
+        any.
+        """
         self.wanted.pop(name, None)
         self.wanted.pop(topic_id, None)
         topic = self._by_id.get(topic_id)
         if topic is None:
             topic = self._by_id[topic_id] = Topic(topic_id, name)
-        topic.name = name
+        topic.leaders.update(leaders)
         replaced = self._by_name.get(name)
         self._by_name[name] = topic
         if replaced is None or replaced is topic:

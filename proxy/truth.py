@@ -2,11 +2,12 @@
 
 Owns leader epoch, high watermark (HW), last stable offset (LSO), log start and the lease. It must not know
 the cache, links or tasks. Invariants:
+* only answers to Forebay's own Fetches by topic id are learned here (`proxy.observe`): one witness.
 * HW, LSO and log start belong to the epoch that the asking Fetch carried, and within it only grow: the
   greatest shown counts, since answers of several links cross (design, "Lease").
 * an epoch is proven only by a successful Fetch that carried it (Metadata runs ahead of the log:
-  BrokerMetadataPublisher).
-* an answer to a Fetch without an epoch (-1) is about no epoch and teaches nothing that memory may rely on.
+  BrokerMetadataPublisher). A suggested epoch is one slot, which the broker's "no" empties.
+* a new epoch freezes what is stored, until a Fetch at its end has not diverged (KIP-595, Partition.readRecords).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Learned(Enum):
     FIRST = "first"
     """The first epoch ever proven for this partition."""
     NEW_EPOCH = "new-epoch"
-    """A newer epoch: what was not below the old HW is void, the rest wants a divergence check."""
+    """A newer epoch: what is stored is frozen until the divergence check."""
 
 
 class Truth:
@@ -36,9 +37,8 @@ class Truth:
     """
 
     __slots__ = (
-        "end_before",
-        "entered_at",
         "epoch",
+        "frozen",
         "high_watermark",
         "last_stable_offset",
         "lease_until",
@@ -46,7 +46,6 @@ class Truth:
         "log_start_offset",
         "proven_at",
         "suggested_epoch",
-        "unchecked",
     )
 
     def __init__(self) -> None:
@@ -55,12 +54,10 @@ class Truth:
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.end_before = NO_OFFSET
         self.lease_until = float("-inf")
         self.proven_at = float("-inf")
-        self.entered_at = float("-inf")
         self.led_epoch = NO_EPOCH
-        self.unchecked = False
+        self.frozen = False
 
     @property
     def known(self) -> bool:
@@ -69,8 +66,15 @@ class Truth:
 
     @property
     def is_led(self) -> bool:
-        """Whether the broker is known to lead in this epoch. Followers answer consumers, too (KIP-392)."""
+        """Whether Metadata has named this broker as the proven epoch's leader, or it acknowledged a Produce in it."""
         return self.led_epoch == self.epoch != NO_EPOCH
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether another broker may lead in the proven epoch: followers answer consumers, too (KIP-392), and may
+        truncate within an epoch.
+        """
+        return self.known and not self.is_led
 
     @property
     def offsets(self) -> tuple[int, int, int]:
@@ -108,35 +112,40 @@ class Truth:
         self.proven_at = max(self.proven_at, lease_until)
         return learned
 
-    def entered(self, now: float) -> None:
-        """The newest epoch is known since `now`."""
-        self.entered_at = now
-
-    def shown_leading(self, carried_epoch: int, sent_at: float) -> None:
-        """The broker has answered what only a leader answers, to a question sent at `sent_at`: it leads in the epoch
-        that the question carried; where it carried none, in the one that was known by then, or in a newer one, which
-        will come to be known.
-        """
-        if carried_epoch == self.epoch or (carried_epoch == NO_EPOCH and sent_at >= self.entered_at):
-            self.led_epoch = self.epoch
-
     def renew(self, lease_until: float) -> None:
         """The broker has confirmed what is known here."""
         self.lease_until = max(self.lease_until, lease_until)
 
     def _adopt(self, epoch: int) -> None:
-        self.end_before = self.high_watermark
         self.epoch = epoch
-        self.suggested_epoch = max(self.suggested_epoch, epoch)
-        self.high_watermark = NO_OFFSET
-        self.last_stable_offset = NO_OFFSET
-        self.log_start_offset = NO_OFFSET
-        self.lease_until = float("-inf")
-        self.unchecked = True
+        self.forget_offsets()
+        self.frozen = True
 
-    def suggest(self, epoch: int) -> None:
-        """Metadata or current_leader names an epoch: worth asking with, no more."""
-        self.suggested_epoch = max(self.suggested_epoch, epoch)
+    @property
+    def asked_epoch(self) -> int:
+        """The epoch that Forebay's next Fetch carries; -1 while none is worth asking with."""
+        return max(self.epoch, self.suggested_epoch)
+
+    def suggest(self, epoch: int, is_led: bool) -> bool:
+        """Metadata, or current_leader of an answer, names an epoch, which this broker is known to lead (`is_led`) or
+        not: worth asking with, no more. True if it is newer than what was worth asking with before.
+        """
+        if is_led:
+            self.led_epoch = max(self.led_epoch, epoch)
+        is_news = epoch > self.asked_epoch
+        if is_news:
+            self.suggested_epoch = epoch
+        return is_news
+
+    def drop_suggestion(self, epoch: int) -> None:
+        """The broker is not in this epoch, which was asked with: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
+        if self.suggested_epoch == epoch:
+            self.suggested_epoch = NO_EPOCH
+
+    def forget_offsets(self) -> None:
+        """The log is not where it was: nothing is served until the broker shows its offsets anew."""
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
+        self.lease_until = float("-inf")
 
     def revoke(self) -> None:
         """The broker answered with an error: nothing is served until it confirms again."""

@@ -172,7 +172,11 @@ class UpstreamLink:
             self.last_unanswerable = self._sequence
         else:
             self.expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
-        return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
+        try:
+            return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
+        except Exception as error:  # nobody knows how much of it has left
+            self._lose(f"a request cannot be sent: {error!r}")
+            raise
 
     # -- what flies ----------------------------------------------------------------------------------------
 
@@ -258,7 +262,12 @@ class UpstreamLink:
         if arrived is not None:
             arrived.frames += 1
             arrived.size_bytes += len(frame)
-        on_answer(frame)
+        try:
+            on_answer(frame)
+        except Exception:  # its place among the answers would stay empty
+            self._counters.internal_errors += 1
+            log.exception("an answer of the broker's could not be handled")
+            self._lose("an answer could not be handled")
 
     def _on_large(self, begun: bytes, frame_bytes: int) -> Passage | None:
         """A large answer has begun. One that is not the right one is found out when it has arrived."""

@@ -105,7 +105,7 @@ class Verifier:
 
     def take(self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None) -> None:
         """Compare `hit`, which is about to leave. Its bytes are copied here, while they are pinned."""
-        if len(self._waiting) >= QUEUE_SAMPLES or partition.own_link_refused:
+        if len(self._waiting) >= QUEUE_SAMPLES or partition.is_refused(self._broker.now()):
             self._broker.counters.verified["dropped"] += 1
             return
         records = bytes(b"".join(hit.views)[:SAMPLE_BYTES])
@@ -154,7 +154,7 @@ class Verifier:
 
     def _distrust(self, partition: Partition) -> None:
         """Nothing of the topic is served as it is stored now, nor stored from Produce, until it is seen equal."""
-        partition.topic.fidelity.suspend_all()
+        self._broker.distrust(partition.topic, "verify")
         for one in [p for p in self._broker.partitions if p.topic is partition.topic]:
             self._broker.invalidate(one, 0, "verify")
 

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame, ErrorCode
+from proxy.idle_poll import IDLE_MAX, NEWS_S, WANTED_S, IdlePoll
+from proxy.partitions import REFUSED_FOR_S
 from proxy.poll import CLIENT_ID, Poll
+from proxy.topics import NO_LEADER, NO_TOPIC_ID, Leader
 from proxy.truth import NO_EPOCH
 
 if TYPE_CHECKING:
@@ -34,13 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.watch")
 
-WANTED_S = 10.0
-"""How long a partition is watched after it was last tailed or served."""
-NEWS_S = 1.0
-"""How long after its last news a partition stands in the small poll."""
 REFRESH_EPOCH_S = 30.0
 """How often the epoch of a partition that only Produce feeds is proven again."""
-IDLE_MAX = 500
 JOIN_POLLS = 3
 LOOK_EVERY_S = 0.02
 """How often a partition is looked at that is waited on and that no poll had room for."""
@@ -62,12 +61,14 @@ class Watch:
         self._join_polls = [Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)]
         self._joining = False
         self._proof = Poll(broker, "proof", 0.0, in_session=False)
+        self._turn = 0
         self._to_prove: dict[Partition, None] = {}
         self._to_join: dict[Partition, None] = {}
         self._link_polls: dict[ClientLink, Poll] = {}
         self._link_proofs: dict[ClientLink, Poll] = {}
         self._ticked_at = broker.now()
         self._metadata_asked: dict[str | bytes, float] = {}
+        self._metadata_refused: dict[str | bytes, float] = {}
 
     @property
     def watched(self) -> int:
@@ -123,24 +124,35 @@ class Watch:
                 self._to_prove[partition] = None
 
     def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
-        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an
-        offset and an epoch.
+        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset where
+        the log is. Its epoch is not taken for one.
         """
         truth = partition.truth
-        if asked is not None:
-            if partition.stand_at < 0:
-                partition.stand_at = asked.fetch_offset
-            if truth.suggested_epoch < 0:
-                truth.suggest(asked.current_leader_epoch)
-        if truth.suggested_epoch < 0:
+        if not partition.is_followed:
+            return False
+        if truth.asked_epoch < 0:
+            self._suggest(partition)
+        if truth.asked_epoch < 0:
             self.ask_metadata(partition.topic.id, link)
         if partition.retry_at > self._broker.now():
             return False
+        if asked is not None and truth.high_watermark < 0:
+            partition.stand_at = max(asked.fetch_offset, 0)
         if self._own(partition):
             self._to_prove[partition] = None
             self.pump()
             return True
         return link is not None and self._ask_on(link, partition)
+
+    def prove_next(self, partition: Partition) -> None:
+        """As `ask`, with what is sent when the answer that is being learned from has been."""
+        if partition.is_followed and self._own(partition):
+            self._to_prove[partition] = None
+
+    def doubt(self, partition: Partition) -> None:
+        """The broker has said what it cannot have said of the log that is known here: its word is asked for anew."""
+        partition.truth.revoke()
+        self.ask(partition, None)
 
     def produced(self, partition: Partition, now: float | None = None) -> None:
         """A Produce of `partition` was acknowledged, at `now`."""
@@ -175,7 +187,7 @@ class Watch:
     # -- whose link ----------------------------------------------------------------------------------------
 
     def _own(self, partition: Partition) -> bool:
-        return self._broker.own_links.usable and not partition.own_link_refused
+        return self._broker.own_links.usable and not partition.is_refused(self._broker.now())
 
     def _ask_on(self, link: ClientLink, partition: Partition) -> bool:
         poll = self._link_proofs.get(link)
@@ -214,16 +226,15 @@ class Watch:
             del self._hot[partition]
         ready = [p for p in self._hot if p.retry_at <= now]
         if ready:
-            self._hot_poll.send(link, ready)
+            first = self._turn = (self._turn + 1) % len(
+                ready
+            )  # each is the first in its turn: Poll, group_by_topic
+            self._hot_poll.send(link, ready[first:] + ready[:first])
 
     def _may_leave_hot(self, partition: Partition, now: float) -> bool:
         if now - partition.wanted_at > WANTED_S and not partition.parked:
             return True
-        if (
-            now - partition.news_at <= NEWS_S
-            or not partition.truth.has_lease(now)
-            or partition.truth.unchecked
-        ):
+        if now - partition.news_at <= NEWS_S or not partition.truth.has_lease(now) or partition.truth.frozen:
             return False
         for idle in self._idle:
             if partition in idle.members:
@@ -281,22 +292,32 @@ class Watch:
     # -- metadata ------------------------------------------------------------------------------------------
 
     def ask_metadata(self, topic: str | bytes, link: ClientLink | None = None) -> None:
-        """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic."""
+        """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic. On `link` where
+        Forebay has none of its own, or may not describe the topic.
+        """
         now = self._broker.now()
+        if topic == NO_TOPIC_ID:
+            return  # a broker does not expect it (Topic.validate)
         if self._metadata_asked.get(topic, float("-inf")) + METADATA_EVERY_S > now:
             return
-        upstream = self._broker.own_links.link("proof") if self._broker.own_links.usable else None
+        upstream = None
+        is_refused = link is not None and self._metadata_refused.get(topic, float("-inf")) > now
+        if self._broker.own_links.usable and not is_refused:
+            upstream = self._broker.own_links.link("proof")
+        own = upstream is not None
         if upstream is None and link is not None:
             upstream = link.upstream
         if upstream is None:
             return
         if len(self._metadata_asked) > 2 * self._broker.config.limits.watched_partitions + 1000:
             self._metadata_asked.clear()
+            self._metadata_refused.clear()
         self._metadata_asked[topic] = now
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
-        upstream.send(frame, 0, self._learn_metadata)
+        upstream.send(frame, 0, partial(self._learn_metadata, topic, own))
 
-    def _learn_metadata(self, answer: Frame | None) -> None:
+    def _learn_metadata(self, asked: str | bytes, own: bool, answer: Frame | None) -> None:
+        """An answer about the topic that was `asked`, by Forebay's own principal or a client's."""
         if answer is None:
             return
         try:
@@ -305,76 +326,48 @@ class Watch:
             log.error("the broker's Metadata cannot be read: %s", error)
             return
         for described in metadata.topics:
+            if described.error_code != ErrorCode.NONE:
+                self._broker.topics.wanted.pop(asked, None)  # who names it again wants it again
+            if own and described.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                self._metadata_refused[asked] = self._broker.now() + REFUSED_FOR_S
             if described.error_code == ErrorCode.NONE and described.name and described.topic_id:
                 self._learn_topic(described)
             elif described.error_code == ErrorCode.UNKNOWN_TOPIC_ID and described.topic_id:
                 self._broker.forget_topic(described.topic_id)
+            elif described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and described.name:
+                self._forget_name(described.name)
         self.pump()
 
     def _learn_topic(self, described: control.TopicMetadata) -> None:
         assert described.name is not None and described.topic_id is not None
-        replaced = self._broker.topics.learn(described.name, described.topic_id)
+        broker = self._broker
+        leaders = {said.partition: Leader(said.leader_id, said.leader_epoch) for said in described.partitions}
+        replaced = broker.topics.learn(described.name, described.topic_id, leaders)
         if replaced is not None:
-            self._broker.forget_topic(replaced.id)
-        topic = self._broker.topics.find(described.topic_id)
+            broker.forget_topic(replaced.id)
+        topic = broker.topics.find(described.topic_id)
         assert topic is not None
-        for said in described.partitions:
-            partition = self._broker.partitions.find(topic, said.partition)
-            if partition is not None and said.error_code == ErrorCode.NONE:
-                self._suggest(partition, said.leader_epoch)
+        for index in leaders:
+            partition = broker.partitions.find(topic, index)
+            if partition is not None:
+                self._suggest(partition)
 
-    def _suggest(self, partition: Partition, leader_epoch: int) -> None:
-        """Metadata names an epoch. A newer one is asked with at once: the broker may be back from a restart."""
+    def _forget_name(self, name: str) -> None:
+        topic = self._broker.topics.peek(name)
+        if topic is not None:
+            self._broker.forget_topic(topic.id)
+
+    def learn_node(self) -> None:
+        """Which node this broker is has become known: who leads what is looked at again."""
+        for partition in self._broker.partitions:
+            self._suggest(partition)
+
+    def _suggest(self, partition: Partition) -> None:
+        """What Metadata said last. A newer epoch is asked with at once: the broker may be back from a restart."""
         truth, now = partition.truth, self._broker.now()
-        is_news = leader_epoch > max(truth.epoch, truth.suggested_epoch)
-        truth.suggest(leader_epoch)
+        leader = partition.topic.leaders.get(partition.index, NO_LEADER)
+        is_news = truth.suggest(leader.epoch, self._broker.is_this(leader.node_id))
         if is_news:
             partition.retry_at = now
-        if not truth.has_lease(now) and (partition.parked or (is_news and partition in self._hot)):
-            self.ask(partition, None)
-
-
-class IdlePoll:
-    """Up to IDLE_MAX quiet partitions in one fetch session on a link of its own."""
-
-    __slots__ = ("_broker", "_long_s", "_named", "_poll", "_rest_until", "members", "name")
-
-    def __init__(self, broker: Broker, name: str, long_s: float) -> None:
-        self._broker = broker
-        self.name = name
-        self.members: dict[Partition, None] = {}
-        self._long_s = long_s
-        self._poll = Poll(broker, "watch", long_s, in_session=True)
-        self._named: set[Partition] = set()
-        self._rest_until = 0.0
-
-    def covers(self, partition: Partition) -> bool:
-        """Whether the poll in flight names it."""
-        return self._poll.in_flight and partition in self._named
-
-    def pump(self, own: OwnLinks) -> None:
-        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names
-        everything.
-        """
-        now = self._broker.now()
-        if self._poll.in_flight or not self.members or now < self._rest_until:
-            return
-        link = own.link(self.name)
-        if link is None:
-            return
-        self._rest_until = now + 2 * self._long_s if self._poll.session_refused else 0.0
-        members = [p for p in self.members if p.retry_at <= now]
-        if self._poll.send(link, members):
-            self._named = set(members)
-
-    def take_lively(self, now: float) -> list[Partition]:
-        """Members with news, an error or no lease: they go back to the small poll."""
-        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.truth.has_lease(now)]
-        for partition in lively:
-            del self.members[partition]
-        return lively
-
-    def drop_unwanted(self, now: float) -> None:
-        """Nobody has asked for a while."""
-        for partition in [p for p in self.members if now - p.wanted_at > WANTED_S and not p.parked]:
-            del self.members[partition]
+        if is_news or (partition.parked and not truth.has_lease(now)):
+            self.prove_next(partition)

@@ -97,7 +97,7 @@ class Hits:
             broker.cache.insert(partition.slot, one, 0, len(one), end)
             end += step
         partition.truth.learn(0, end, end, 0, broker.now() + 3600.0)
-        partition.truth.unchecked = False
+        partition.truth.frozen = False
         partition.tail = end
         return end
 

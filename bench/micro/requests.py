@@ -26,6 +26,7 @@ from bench.ladder.frames import build_batch, build_produce
 from proxy import app
 from proxy.client_link import ClientLink
 from proxy.config_load import load
+from proxy.topics import Leader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,7 @@ class Played:
     def _believe(self) -> None:
         """The topic is known, its epoch proven by an answer that showed an empty log, its codec seen both ways."""
         broker = self.forebay.broker
-        broker.topics.learn(TOPIC, TOPIC_ID)
+        broker.topics.learn(TOPIC, TOPIC_ID, {0: Leader(1, 0)})
         topic = broker.topics.find(TOPIC)
         assert topic is not None
         topic.fidelity.log_append_time = False

@@ -112,7 +112,7 @@ class Tail:
         topic.may_be_compacted = False
         partition = self.broker.partitions.find(topic, 0)
         assert partition is not None
-        partition.truth.suggest(0)
+        partition.truth.suggest(0, True)
         await self.played.connect()
         self.end = self.played.offset
         self.ask_next()

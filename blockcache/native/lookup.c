@@ -164,6 +164,22 @@ int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
     return 0;
 }
 
+/* The base offset of the first batch of those at the newest end that are of a later leader epoch than `epoch`;
+ * FC_NOT_STORED where the newest is not. Epochs grow with offsets. */
+int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    int64_t first = FC_NOT_STORED;
+    const fc_entry *e = fc_tree_last(a, p);
+    while (e != NULL && e->leader_epoch > epoch) {
+        first = e->base_offset;
+        e = fc_tree_floor(a, p, first - 1);
+    }
+    return first;
+}
+
 /* Bytes admitted since `offset` was, stored or in the ghost; FC_NOT_STORED where neither knows. */
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
     const fc_partition *p = fc_partition_of(a, slot);

@@ -225,6 +225,7 @@ int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uin
 int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count);
 int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
+int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 /* send.c */

@@ -102,7 +102,7 @@ int64_t po_base_offset(const uint8_t *frame, uint64_t size, int version, const u
     skip(&c, names_size);
     expect(&c, read_int(&c, 2) == 0); /* error */
     int64_t base_offset = read_int(&c, 8);
-    skip(&c, 8); /* log append time */
+    expect(&c, read_int(&c, 8) == -1); /* log append time: none */
     skip(&c, version >= LOG_START_FROM ? 8 : 0);
     if (version >= RECORD_ERRORS_FROM) {
         expect(&c, read_count(&c, 4) == 0);

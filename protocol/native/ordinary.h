@@ -47,8 +47,8 @@ typedef struct {                /* 3 words */
 int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
 /* 1: `begun`, the first `have` bytes of a frame of `size`, begins one: `out` is what it will be if the rest is as announced. */
 int po_scan_begun(const uint8_t *begun, uint64_t have, uint64_t size, po_request *out);
-/* Where the log has what was sent: `frame` is an ordinary answer in `version`, without an error, about what `names` says,
- * the bytes from `names_start` to `route_end` of the request. Negative: it is not. */
+/* Where the log has what was sent: `frame` is an ordinary answer in `version`, without an error or a log append time, about
+ * what `names` says, the bytes from `names_start` to `route_end` of the request. Negative: it is not. */
 int64_t po_base_offset(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size);
 /* 1: `frame` is an ordinary Fetch. */
 int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);

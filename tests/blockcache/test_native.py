@@ -12,8 +12,8 @@ import pytest
 from blockcache._pyfastcache import ffi, lib
 
 from blockcache import _build
-from blockcache.admission import Edges
 from blockcache.layout import BLOCK, ENTRY, PARTITION, BlockHead, Entry, PartitionSlot
+from blockcache.results import Edges
 
 NATIVE = Path(_build.__file__).parent / "native"
 DRIVER = Path(__file__).parent / "native" / "driver.c"

@@ -37,12 +37,14 @@ OVERRIDES = {
     "broker.heartbeat.interval.ms": 1000,
     "replica.lag.time.max.ms": 10_000,
     "auto.leader.rebalance.enable": "false",
+    "log.cleaner.backoff.ms": 1000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2000,
     "group.min.session.timeout.ms": 6000,
     "group.consumer.session.timeout.ms": 15_000,
     "group.consumer.min.session.timeout.ms": 10_000,
 }
-SETTINGS = {"cache": {"size": "16MiB", "verifyRatio": 1.0}, "log": {"level": "info", "format": "text"}}
+SETTINGS = {"cache": {"size": "32MiB", "verifyRatio": 1.0}, "log": {"level": "info", "format": "text"}}
+"""The arena holds the bulk of some fifty seconds: blocks are evicted, but not what was written just before a pause."""
 
 
 class Idle(NamedTuple):
@@ -57,7 +59,7 @@ class Sidecars:
     def __init__(self, directory: Path, *, bypass: bool = False) -> None:
         """Logs of all processes stay in `directory`. `bypass`: front wires lead to the brokers, for comparison."""
         self.directory = directory
-        self._bypass = bypass
+        self.bypass = bypass
         self._stack = contextlib.ExitStack()
         self.cluster: KafkaCluster
         self.sidecars: dict[int, Sidecar] = {}
@@ -104,7 +106,7 @@ class Sidecars:
         for node, port in ports.items():
             wire = self._stack.enter_context(Wire(0, cluster.address(LISTENER, node)))
             self.back[node] = wire
-            if self._bypass:
+            if self.bypass:
                 self.front[node].target = cluster.address(LISTENER, node)
             entry = {"listen": f"{HOST}:{port}", "upstream": wire.address}
             sidecar = Sidecar([entry], SETTINGS)

@@ -1,4 +1,4 @@
-"""What goes wrong, at random from a seed: one fault after another in each of two lanes, side by side.
+"""What goes wrong, at random from a seed: one fault after another in each of three lanes, side by side.
 
 Owns the lanes, how long each fault lasts, and that at `heal` everything runs again. Must not know what clients do.
 Invariants: what goes wrong in a lane depends on its seed alone; of the brokers at most one is away at a time, so that
@@ -8,7 +8,6 @@ acknowledged records are never the victims; processes are started by the lanes' 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING
 from tests.chaos import orders
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from tests.chaos.cluster import Sidecars
     from tests.chaos.history import Place
     from tests.chaos.readers import Member
+    from tests.chaos.topic_faults import TopicFaults
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
 LONGEST_STALL_S = 8.0
@@ -29,7 +30,9 @@ FIRST_S = 5.0
 
 
 class Faults:
-    """`say` is told each fault as it begins; `done` counts them by name."""
+    """`say` is told each fault when it is over; `done` counts them by name; `failed`: those that the cluster did not
+    come to the end of in time.
+    """
 
     def __init__(
         self,
@@ -37,19 +40,31 @@ class Faults:
         sidecars: Sidecars,
         places: Sequence[Place],
         members: Sequence[Member],
+        topics: TopicFaults,
+        over: threading.Event,
         say: Callable[[str], None],
     ) -> None:
+        """`over` is set when no more shall go wrong: who waits for a fault's sake waits on it."""
         self._sidecars, self._places, self._members = sidecars, list(places), list(members)
         self._say = say
-        self._over = threading.Event()
+        self._topics = topics
+        self._over = over
         self.done: dict[str, int] = {}
+        self.failed: list[str] = []
         self._brokers = random.Random(f"{seed}/brokers")
         self._links = random.Random(f"{seed}/links")
-        self._pool = ThreadPoolExecutor(2)
+        self._changes = random.Random(f"{seed}/topics")
+        self._pool = ThreadPoolExecutor(3)
         self._lanes: list[Future[None]] = []
 
     def start(self) -> None:
-        broker_faults = (self.kill_broker, self.stall_broker, self.move_leaders, self.move_replicas)
+        broker_faults = (
+            self.kill_broker,
+            self.stall_broker,
+            self.move_leaders,
+            self.move_replicas,
+            self._topics.elect_uncleanly,
+        )
         link_faults = (
             self.kill_forebay,
             self.cut_front,
@@ -61,7 +76,13 @@ class Faults:
         self._lanes = [
             self._pool.submit(self._run, self._brokers, broker_faults),
             self._pool.submit(self._run, self._links, link_faults),
+            self._pool.submit(self._run, self._changes, self._topics.faults),
         ]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether every lane still runs: one that has ended raised something."""
+        return not any(lane.done() for lane in self._lanes)
 
     def heal(self) -> None:
         """No more of it: what was begun ends, and everything runs. Raises what a lane raised."""
@@ -82,7 +103,11 @@ class Faults:
             order = order or rng.sample(faults, len(faults))
             fault = order.pop()
             began = time.monotonic()
-            what = fault(rng)
+            try:
+                what = fault(rng)
+            except TimeoutError as failed:
+                self.failed.append(f"{fault.__name__}: {failed}")
+                continue
             self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1
             self._say(f"{fault.__name__}: {what} ({time.monotonic() - began:.1f} s)")
             self._over.wait(rng.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 REASSIGN, REASSIGN_VERSION = 45, 0
 ELECT, ELECT_VERSION = 43, 2
 PREFERRED = i8(0)
+ANSWER_S = 5.0
 
 
 def reassign(address: str, place: Place, replicas: Sequence[int]) -> str:
@@ -56,7 +57,7 @@ def elect(address: str, places: Iterable[Place]) -> str:
 
 
 def ask(address: str, body: Any, api_key: int, version: int) -> Any:
-    with Raw(address) as broker:
+    with Raw(address, ANSWER_S) as broker:
         return oracle.read_response(api_key, version, broker.call(oracle.request_frame(body)))[1]
 
 

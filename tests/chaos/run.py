@@ -10,13 +10,16 @@ from __future__ import annotations
 import gc
 import random
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.broker.topics import create_topic
 from tests.chaos import readers
+from tests.chaos.changing import ChangingTopics
 from tests.chaos.checker import check
 from tests.chaos.cluster import Sidecars
 from tests.chaos.faults import Faults
@@ -29,7 +32,6 @@ from tests.chaos.readers import Member, find_ends, read_all
 from tests.chaos.writers import BulkWriter, IdempotentWriter, TransactionalWriter, Writer
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -39,11 +41,23 @@ WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
 LEAST_KINDS = 5
-"""Of the ten kinds of faults: a slow machine does not come to all of them."""
+"""Of the ten kinds of faults of processes and wires: a slow machine does not come to all of them."""
+CHANGES = (
+    "recreate_topic",
+    "delete_records",
+    "change_timestamp_type",
+    "change_codec",
+    "change_cleanup",
+    "move_cleanly",
+    "elect_uncleanly",
+)
+"""Of these each must have happened: a slow machine has CHANGES_WITHIN_S more for them."""
+CHANGES_WITHIN_S = 180.0
 HUNG_CONSUMERS = 1
 """More that do not close, in one run, are no chance; whether Forebay owes one an answer is for `find_leaks` to see."""
 UNEQUAL = re.compile("memory (served other bytes|told a read_committed client)")
 """What the verifier says of an answer from memory that the broker gives otherwise."""
+MISMATCHES = ("forebay_verify_samples_total", "mismatch")
 PROGRESS_S = 10.0
 POLL_S = 0.5
 PIPELINE = "pipeline"
@@ -79,8 +93,11 @@ class Run:
             self._say(f"seed {self._seed}: brokers {sidecars.direct}, through Forebay {sidecars.through}")
             for topic in TOPICS:
                 create_topic(sidecars.direct, topic, partitions=PARTITIONS, replication_factor=3)
+            over = threading.Event()
+            self._changing = ChangingTopics(self._seed, sidecars, over, self._say)
             self._begin()
-            faults = Faults(self._seed, sidecars, self._places(TOPICS), self._members, self._say)
+            places, topics = self._places(TOPICS), self._changing.at_work
+            faults = Faults(self._seed, sidecars, places, self._members, topics, over, self._say)
             try:
                 self._trouble(faults)
                 self._end()
@@ -122,6 +139,7 @@ class Run:
         self._phoenix = Phoenix(self._sidecars, random.Random(f"{self._seed}/phoenix"))
         for thread in (*self._writers, *self._members, self._pipeline, self._phoenix):
             thread.start()
+        self._changing.begin()
 
     def _open_pipeline(self) -> Pipeline:
         return Pipeline(PIPELINE, self._sidecars.through, TXN, SINK, self._sidecars.directory)
@@ -132,20 +150,35 @@ class Run:
         while (left_s := ends - time.monotonic()) > 0:
             time.sleep(min(PROGRESS_S, left_s))
             self._say(self._progress(left_s))
+        while (
+            faults.goes_on
+            and set(CHANGES) - faults.done.keys()
+            and time.monotonic() < ends + CHANGES_WITHIN_S
+        ):
+            time.sleep(POLL_S)
         faults.heal()
         self.faults = faults.done
+        self.history.stuck += faults.failed
         self._say(f"faults: {faults.done}")
 
     def _progress(self, left_s: float) -> str:
         sent = sum(len(writer.sent) for writer in self._writers)
         acknowledged = sum(writer.acknowledged for writer in self._writers)
         read = sum(len(reads) for group in self.history.groups for _, reads in group.runs)
-        return f"{left_s:.0f} s left: {sent} sent, {acknowledged} acknowledged, {read} read"
+        said = f"{left_s:.0f} s left: {sent} sent, {acknowledged} acknowledged, {read} read"
+        return f"{said}; {self._changing.progress()}"
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Everybody comes to the end, each after those whose work it reads."""
+        with ThreadPoolExecutor(1) as pool:
+            changing = pool.submit(lambda: list(self._changing.end(PATIENCE_S)))
+            self._end_lasting()
+            self.history.stuck += changing.result()
+
+    def _end_lasting(self) -> None:
+        """Those of the topics that keep what they have."""
         history = self.history
         self._finish([*self._writers, self._phoenix])
         for writer in self._writers:
@@ -235,15 +268,19 @@ class Run:
             self.evictions += metrics["forebay_cache_evictions_total", "room"]
         self.problems += [f"{one.rule}: {one.what}" for one in check(history)]
         self.problems += [f"stale: {what}" for what in self._phoenix.stale]
+        self.problems += self._changing.judge()
         gc.collect()  # a client that an error's traceback holds is still connected
         self.problems += [f"leak: {what}" for what in find_leaks(sidecars, PATIENCE_S)]
         for node, sidecar in sidecars.sidecars.items():
             said = sidecar.log_path.read_text(errors="replace")
             if "Traceback" in said:
                 self.problems.append(f"trace: the log of Forebay {node} has one")
+            unequal = [line for line in said.splitlines() if UNEQUAL.search(line)]
             self.problems += [
-                f"unequal: Forebay {node}: {line}" for line in said.splitlines() if UNEQUAL.search(line)
+                f"unequal: Forebay {node}: {line}" for line in unequal if not self._changing.explains(line)
             ]
+            if (counted := sidecar.metrics()[MISMATCHES]) > len(unequal):
+                self.problems.append(f"unequal: Forebay {node} counts {counted:.0f} and tells {len(unequal)}")
         self.problems += [f"idle: {what}" for what in self._idle()]
         outcomes = {one.value: sum(x is one for x in history.outcomes.values()) for one in Outcome}
         self._say(
@@ -253,13 +290,23 @@ class Run:
 
     def _idle(self) -> Iterator[str]:
         """What did not happen, and without which a run says nothing."""
-        if len(self.faults) < LEAST_KINDS:
-            yield f"only this went wrong: {self.faults}"
+        sidecars = self._sidecars.sidecars
+        yield from find_unhappened(self.faults)
         if not self.hit_bytes and not self._bypass:
             yield "nothing was served from memory"
+        yield from self._changing.idle(
+            [path for one in sidecars.values() for path in sorted(one.log_directory.iterdir())]
+        )
         for group in self.history.groups:
             if not any(reads for _, reads in group.runs):
                 yield f"{group.name} has read nothing"
+
+
+def find_unhappened(faults: Mapping[str, int]) -> Iterator[str]:
+    """What ought to have gone wrong and has not."""
+    if len(faults.keys() - set(CHANGES)) < LEAST_KINDS:
+        yield f"only this went wrong: {dict(faults)}"
+    yield from (f"{kind} did not happen" for kind in CHANGES if kind not in faults)
 
 
 def has_come_to(group: Group, last: Mapping[Place, int]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.checker import MOST_SHOWN, check
 from tests.chaos.history import Group, History, Kind, Name, Outcome, Place, Read, Sent
+from tests.chaos.run import CHANGES, find_unhappened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,3 +205,12 @@ def test_of_many_violations_some_are_shown() -> None:
     history.sent += [Sent(Name("i", n), PLAIN, 0, n) for n in range(100, 100 + 2 * MOST_SHOWN)]
     found = [one for one in check(history) if one.rule == "lost"]
     assert len(found) == MOST_SHOWN * len(history.groups)
+
+
+def test_a_run_without_one_of_the_changes_says_so() -> None:
+    kinds = dict.fromkeys(("kill_broker", "stall_broker", "cut_front", "cut_back", "vanish", *CHANGES), 1)
+    assert list(find_unhappened(kinds)) == []
+    for kind in CHANGES:
+        assert list(find_unhappened({one: 1 for one in kinds if one != kind})) == [f"{kind} did not happen"]
+    del kinds["vanish"]
+    assert len(list(find_unhappened(kinds))) == 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import UUID
 
 from protocol import batch, control, fetch
+from protocol.errors import ErrorCode
 from protocol.fetch_build import build_request
 from tests.protocol import oracle
 from tests.protocol.golden_capture import produce_body
@@ -27,6 +28,9 @@ PRODUCE_VERSION = 9
 FETCH_VERSION = 13
 MAX_BYTES = 8 << 20
 POLL_S = 0.05
+NO_EPOCH = -1
+STALE_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+"""A client that is told so asks Metadata, and goes on with the epoch that it names."""
 
 
 class FetchFailed(RuntimeError):
@@ -48,10 +52,11 @@ class TopicWords(NamedTuple):
 class RawClient:
     """One connection to `address`, "host:port"."""
 
-    def __init__(self, address: str, client_id: str = "raw") -> None:
+    def __init__(self, address: str, client_id: str = "raw", timeout_s: float = TIMEOUT_S) -> None:
+        """`timeout_s`: of the connection, and of each part of an answer."""
         host, port = address.split(",")[0].split(":")
         self.client_id = client_id
-        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0
 
     def call(self, frame: bytes) -> bytes:
@@ -158,7 +163,10 @@ class RawClient:
 
 
 class RawReader:
-    """Walks one partition from `offset` on. `raw`: what was read; `received_bytes` counts cut batches too."""
+    """Walks one partition from `offset` on. `raw`: what was read; `received_bytes` counts cut batches too. It carries
+    the leader epoch that Metadata names, as clients do, and asks Metadata again when that is out of date; without
+    `with_epoch` it carries none.
+    """
 
     def __init__(
         self,
@@ -168,13 +176,16 @@ class RawReader:
         partition: int = 0,
         version: int = FETCH_VERSION,
         offset: int = 0,
+        max_bytes: int = MAX_BYTES,
+        with_epoch: bool = True,
     ) -> None:
         self.client = client
         self.version = version
         self.partition = partition
         self.topic = client.topic(topic, partition + 1)
         self.offset = offset
-        self.max_bytes = MAX_BYTES
+        self.max_bytes = max_bytes
+        self.with_epoch = with_epoch
         self.raw = bytearray()
         self.received_bytes = 0
         self.high_watermark = -1
@@ -183,11 +194,18 @@ class RawReader:
     def asked(self) -> fetch.FetchPartition:
         """What the next Fetch says of the partition."""
         key = self.topic.id if self.version >= fetch.TOPIC_IDS_FROM else self.topic.name
-        return fetch.FetchPartition(key, self.partition, -1, self.offset, -1, -1, self.max_bytes)
+        epoch = self.topic.epochs[self.partition] if self.with_epoch else NO_EPOCH
+        return fetch.FetchPartition(key, self.partition, epoch, self.offset, -1, -1, self.max_bytes)
 
     def poll(self, max_wait_ms: int = 0) -> int:
-        """One Fetch; the bytes of whole batches it brought. FetchFailed."""
+        """One Fetch; the bytes of whole batches it brought, 0 where it only taught a newer epoch. FetchFailed."""
         ((said, records),) = self.client.fetch(self.version, [self.asked()], max_wait_ms=max_wait_ms)
+        if self.with_epoch and said.error_code in STALE_EPOCH:
+            time.sleep(POLL_S)  # Metadata may be behind the log
+            known = self.topic
+            found = self.client.topic(known.name, self.partition + 1)
+            self.topic = found if found.id == known.id else known
+            return 0
         return self.take(said, records)
 
     def take(self, said: fetch.FetchedPartition, records: bytes) -> int:

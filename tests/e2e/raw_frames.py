@@ -34,9 +34,9 @@ HIT = ("hit", "")
 class Raw:
     """A blocking socket that speaks in frames."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         host, port = address.split(":")
-        self.socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self.socket = socket.create_connection((host, int(port)), timeout_s)
 
     def send(self, *frames: bytes) -> None:
         self.socket.sendall(b"".join(frames))

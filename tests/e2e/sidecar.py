@@ -187,8 +187,12 @@ class Pair:
     """A broker with a Forebay beside it, in sidecar mode: what the broker advertises to clients is Forebay."""
 
     def __init__(
-        self, cluster: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        cluster: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        interpreter: Path | str = sys.executable,
     ) -> None:
+        self._interpreter = interpreter
         self._lease = lease_port()
         client = Listener("CLIENT", advertised=(HOST, self._lease.port))
         self.broker = KafkaCluster(listeners=[client], **(cluster or {}))
@@ -209,7 +213,7 @@ class Pair:
         self.broker.__enter__()
         host, port = self.broker.address("CLIENT")
         entry = {"listen": self.through, "upstream": f"{host}:{port}"}
-        self.sidecar = Sidecar([entry], self._given, [self._lease])
+        self.sidecar = Sidecar([entry], self._given, [self._lease], self._interpreter)
         try:
             self.sidecar.start()
         except BaseException:

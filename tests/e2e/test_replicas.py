@@ -151,14 +151,15 @@ def test_an_old_client_is_told_that_its_leader_has_gone(two: Two, version: int) 
     """Only from version 11 on does a follower answer consumers; memory does not make it answer others."""
     topic, side = create(two), two.side(LEADER)
     with RawClient(side.through) as client, RawClient(side.through) as old, RawClient(side.direct) as direct:
-        newer, older = RawReader(client, topic).settle(), RawReader(old, topic, version=version).settle()
+        newer = RawReader(client, topic).settle()
+        older = RawReader(old, topic, version=version, with_epoch=False).settle()
         tail_while(older, lambda: write(side, topic, "first"), RECORDS)
         wait_for_hits(side, older)
         move(two, topic, FOLLOWER)
         write(two.side(FOLLOWER), topic, "second")
         newer.read_to(2 * RECORDS)
         wait_for_hits(side, newer)
-        for reader in (older, RawReader(direct, topic, version=version)):
+        for reader in (older, RawReader(direct, topic, version=version, with_epoch=False)):
             for offset in (0, RECORDS, 2 * RECORDS):
                 for _ in range(2):
                     reader.offset = offset

@@ -171,9 +171,19 @@ def test_describe_configs_answers(version, data):
     read = control.scan_describe_configs_response(oracle.response_frame(body), version)
 
     assert read == [
-        (r.error_code, r.resource_name, {c.name: c.value for c in r.configs})
+        (r.error_code, r.resource_name, {c.name: c.value for c in r.configs}, r.error_message)
         for r in body.results
-        if r.resource_type == 2
+    ]
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+def test_describe_configs_of_brokers(version):
+    frame = control.build_describe_configs_request(
+        version, 8, "forebay", brokers=[3], settings=["fetch.max.bytes"]
+    )
+    rows = body_of(DESCRIBE_CONFIGS, version, frame).resources
+    assert [(r.resource_type, r.resource_name, list(r.configuration_keys)) for r in rows] == [
+        (4, "3", ["fetch.max.bytes"])
     ]
 
 

@@ -21,6 +21,7 @@ from protocol.api import PRODUCE
 from proxy import app, client_link
 from proxy.client_link import ClientLink
 from proxy.config_load import load
+from tests.proxy.followed import LEADERS
 from tests.proxy.short_way import build_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
@@ -126,7 +127,7 @@ class World:
 
     def _believe(self, name, index):
         broker = self.broker
-        broker.topics.learn(name, TOPICS[name])
+        broker.topics.learn(name, TOPICS[name], LEADERS)
         topic = broker.topics.find(name)
         topic.fidelity.log_append_time = False
         topic.fidelity.equal_codecs.add(0)

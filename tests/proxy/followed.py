@@ -7,16 +7,19 @@ know sockets. Invariants: batches have one record each and are real to the cache
 from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
+from proxy.broker import Broker
 from proxy.counters import Counters
 from proxy.fetch_record import Accounts
 from proxy.partitions import Partitions
 from proxy.standing import Woken
-from proxy.topics import Topics
+from proxy.topics import Leader, Topics
 from tests.blockcache.batches import build_run, insert
 
 TOPIC_ID = bytes(range(16))
 EPOCH = 5
 LEASE_UNTIL_S = 1.0
+NODE = 1
+LEADERS = {index: Leader(NODE, EPOCH) for index in range(16)}
 
 
 class QuietWatch:
@@ -26,12 +29,26 @@ class QuietWatch:
         self.polls = []
         self.asked = []
         self.metadata = []
+        self.next_proven = []
+        self.doubted = []
 
     def polled(self, poll, learned):
         self.polls.append(learned)
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
+
+    def prove_next(self, partition):
+        self.next_proven.append(partition)
+
+    def doubt(self, partition):
+        self.doubted.append(partition)
+
+    def produced(self, _partition, _now=None):
+        """Nobody waits."""
+
+    def forget(self, _partition):
+        """It is in no poll."""
 
     def ask_metadata(self, key):
         self.metadata.append(key)
@@ -55,7 +72,8 @@ class QuietBroker:
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
         self.invalidated = []
-        self.topics.learn("orders", TOPIC_ID)
+        self.forgotten = []
+        self.topics.learn("orders", TOPIC_ID, LEADERS)
 
     def now(self):
         return self.clock_s
@@ -63,15 +81,28 @@ class QuietBroker:
     def follow(self, index=0):
         return self.partitions.follow(self.topics.find(TOPIC_ID), index)
 
+    def attempt(self, action, _doing, otherwise=None):
+        """What raises in a test ends it."""
+        action()
+
+    def is_this(self, node_id):
+        return node_id == NODE
+
     def invalidate(self, partition, from_offset, reason):
         self.invalidated.append((partition, from_offset, reason))
+
+    def distrust(self, topic, reason):
+        Broker.distrust(self, topic, reason)
+
+    def forget_topic(self, topic_id):
+        self.forgotten.append(topic_id)
 
 
 def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):
     """The broker answers; without a divergence to check."""
     stable = high_watermark if last_stable_offset is None else last_stable_offset
     partition.truth.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
-    partition.truth.unchecked = False
+    partition.truth.frozen = False
 
 
 def store(broker, partition, first_offset, next_offset):

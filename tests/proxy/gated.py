@@ -7,6 +7,7 @@ what the client was answered, in order.
 
 import struct
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -17,11 +18,13 @@ from isolation.refusals import RefusedSequences
 from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
+from proxy.broker import Broker
 from proxy.config_isolation import Isolation
 from proxy.counters import Counters
 from proxy.gate import Gate
 from proxy.ordinary import Routes, pass_ordinary
 from proxy.produce import handle_produce
+from proxy.relay import relay_whole
 from proxy.replies import Replies
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
@@ -65,12 +68,15 @@ def make_broker(monkeypatch, **isolation):
         config=SimpleNamespace(isolation=config),
         now=lambda: clock.now,
         counters=Counters(),
-        attempt=lambda action, doing: action(),
+        attempt=lambda action, doing, otherwise=None: action(),
         stores_on=lambda listener: False,
-        topics=SimpleNamespace(find=lambda topic: SimpleNamespace(name=topic)),
+        topics=SimpleNamespace(find=lambda topic: SimpleNamespace(name=topic, leaders={0: None})),
         partitions=SimpleNamespace(follow=lambda topic, index: None),
         watch=SimpleNamespace(ask_metadata=lambda topic, link: None),
     )
+    broker._log_failures_at, broker._unlogged_failures = 0.0, 0
+    broker.failed = partial(Broker.failed, broker)
+    broker.fall_back = partial(Broker.fall_back, broker)
     broker.gate = Gate(broker)
     broker.routes = Routes(broker)
     return broker
@@ -89,7 +95,7 @@ class Link:
         self.replies = Replies(self._deliver, lambda: None)
         self.refused = RefusedSequences()
         self.flights = None
-        self.last_ordinal = self.answered_ordinal = 0
+        self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
         self.got = []
@@ -101,10 +107,6 @@ class Link:
         if on_sent:
             on_sent(True)
 
-    def next_ordinal(self):
-        self.last_ordinal += 1
-        return self.last_ordinal
-
     def forward(self, head, frame, on_answer):
         self.send(head.api_key, head.correlation_id, frame, on_answer)
 
@@ -114,6 +116,7 @@ class Link:
                 on_answer(None)
             return
         self.upstream.send(frame, correlation_id, on_answer)
+        self.gone += 1
 
     def _send_up(self, frame, correlation_id, on_answer):
         self.sent.append((bytes(frame), on_answer))
@@ -147,9 +150,14 @@ class Link:
     def produce(self, *batches, acks=-1, transactional_id=None):
         """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
         frame = build_produce(batches, acks, transactional_id)
-        scanned = ordinary.scan_request(frame, len(frame))
-        if scanned is None or not pass_ordinary(self, frame, len(frame), scanned):
-            handle_produce(self, header.peek_request(frame), frame)
+        scanned, line, gone = ordinary.scan_request(frame, len(frame)), self.replies.line, self.gone
+        newest = line[-1] if line else None
+        try:
+            if scanned is None or not pass_ordinary(self, frame, len(frame), scanned):
+                handle_produce(self, header.peek_request(frame), frame)
+        except ValueError:  # as ClientLink
+            place = line[-1] if line and line[-1] is not newest else None
+            self.broker.fall_back(self, gone, "producing", partial(relay_whole, self, frame, place))
 
     def reply(self, base_offset=-1):
         """The broker answers the oldest request: a Produce with success."""

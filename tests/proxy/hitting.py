@@ -28,7 +28,7 @@ from proxy.session_table import SessionTable
 from proxy.transactions import Aborted
 from proxy.verify import Verifier
 from tests.blockcache.batches import build_batch, insert
-from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
 from tests.proxy.test_wire import PlayedTransport
 
 CONFIG = Config.model_validate(
@@ -44,7 +44,7 @@ OF_TRUTH = {
     "log_start_offset",
     "epoch",
     "led_epoch",
-    "unchecked",
+    "frozen",
     "lease_until",
 }
 
@@ -126,7 +126,7 @@ class World:
         broker.own_links = SimpleNamespace(usable=False)
         broker.sessions = SessionTable(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
-        broker.topics.learn("orders", TOPIC_ID)
+        broker.topics.learn("orders", TOPIC_ID, LEADERS)
         self.topic = broker.topics.find(TOPIC_ID)
         self.topic.may_be_compacted = False
         self.partition = broker.partitions.follow(self.topic, 0)
@@ -151,8 +151,8 @@ class World:
         for offset in range(end):
             insert(self.cache, partition.slot, build_batch(offset, epoch=EPOCH, size=sizes[offset // 10]))
         partition.truth.learn(EPOCH, end, end, 0, self.clock_s + 3600)
-        partition.truth.unchecked = False
-        partition.truth.shown_leading(EPOCH, self.clock_s)
+        partition.truth.frozen = False
+        partition.truth.suggest(EPOCH, True)
         partition.transactions.shown(0, 0, 0, self.clock_s)
         partition.transactions.passed(0, end)
         partition.tail = end

@@ -26,7 +26,7 @@ class Link:
         self.refused = RefusedSequences()
         self.replies = Replies(None, lambda: None)
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
-        self.last_ordinal = self.answered_ordinal = 0
+        self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.sent, self.got, self.failures = [], [], []
         broker.gate = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
         broker.routes = Routes(broker)

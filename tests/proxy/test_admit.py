@@ -24,15 +24,16 @@ def build_acknowledged(base_offset=100):
     return ProducedPartition(TOPIC_ID, 0, 0, base_offset, -1, 0)
 
 
-def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100):
+def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100, frozen=False):
     partition = QuietBroker().follow()
     learn(partition, high_watermark)
+    partition.truth.frozen = frozen
     partition.topic.fidelity.log_append_time = log_append_time
     partition.topic.fidelity.equal_codecs.update(equal)
     return partition
 
 
-FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100}
+FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100, "generation": 0}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100}
         ({}, {}, {}, 99, "below-hw"),
         ({"equal": ()}, {}, {}, 99, "below-hw"),
         ({}, {}, {"high_watermark": -1}, 0, "store"),
+        ({}, {}, {"generation": -1}, 100, "unlike"),
+        ({"frozen": True}, {}, {}, 100, "no-epoch"),
         ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
     ],
 )
@@ -66,7 +69,15 @@ def test_plan_forwarded(topic, sent, forwarded, base_offset, expected):
 
 def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
     seen = set()
-    for append_time, attributes, zstd, sending, epoch, high_watermark, base_offset in product(
+    for (
+        append_time,
+        attributes,
+        zstd,
+        sending,
+        epoch,
+        high_watermark,
+        base_offset,
+    ) in product(
         (None, False, True),
         (NONE, GZIP, ZSTD, TRANSACTIONAL, CONTROL, ZSTD | TRANSACTIONAL),
         (False, True),
@@ -78,10 +89,13 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         partition = build_partition(log_append_time=append_time, equal=(NONE, ZSTD))
         learn(partition, 150, log_start_offset=90)
         partition.zstd = zstd
-        known = (partition, sending, epoch, high_watermark, attributes, base_offset)
+        known = (partition, sending, epoch, high_watermark, 0, attributes, base_offset)
         is_plain = not append_time and not attributes & (TRANSACTIONAL | CONTROL)
         expected = plan_produced(*known) == "store" and is_plain and (zstd or not attributes & ZSTD)
         assert is_stored_as_sent(*known) is expected, known
+        assert not is_stored_as_sent(*known[:4], 1, *known[5:])
+        partition.truth.frozen = True
+        assert not is_stored_as_sent(*known)
         seen.add(expected)
     assert seen == {False, True}
 
@@ -91,7 +105,7 @@ def test_without_a_proven_epoch_nothing_is_stored_as_sent():
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
     assert partition.truth.epoch == -1
-    assert not is_stored_as_sent(partition, Sending.FRESH, -1, -1, NONE, 0)
+    assert not is_stored_as_sent(partition, Sending.FRESH, -1, -1, 0, NONE, 0)
 
 
 def test_a_batch_below_the_log_start_is_history():

@@ -16,6 +16,7 @@ from proxy.fetch_record import FetchRecord
 from proxy.sessions import open_fetch
 from tests.blockcache.batches import build_batch, insert
 from tests.proxy import asked as asking
+from tests.proxy.followed import LEADERS
 
 MIB = 1 << 20
 BATCH_BYTES = 300_000
@@ -65,7 +66,7 @@ class Setting:
         path.write_text(json.dumps({"listeners": [listener], "cache": cache}))
         self.forebay = Forebay(load(path, {}).config)
         self.broker = self.forebay.broker
-        self.broker.topics.learn("orders", bytes(range(16)))
+        self.broker.topics.learn("orders", bytes(range(16)), LEADERS)
         self.partition = self.broker.partitions.follow(self.broker.topics.find("orders"), 0)
         self.link = ClientLink(self.forebay.listeners[0], 1)
         self.link.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)

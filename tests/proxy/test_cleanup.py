@@ -6,9 +6,11 @@ import pytest
 
 from protocol import control
 from protocol.errors import ErrorCode
-from proxy.cleanup import EVERY_S, MOST_TOPICS, SETTING, VERSION, Cleanup, find_cleaned_end
+from proxy.cleanup import EVERY_S, MOST_TOPICS, POLICY, STORING, VERSION, Cleanup, find_cleaned_end
 from proxy.partitions import Partitions
-from tests.proxy.followed import QuietBroker
+from tests.proxy.followed import LEADERS, QuietBroker
+
+SETTINGS = (POLICY, *STORING)
 
 
 class Link:
@@ -35,7 +37,7 @@ def broker():
 
 def say(monkeypatch, *said):
     """What DescribeConfigs is answered with: (topic, error code, policy)."""
-    rows = [control.TopicConfig(code, topic, {SETTING: policy}) for topic, code, policy in said]
+    rows = [control.DescribedConfig(code, topic, {POLICY: policy}) for topic, code, policy in said]
     monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
 
 
@@ -104,12 +106,10 @@ def asked(monkeypatch):
     return questions
 
 
-def follow(broker, number, name=None):
-    """A partition of one more topic; `name` "" until it is known."""
+def follow(broker, number):
+    """A partition of one more topic."""
     topic_id = number.to_bytes(16, "big")
-    if name == "":
-        return broker.partitions.follow(broker.topics.confirm(topic_id), 0)
-    broker.topics.learn(name or f"topic-{number}", topic_id)
+    broker.topics.learn(f"topic-{number}", topic_id, LEADERS)
     return broker.partitions.follow(broker.topics.find(topic_id), 0)
 
 
@@ -121,7 +121,7 @@ def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
     broker.link.sent[0][1](None)
     cleanup.tick(0.0)
     assert [len(topics) for _, topics, _ in asked] == [MOST_TOPICS, 1]
-    assert {(version, *settings) for version, _, settings in asked} == {(VERSION, SETTING)}
+    assert {(version, *settings) for version, _, settings in asked} == {(VERSION, *SETTINGS)}
 
 
 def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
@@ -166,14 +166,25 @@ def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
     assert len(asked) == 2
 
 
-def test_a_topic_is_asked_for_once_its_name_is_known(broker, asked):
-    follow(broker, 1, "")
-    cleanup = Cleanup(broker)
-    cleanup.tick(0.0)
-    assert asked == []
-    broker.topics.learn("late", (1).to_bytes(16, "big"))
-    cleanup.tick(1.0)
-    assert [topics for _, topics, _ in asked] == [["late"]]
+def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monkeypatch):
+    topic, cleanup = broker.follow().topic, Cleanup(broker)
+    distrusted = []
+    broker.distrust = lambda *said: distrusted.append(said)
+
+    def describe(now, code, *values):
+        cleanup.tick(now)
+        rows = [control.DescribedConfig(code, "orders", dict(zip(SETTINGS, values, strict=False)))]
+        monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+        broker.link.sent.pop()[1](b"answer")
+
+    describe(0.0, ErrorCode.NONE, "delete", "producer", "CreateTime")
+    describe(EVERY_S, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    describe(2 * EVERY_S, ErrorCode.NONE, "compact", "producer", "CreateTime")
+    assert distrusted == []
+    describe(3 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "CreateTime")
+    assert distrusted == [(topic, "settings")]
+    describe(4 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "LogAppendTime")
+    assert distrusted == [(topic, "settings")] * 2
 
 
 def build_batch(base, last, count=None):

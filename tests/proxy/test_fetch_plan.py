@@ -59,6 +59,20 @@ def test_an_offset_below_the_log_start_is_a_miss_although_it_is_stored():
     assert look(broker, partition, 12)[0] is Look.READY
 
 
+@pytest.mark.parametrize("offset", [-1, -7, -(1 << 63)])
+@pytest.mark.parametrize("isolation", [UNCOMMITTED, COMMITTED])
+def test_a_negative_offset_is_the_brokers_to_refuse(offset, isolation):
+    broker, partition = build_stored()
+    assert look(broker, partition, offset, isolation=isolation) == (Look.MISS, "cold", -1)
+
+
+def test_fewer_than_no_bytes_are_the_brokers_to_refuse():
+    broker, partition = build_stored()
+    asked = FetchPartition(TOPIC_ID, 0, EPOCH, 15, -1, -1, -1)
+    looked = plan_partition(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0)
+    assert looked == (asked, partition, Look.PASS, "version", -1)
+
+
 def test_without_a_proven_epoch_the_broker_is_asked():
     broker = QuietBroker()
     partition = broker.follow()
@@ -79,7 +93,7 @@ def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
 
 def test_an_epoch_not_checked_for_divergence_is_asked_about():
     broker, partition = build_stored()
-    partition.truth.unchecked = True
+    partition.truth.frozen = True
     assert look(broker, partition, 15) == (Look.ASK, "epoch", -1)
 
 
@@ -107,7 +121,7 @@ def test_old_formats_pass():
 def test_zstd_passes_below_version_10(version, expected):
     broker, partition = build_stored()
     partition.zstd = True
-    partition.truth.shown_leading(EPOCH, 0.0)
+    partition.truth.suggest(EPOCH, True)
     found = look(broker, partition, 15, version=version)
     assert found[0] is expected
     assert found[1] == ("version" if expected is Look.PASS else "")
@@ -121,7 +135,7 @@ def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
     broker, partition = build_stored()
     assert look(broker, partition, offset, version=10) == (Look.MISS, "epoch", -1)
     assert look(broker, partition, offset, version=11)[0] in (Look.READY, Look.TAIL)
-    partition.truth.shown_leading(EPOCH, 0.0)
+    partition.truth.suggest(EPOCH, True)
     assert look(broker, partition, offset, version=10)[0] in (Look.READY, Look.TAIL)
     learn(partition, 20, epoch=EPOCH + 1)
     assert look(broker, partition, offset, version=10, epoch=-1) == (Look.MISS, "epoch", -1)
@@ -199,7 +213,7 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
         if hole:
             store(broker, partition, 30, 40)
         if leads:
-            partition.truth.shown_leading(EPOCH, 0.0)
+            partition.truth.suggest(EPOCH, True)
         if knows:
             partition.transactions.shown(0, 0, 0, 0.0)
             partition.transactions.passed(0, 18)
@@ -208,9 +222,9 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
             (UNCOMMITTED, COMMITTED),
             (-1, EPOCH, EPOCH + 1),
             (-1, EPOCH, 4),
-            (None, "unchecked", "old_format", "zstd", "lapsed"),
+            (None, "frozen", "old_format", "zstd", "lapsed"),
         ):
-            partition.truth.unchecked = change == "unchecked"
+            partition.truth.frozen = change == "frozen"
             partition.old_format, partition.zstd = change == "old_format", change == "zstd"
             now = LEASE_UNTIL_S if change == "lapsed" else 0.0
             asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
@@ -231,3 +245,14 @@ def test_without_a_proven_epoch_there_is_no_limit():
     partition = broker.follow()
     asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)
     assert find_limit(broker.cache, asked, partition, 0, False, 13, 0.0) == -1
+
+
+def test_a_client_that_knows_a_newer_epoch_waits_for_the_proof_of_it_where_metadata_has_named_it_too() -> (
+    None
+):
+    broker, partition = build_stored()
+    assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.MISS, "epoch", -1)
+    partition.truth.suggest(EPOCH + 1, True)
+    assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.ASK, "epoch", -1)
+    assert look(broker, partition, 15, epoch=EPOCH + 2) == (Look.MISS, "epoch", -1)
+    assert look(broker, partition, 15, epoch=EPOCH)[0] is Look.READY

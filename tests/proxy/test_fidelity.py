@@ -8,8 +8,8 @@ NONE, GZIP = 0, 1
 CREATE, APPEND = False, True
 
 
-def fetched(fidelity, body=b"body", base_offset=100, partition=0, append=CREATE):
-    return fidelity.saw_fetched(partition, base_offset, append, memoryview(body))
+def fetched(fidelity, body=b"body", base_offset=100, partition=0):
+    return fidelity.compare_fetched(partition, base_offset, memoryview(body))
 
 
 def stores(fidelity, codec):
@@ -23,7 +23,7 @@ def wants_sample(fidelity, codec):
 def build_sampled(body=b"body", codec=NONE):
     """The timestamp type is known, and a sample is held."""
     fidelity = Fidelity()
-    assert fetched(fidelity) is None
+    fidelity.log_append_time = CREATE
     fidelity.keep_sample(0, 100, codec, body)
     return fidelity
 
@@ -33,8 +33,11 @@ def test_nothing_is_stored_nor_sampled_before_a_fetched_batch_shows_the_timestam
     assert fidelity.log_append_time is None
     assert not stores(fidelity, NONE)
     assert not wants_sample(fidelity, NONE)
-    assert fetched(fidelity) is None
-    assert fidelity.log_append_time is False
+    assert fidelity.is_as_known(CREATE)
+    assert fidelity.is_as_known(APPEND)
+    fidelity.log_append_time = CREATE
+    assert fidelity.is_as_known(CREATE)
+    assert not fidelity.is_as_known(APPEND)
     assert wants_sample(fidelity, NONE)
     assert not stores(fidelity, NONE)
 
@@ -46,16 +49,14 @@ def test_an_equal_sample_starts_its_codec_and_no_other():
     assert not wants_sample(fidelity, NONE)
     assert not stores(fidelity, GZIP)
     assert wants_sample(fidelity, GZIP)
-    assert fidelity.mismatches == 0
 
 
-def test_an_unequal_sample_is_a_mismatch_until_one_is_equal_again():
+def test_an_unequal_sample_is_a_surprise_and_used_up():
     fidelity = build_sampled()
     assert fetched(fidelity, b"other") is False
-    assert fidelity.mismatches == 1
     assert not stores(fidelity, NONE)
     assert wants_sample(fidelity, NONE)
-    assert fetched(fidelity) is None  # the sample is used up
+    assert fetched(fidelity) is None
     fidelity.keep_sample(0, 100, NONE, b"body")
     assert fetched(fidelity) is True
     assert stores(fidelity, NONE)
@@ -65,7 +66,6 @@ def test_an_unequal_sample_is_a_mismatch_until_one_is_equal_again():
 def test_another_place_says_nothing_and_leaves_the_sample(base_offset, partition):
     fidelity = build_sampled()
     assert fetched(fidelity, b"other", base_offset, partition) is None
-    assert fidelity.mismatches == 0
     assert fetched(fidelity) is True
 
 
@@ -84,28 +84,15 @@ def test_one_sample_a_codec_the_latest():
     assert fetched(fidelity, b"later", 200) is True
 
 
-def test_another_timestamp_type_forgets_everything():
+def test_a_new_generation_knows_nothing():
     fidelity = build_sampled()
     assert fetched(fidelity) is True
     fidelity.keep_sample(0, 200, GZIP, b"zipped")
-    assert fetched(fidelity, append=APPEND) is None
-    assert fidelity.log_append_time is True
-    assert not stores(fidelity, NONE)
-    assert fetched(fidelity, b"zipped", 200, append=APPEND) is None
-    fidelity.keep_sample(0, 300, NONE, b"body")
-    assert fetched(fidelity, b"body", 300, append=APPEND) is True
-    assert stores(fidelity, NONE)
-
-
-def test_a_suspended_codec_is_sampled_again_and_others_go_on():
-    fidelity = build_sampled()
-    fetched(fidelity)
-    fidelity.keep_sample(0, 200, GZIP, b"zipped")
-    fetched(fidelity, b"zipped", 200)
-    fidelity.suspend(NONE)
-    assert wants_sample(fidelity, NONE)
-    assert stores(fidelity, GZIP)
-    assert fidelity.mismatches == 1
+    fidelity.begin_generation()
+    assert fidelity.generation == 1
+    assert fidelity.log_append_time is None
+    assert fidelity.equal_codecs == set()
+    assert fetched(fidelity, b"zipped", 200) is None
 
 
 @pytest.mark.parametrize(("size", "kept"), [(SAMPLE_LIMIT_BYTES, True), (SAMPLE_LIMIT_BYTES + 1, None)])

@@ -176,16 +176,27 @@ def test_the_report_counts_what_is_unanswered(wide):
     assert held(wide) == 0
 
 
-def test_an_error_in_sending_closes_that_client_alone(wide):
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_client_alone(wide, times):
     link, other = Link(wide), Link(wide)
     other.produce(("a", 1, 0))
+    send, failures = link.upstream.send, [ValueError("of ours")] * times
 
-    def fail(*_):
-        raise ValueError("of ours")
+    def fail(*request):
+        if failures:
+            raise failures.pop()
+        return send(*request)
 
     link.upstream.send = fail
     link.produce(("a", 0, 0))
-    assert (link.causes, wide.counters.internal_errors) == (["internal_error"], 1)
+    assert wide.counters.internal_errors == times
+    assert link.causes == ["internal_error"] * (times - 1)
+    if link.open:
+        link.produce(("a", 0, 1))
+        link.reply()
+        link.reply()
+        assert link.codes() == [{("a", 0): 0}] * 2
+        assert link.answered_ordinal == 2
     other.reply()
     assert other.codes() == [{("a", 1): 0}]
     assert (other.open, held(wide)) == (True, 0)

@@ -10,8 +10,9 @@ from protocol.fetch import FetchPartition
 from proxy.fetch_plan import Look, Looked
 from proxy.observing import UNBOUNDED, peek_would_hit, plan_observed
 from proxy.partitions import Partition, Partitions
-from proxy.topics import Topics
+from proxy.topics import Topic
 from tests.blockcache.batches import build_batch
+from tests.proxy.followed import LEADERS
 
 MIB = 1 << 20
 TOPIC_ID = bytes(15) + b"\x01"
@@ -21,7 +22,9 @@ TOPIC_ID = bytes(15) + b"\x01"
 def partition() -> Partition:
     """Offsets 10 to 19 stored, the tail behind them."""
     partitions = Partitions(BlockCache(MIB, observe=True), 8, 8)
-    followed = partitions.follow(Topics().confirm(TOPIC_ID), 0)
+    topic = Topic(TOPIC_ID, "orders")
+    topic.leaders = LEADERS
+    followed = partitions.follow(topic, 0)
     assert followed is not None
     run = build_batch(10, 5) + build_batch(15, 5)
     partitions.cache.insert(followed.slot, run, 0, len(run), 10)

@@ -86,11 +86,14 @@ def test_routes_are_bounded_and_forgotten_with_what_they_stand_for(link, monkeyp
     assert len(link.broker.routes) == 1
 
 
-@pytest.mark.parametrize("against", ["topic", "nameless", "refusal", "quota", "upstream"])
+@pytest.mark.parametrize("against", ["topic", "index", "refusal", "quota", "upstream"])
 def test_where_anything_stands_against_it_nothing_has_happened(link, against):
     topic = "other" if against == "topic" else "orders"
-    if against == "nameless":
-        link.broker.topics.find(TOPIC_ID).name = ""
+    if against == "index":
+        topic = link.broker.topics.find(TOPIC_ID)
+        link.broker.partitions.forget(link.broker.partitions.find(topic, 0))
+        topic.leaders.clear()
+        topic = "orders"
     elif against == "refusal":
         link.refused.entries["some"] = None
     elif against == "quota":

@@ -95,7 +95,7 @@ async def test_at_the_tail_nothing_more_is_asked(twins, monkeypatch):
 
 STANDS_AGAINST = [
     ("lease_until", 0.0),
-    ("unchecked", True),
+    ("frozen", True),
     ("epoch", -1),
     ("log_start_offset", LARGE + 1),
     ("high_watermark", LARGE),
@@ -357,7 +357,7 @@ CHANGES = st.one_of(
         ),
         st.integers(0, END + 1),
     ),
-    st.tuples(st.sampled_from(("unchecked", "compacted", "zstd", "old_format", "preferred")), st.booleans()),
+    st.tuples(st.sampled_from(("frozen", "compacted", "zstd", "old_format", "preferred")), st.booleans()),
     st.tuples(st.just("full"), st.booleans()),
     st.tuples(st.sampled_from(("epoch", "led_epoch")), st.integers(4, 6)),
     st.tuples(st.just("later"), st.sampled_from((0.5, 30.0, 50.0))),

@@ -97,7 +97,7 @@ async def test_what_stands_before_it_or_was_aborted_is_told(singles):
 CHANGES = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(("last_stable_offset", "log_start_offset", "high_watermark")), st.integers(0, END)),
-        st.tuples(st.sampled_from(("unchecked", "compacted", "zstd", "old_format", "full")), st.booleans()),
+        st.tuples(st.sampled_from(("frozen", "compacted", "zstd", "old_format", "full")), st.booleans()),
         st.tuples(st.just("epoch"), st.integers(4, 6)),
         st.tuples(st.just("later"), st.sampled_from((0.5, 50.0, 70.0))),
         st.tuples(st.just("client"), st.sampled_from((None, "d"))),

@@ -10,6 +10,7 @@ from protocol import ordinary
 from proxy import passed_produce
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_ordinary import build
+from tests.proxy.followed import LEADERS
 from tests.proxy.front import OFF, front
 from tests.proxy.short_way import build_answer
 from tests.proxy.turning import until
@@ -85,7 +86,7 @@ def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_s
 def test_what_flies_before_one_that_passes_is_answered_before_it(run, passages):
     async def scenario():
         async with front(PASSING) as played:
-            played.forebay.broker.topics.learn("orders", bytes(16))
+            played.forebay.broker.topics.learn("orders", bytes(16), LEADERS)
             for _ in range(2):
                 await played.ask(produce(50), build_answer(0))
             await played.send(produce(100))

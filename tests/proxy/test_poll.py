@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockcache.admission import Edges
+from blockcache.results import Edges
 from protocol import fetch
 from protocol.batch import Batch
 from protocol.errors import ErrorCode
@@ -100,7 +100,7 @@ def test_where_the_watch_stands(tail, high_watermark, offset, max_bytes):
 def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch():
     partition = QuietBroker().follow()
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
-    partition.truth.suggest(7)
+    partition.truth.suggest(7, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.stand_at = 40
     asked = plan_asked(partition, NOTHING_STORED, BLOCK_BYTES)
@@ -110,7 +110,7 @@ def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch
 def test_a_newer_suggested_epoch_is_carried():
     partition = QuietBroker().follow()
     learn(partition, 20)
-    partition.truth.suggest(EPOCH + 2)
+    partition.truth.suggest(EPOCH + 2, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES).current_leader_epoch == EPOCH + 2
 
 
@@ -124,14 +124,14 @@ def test_without_an_epoch_or_of_an_old_format_nothing_is_asked():
 
 
 @pytest.mark.parametrize(
-    ("unchecked", "edges", "offset", "last_epoch"),
+    ("frozen", "edges", "offset", "last_epoch"),
     [(True, STORED_TO_18, 18, 4), (False, STORED_TO_18, 20, -1), (True, NOTHING_STORED, 20, -1)],
 )
-def test_divergence_is_checked_where_the_stored_bytes_end(unchecked, edges, offset, last_epoch):
+def test_divergence_is_checked_where_the_stored_bytes_end(frozen, edges, offset, last_epoch):
     partition = QuietBroker().follow()
     learn(partition, 20)
     partition.tail = 20
-    partition.truth.unchecked = unchecked
+    partition.truth.frozen = frozen
     asked = plan_asked(partition, edges, BLOCK_BYTES)
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (offset, last_epoch)
 
@@ -263,7 +263,7 @@ def test_a_full_answer_confirms_only_what_it_shows():
 def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
     watched = Watched()
     watched.open_session()
-    watched.partitions[0].truth.suggest(EPOCH + 1)
+    watched.partitions[0].truth.suggest(EPOCH + 1, True)
     watched.send()
     watched.link.answer()
     assert watched.leases() == [False, True]

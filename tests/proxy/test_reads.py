@@ -91,7 +91,7 @@ class Gate:
         self.refuses = self.holds = False
         self.open = 0
 
-    def enter(self, link, go, refuse, *, topics, watched):
+    def enter(self, link, go, refuse, *, topics, watched, whole):
         if self.refuses:
             refuse()
         elif not self.holds:
@@ -120,18 +120,22 @@ class Link:
             now=lambda: self.clock.now,
             responses=Bound(1 << 30),
             counters=Counters(),
-            attempt=lambda action, doing: action(),
+            attempt=lambda action, doing, otherwise=None: action(),
             stores_on=lambda listener: False,
             pacer=Pacer(),
             gate=Gate(),
+            topics=SimpleNamespace(peek=lambda _key: None),
         )
         self.lane = SimpleNamespace(usable=False)
         self.tended = []
         self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False
-        self.authorization = SimpleNamespace(learn=lambda *args: self.learned.append(args))
+        self.authorization = SimpleNamespace(learn_answer=self._learn_answer)
         self.broker.shared_reads = SharedReads(self.broker, 100)
         self.reads = Reads(self)
+
+    def _learn_answer(self, response, asked_at):
+        self.learned += [(said.topic, said.error_code, asked_at) for said in response.partitions]
 
 
 class Waiter:
@@ -155,8 +159,8 @@ def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=50
     return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
 
 
-def find(link, wanted, isolation_level=0, limit=500):
-    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", limit), isolation_level)
+def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
+    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", limit), isolation_level, version)
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
@@ -193,8 +197,8 @@ def test_partitions_missed_together_are_asked_together():
 
 @pytest.mark.parametrize(
     "other",
-    [(asked(offset=101), 0), (asked(epoch=3), 0), (asked(), COMMITTED)],
-    ids=["offset", "epoch", "isolation"],
+    [(asked(offset=101), 0), (asked(epoch=3), 0), (asked(), COMMITTED), (asked(), 0, 500, VERSION + 1)],
+    ids=["offset", "epoch", "isolation", "version"],
 )
 def test_another_question_drops_the_read_and_its_late_answer(other):
     link = Link()

@@ -83,7 +83,7 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)
-    read = find(link, wanted)
+    read = find(link, wanted, version=16)
     assert (read.stage, read.frame, read.answered, waiter.woken) == (Stage.FAILED, b"", None, 1)
 
 

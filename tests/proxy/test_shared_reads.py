@@ -74,7 +74,7 @@ def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partit
 
 
 def find(link, wanted=None, isolation_level=0, partition=PARTITION):
-    return link.reads.find(missed(wanted or asked(), partition), isolation_level)
+    return link.reads.find(missed(wanted or asked(), partition), isolation_level, VERSION)
 
 
 def sent(links):
@@ -292,7 +292,7 @@ def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
 
 
 def forwarding(link, min_bytes=1, rack_id=""):
-    request = SimpleNamespace(rack_id=rack_id, min_bytes=min_bytes, max_wait_ms=500, isolation_level=0)
+    request = SimpleNamespace(rack_id=rack_id, least_bytes=min_bytes, isolation_level=0)
     return SimpleNamespace(link=link, request=request, head=SimpleNamespace(api_version=VERSION))
 
 

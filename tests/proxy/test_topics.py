@@ -1,6 +1,7 @@
 """Topic names and ids, and the list of what is not known yet."""
 
-from proxy.topics import NAMES_WANTED_LIMIT, Topics
+from proxy.topics import NAMES_WANTED_LIMIT, Leader, Topics
+from tests.proxy.followed import LEADERS
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -17,7 +18,7 @@ def test_metadata_joins_name_and_id_and_clears_the_list():
     topics = Topics()
     topics.find("orders")
     topics.find(OLD)
-    assert topics.learn("orders", OLD) is None
+    assert topics.learn("orders", OLD, LEADERS) is None
     topic = topics.find("orders")
     assert topic is topics.find(OLD)
     assert (topic.id, topic.name) == (OLD, "orders")
@@ -26,49 +27,38 @@ def test_metadata_joins_name_and_id_and_clears_the_list():
 
 def test_learning_the_same_again_replaces_nothing():
     topics = Topics()
-    topics.learn("orders", OLD)
+    topics.learn("orders", OLD, LEADERS)
     topic = topics.find("orders")
     topic.fidelity.log_append_time = True
-    assert topics.learn("orders", OLD) is None
+    assert topics.learn("orders", OLD, LEADERS) is None
     assert topics.find("orders") is topic
     assert topic.fidelity.log_append_time is True
 
 
 def test_a_name_that_comes_to_stand_for_another_id_hands_the_old_topic_back():
     topics = Topics()
-    topics.learn("orders", OLD)
+    topics.learn("orders", OLD, LEADERS)
     old = topics.find(OLD)
     old.fidelity.log_append_time = True
-    assert topics.learn("orders", NEW) is old
+    assert topics.learn("orders", NEW, LEADERS) is old
     assert topics.find("orders").id == NEW
     assert topics.find("orders").fidelity.log_append_time is None
     assert topics.find(OLD) is None
     assert list(topics.wanted) == [OLD]
 
 
-def test_an_id_confirmed_before_it_has_a_name_is_known_and_still_asked_about():
+def test_a_topic_has_the_partitions_that_metadata_has_shown():
     topics = Topics()
-    topic = topics.confirm(OLD)
-    assert topics.confirm(OLD) is topic
-    assert topic.name == ""
-    assert topics.find(OLD) is topic
-    assert list(topics.wanted) == [OLD]
-    assert topics.learn("orders", OLD) is None
-    assert topics.find("orders") is topic
-    assert topics.wanted == {}
-
-
-def test_a_confirmed_new_incarnation_still_replaces_the_old():
-    topics = Topics()
-    topics.learn("orders", OLD)
-    new = topics.confirm(NEW)
-    assert topics.learn("orders", NEW).id == OLD
-    assert topics.find("orders") is new
+    topics.learn("orders", OLD, {0: Leader(1, 5), 1: Leader(2, 6)})
+    topic = topics.peek("orders")
+    topics.learn("orders", OLD, {1: Leader(1, 7), 2: Leader(1, 0)})
+    assert topic.leaders == {0: Leader(1, 5), 1: Leader(1, 7), 2: Leader(1, 0)}
+    assert topics.peek("other") is None
 
 
 def test_a_forgotten_topic_is_asked_about_again():
     topics = Topics()
-    topics.learn("orders", OLD)
+    topics.learn("orders", OLD, LEADERS)
     topics.forget(topics.find(OLD))
     assert topics.find("orders") is None
     assert topics.find(OLD) is None
@@ -77,8 +67,8 @@ def test_a_forgotten_topic_is_asked_about_again():
 
 def test_forgetting_the_old_incarnation_leaves_the_new_ones_name():
     topics = Topics()
-    topics.learn("orders", OLD)
-    old = topics.learn("orders", NEW)
+    topics.learn("orders", OLD, LEADERS)
+    old = topics.learn("orders", NEW, LEADERS)
     topics.forget(old)
     assert topics.find("orders").id == NEW
 
@@ -90,7 +80,7 @@ def test_the_list_is_bounded_and_goes_on_when_there_is_room():
     assert len(topics.wanted) == NAMES_WANTED_LIMIT
     assert topics.find("one-more") is None
     assert "one-more" not in topics.wanted
-    topics.learn("topic-0", OLD)
+    topics.learn("topic-0", OLD, LEADERS)
     topics.find("one-more")
     assert "one-more" in topics.wanted
     assert len(topics.wanted) == NAMES_WANTED_LIMIT

@@ -26,8 +26,8 @@ def test_nothing_is_known_at_first():
 def test_the_first_answer_proves_its_epoch_and_wants_a_check():
     truth = build_known()
     assert truth.known
-    assert truth.unchecked
-    assert truth.epoch == truth.suggested_epoch == 5
+    assert truth.frozen
+    assert truth.epoch == truth.asked_epoch == 5
     assert offsets(truth) == (100, 90, 10)
 
 
@@ -54,37 +54,27 @@ def test_within_an_epoch_the_greatest_shown_counts_each_by_itself():
     assert offsets(truth) == (120, 95, 30)
 
 
-def test_who_leads_is_shown_by_the_epoch_that_was_carried():
+def test_who_leads_is_what_metadata_said_of_the_proven_epoch():
     truth = build_known()
-    truth.entered(10.0)
+    assert (truth.is_led, truth.is_replica) == (False, True)
+    truth.suggest(4, True)
     assert not truth.is_led
-    truth.shown_leading(4, 11.0)
-    assert not truth.is_led
-    truth.shown_leading(5, 9.0)
-    assert truth.is_led
-
-
-def test_a_question_without_an_epoch_shows_who_leads_in_what_was_known_when_it_was_sent():
-    truth = Truth()
-    truth.shown_leading(NO_EPOCH, 9.0)
-    assert not truth.is_led
-    truth.learn(5, 100, 90, 10, 20.0)
-    truth.entered(10.0)
-    truth.shown_leading(NO_EPOCH, 9.9)
-    assert not truth.is_led
-    truth.shown_leading(NO_EPOCH, 10.0)
-    assert truth.is_led
+    truth.suggest(5, False)
+    assert (truth.is_led, truth.is_replica) == (False, True)
+    truth.suggest(5, True)
+    assert (truth.is_led, truth.is_replica) == (True, False)
+    truth.suggest(6, False)
+    assert (truth.is_led, truth.is_replica) == (True, False)
     truth.learn(6, 100, 90, 10, 20.0)
-    assert not truth.is_led
+    assert (truth.is_led, truth.is_replica) == (False, True)
 
 
 def test_a_newer_epoch_forgets_the_offsets_of_the_old():
     truth = build_known()
-    truth.unchecked = False
+    truth.frozen = False
     assert truth.learn(6, 80, 70, 0, 2.0) is Learned.NEW_EPOCH
     assert offsets(truth) == (80, 70, 0)
-    assert truth.end_before == 100
-    assert truth.unchecked
+    assert truth.frozen
 
 
 def test_a_newer_epoch_ends_the_old_lease():
@@ -128,14 +118,36 @@ def test_an_error_revokes_until_the_broker_confirms_again():
 
 def test_a_suggested_epoch_is_not_a_proven_one():
     truth = build_known()
-    truth.suggest(8)
-    truth.suggest(7)
-    assert truth.suggested_epoch == 8
+    assert truth.suggest(8, True)
+    assert not truth.suggest(7, True)
+    assert truth.asked_epoch == 8
     assert truth.epoch == 5
     assert truth.learn(6, 80, 70, 0, 2.0) is Learned.NEW_EPOCH
-    assert truth.suggested_epoch == 8
+    assert truth.asked_epoch == 8
     assert truth.learn(9, 80, 70, 0, 2.0) is Learned.NEW_EPOCH
-    assert truth.suggested_epoch == 9
+    assert truth.asked_epoch == 9
+    assert not truth.suggest(8, True)
+
+
+def test_a_suggestion_that_the_broker_refuses_is_dropped_and_no_other():
+    truth = build_known()
+    truth.suggest(8, True)
+    truth.drop_suggestion(7)
+    assert truth.asked_epoch == 8
+    truth.drop_suggestion(8)
+    assert truth.asked_epoch == 5
+    truth.drop_suggestion(5)
+    assert truth.asked_epoch == 5
+    assert truth.suggest(6, True)
+
+
+def test_offsets_that_are_forgotten_may_be_shown_lower():
+    truth = build_known()
+    truth.forget_offsets()
+    assert offsets(truth) == (NO_OFFSET,) * 3
+    assert not truth.has_lease(0.0)
+    assert truth.learn(5, 60, 50, 0, 1.0) is Learned.CONFIRMED
+    assert offsets(truth) == (60, 50, 0)
 
 
 def test_of_an_lso_above_its_hw_only_the_hw_counts():

@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.counters import Counters
 from proxy.partitions import Partition, Partitions
-from proxy.topics import Topics
+from proxy.topics import Topic, Topics
 from proxy.verify import (
     DELETE_HORIZON,
     QUEUE_SAMPLES,
@@ -28,6 +28,7 @@ from proxy.verify import (
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
+from tests.proxy.followed import LEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,6 +180,7 @@ class Setting:
         self.cache = BlockCache(8 * MIB)
         self.partitions = Partitions(self.cache, 8, 8)
         self.topics = Topics()
+        self.topics.learn("orders", TOPIC_ID, LEADERS)
         self.counters = Counters()
         self.sent: list[tuple[bytes, Callable[[bytes | None], None]]] = []
         self.dropped: list[Partition] = []
@@ -187,8 +189,15 @@ class Setting:
         self.partition = self.follow(0)
         self.verifier = Verifier(self, ratio, draw)  # type: ignore[arg-type]
 
+    def now(self) -> float:
+        return 0.0
+
+    def distrust(self, topic: Topic, reason: str) -> None:
+        assert reason == "verify"
+        topic.fidelity.begin_generation()
+
     def follow(self, index: int) -> Partition:
-        followed = self.partitions.follow(self.topics.confirm(TOPIC_ID), index)
+        followed = self.partitions.follow(self.topics.peek("orders"), index)
         assert followed is not None
         followed.truth.epoch = 3
         return followed
@@ -307,6 +316,6 @@ def test_without_a_link_samples_wait_and_a_refused_topic_is_left_alone() -> None
     setting.own_links.usable = True
     setting.verifier.tick(0.0)
     assert len(setting.sent) == 1
-    setting.partition.own_link_refused = True
+    setting.partition.own_refused_until = float("inf")
     setting.serve(bytes(RUN))
     assert setting.counters.verified == {"dropped": 1}

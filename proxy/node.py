@@ -1,0 +1,119 @@
+"""Which node the broker is, and what of its own settings decides what a Fetch is answered.
+
+Owns the asking, on Forebay's own link: Metadata for the cluster's node ids, then DescribeConfigs of one after the
+other, since a broker describes itself alone (ConfigHelper.describeConfigs). It must not know what follows. Invariants:
+one question in flight; once the node is known only that one is asked; what the broker refuses to say stays as it is by
+default, with one line that says which right is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import BadFrame, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+
+log = logging.getLogger("forebay.node")
+
+METADATA_VERSION = 12
+VERSION = 4
+CLIENT_ID = "forebay-node"
+FETCH_MAX_BYTES = "fetch.max.bytes"
+EVERY_S = 60.0
+"""It is a setting that a running broker may be given anew."""
+EXPECTED = re.compile(r"expected (\d+)")
+"""A hint in the broker's refusal to describe another: it saves questions, and nothing rests on it."""
+
+
+class Node:
+    """Asks again and again; `Broker.node_id` and `Broker.fetch_max_bytes` are what has come of it."""
+
+    __slots__ = ("_broker", "_candidates", "_due_at", "_in_flight", "_is_refused")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._in_flight = False
+        self._due_at = float("-inf")
+        self._candidates: list[int] = []
+        self._is_refused = False
+
+    def tick(self, now: float) -> None:
+        """Timed: ask, if it is due and Forebay has a link of its own."""
+        if self._in_flight or now < self._due_at or not self._broker.own_links.usable:
+            return
+        known = self._broker.node_id
+        self._candidates = [known] if known >= 0 else []
+        if self._candidates:
+            self._ask_next()
+        else:
+            self._send(
+                control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[]), self._learn_nodes
+            )
+
+    def _send(self, frame: bytes, learn: Callable[[Frame], None]) -> None:
+        link = self._broker.own_links.link("proof")
+        if link is not None:
+            self._in_flight = True
+            link.send(frame, 0, partial(self._answered, learn))
+
+    def _answered(self, learn: Callable[[Frame], None], answer: Frame | None) -> None:
+        self._in_flight = False
+        self._due_at = self._broker.now() + (EVERY_S if answer is not None else 1.0)
+        if answer is None:
+            return
+        try:
+            learn(answer)
+        except (BadFrame, ValueError) as error:
+            log.error("what the broker says of itself cannot be read: %s", error)
+
+    def _learn_nodes(self, answer: Frame) -> None:
+        nodes = control.scan_metadata_response(answer, METADATA_VERSION).brokers
+        self._candidates = [node.node_id for node in nodes]
+        self._ask_next()
+
+    def _ask_next(self) -> None:
+        if self._candidates:
+            node_id = self._candidates.pop(0)
+            frame = control.build_describe_configs_request(
+                VERSION, 0, CLIENT_ID, brokers=[node_id], settings=[FETCH_MAX_BYTES]
+            )
+            self._send(frame, partial(self._learn_settings, node_id))
+
+    def _learn_settings(self, node_id: int, answer: Frame) -> None:
+        broker = self._broker
+        (described,) = control.scan_describe_configs_response(answer, VERSION)
+        if described.error_code == ErrorCode.NONE:
+            value = described.values.get(FETCH_MAX_BYTES)
+            if value is not None:
+                broker.fetch_max_bytes = int(value)
+            if broker.node_id != node_id:
+                broker.node_id = node_id
+                log.info("the broker is node %d", node_id)
+                broker.watch.learn_node()
+        elif described.error_code == ErrorCode.INVALID_REQUEST:
+            if node_id == broker.node_id:  # another broker has its place
+                broker.node_id = -1
+                self._due_at = float("-inf")
+            hint = EXPECTED.search(described.error_message or "")
+            if hint is not None and int(hint[1]) in self._candidates:
+                self._candidates = [int(hint[1])]
+            self._ask_next()
+        elif not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "the broker does not tell Forebay which node it is and what its %s is (error %d): clients older "
+                "than Fetch 11 are not served from memory, and %d bytes are taken for that setting; allow "
+                "Forebay's principal DescribeConfigs on the cluster",
+                FETCH_MAX_BYTES,
+                described.error_code,
+                broker.fetch_max_bytes,
+            )

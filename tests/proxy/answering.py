@@ -1,0 +1,76 @@
+"""One client of one Forebay whose memory holds a partition (`hitting.World`), before a broker that a test answers for.
+
+Owns the broker's side of the client's link: a played transport, what arrived there, the answers. It must not know what
+a test expects. Invariant: the broker answers in the order of the requests.
+"""
+
+import asyncio
+
+from protocol import fetch, header
+from protocol.fetch_build import FetchAnswer, build_response
+from protocol.framing import Framer
+from tests.proxy.hitting import END, World
+from tests.proxy.test_wire import PlayedTransport
+
+
+class PlayedDial:
+    """A broker that takes each connection at once."""
+
+    host, port, max_frame_bytes = "broker", 9092, 1 << 20
+
+    def __init__(self):
+        self.transports = []
+
+    async def connect(self, wire):
+        transport = PlayedTransport()
+        transport.protocol = wire
+        self.transports.append(transport)
+        wire.connection_made(transport)
+
+
+class Scene(World):
+    """`asked` are the requests that the broker has got on the client's link and not answered."""
+
+    def __init__(self, is_short=False, **options):
+        self.dial = PlayedDial()
+        super().__init__(is_short, verify_ratio=0.0, **options)
+        self.link.upstream._dial = self.dial
+        self._framer, self._heard = Framer(1 << 20), 0
+        self.asked = []
+
+    async def turn(self):
+        """Let the loop do what is due, and hear what the broker has got."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for transport in self.dial.transports[:1]:
+            pieces, self._heard = transport.pieces[self._heard :], len(transport.pieces)
+            self.asked += map(bytes, self._framer.received(b"".join(pieces)))
+
+    def answer(self, frame):
+        """The broker's answer to the oldest request."""
+        self.asked.pop(0)
+        self.dial.transports[0].protocol.data_received(frame)
+
+    def answer_fetch(self, *partitions, throttle_time_ms=0, error_code=0):
+        """The same, to a Fetch."""
+        head = header.peek_request(self.asked[0])
+        said = build_response(
+            head.api_version,
+            head.correlation_id,
+            throttle_time_ms=throttle_time_ms,
+            error_code=error_code,
+            session_id=0,
+            partitions=partitions,
+        )
+        self.answer(b"".join(said))
+
+    def hear(self):
+        """What the client was answered last, and its frame."""
+        frame = self.sent[-1]
+        return fetch.scan_response(frame, 13), frame
+
+
+def said_of(topic_id, index=0, records=b"", high_watermark=END, error=0):
+    """One partition as the broker answers it."""
+    views = (records,) if records else ()
+    return FetchAnswer(topic_id, index, error, high_watermark, high_watermark, 0, None, views, len(records))

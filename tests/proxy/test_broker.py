@@ -1,0 +1,281 @@
+"""A fence around handlers (`Broker.fall_back`): an error of ours, wherever it is raised, costs a miss and no more."""
+
+import itertools
+import logging
+
+import pytest
+
+from blockcache.cache import BlockCache
+from protocol import header
+from proxy import forward, looks, ordinary_fetch, parked, reads, relay
+from proxy.broker import LOG_FAILURES_EVERY_S
+from proxy.fetch_record import Accounts
+from proxy.gate import Gate
+from proxy.partitions import Partitions
+from proxy.quota_table import QuotaTable
+from proxy.session_table import SessionTable
+from proxy.shared_reads import SharedReads
+from tests.protocol.test_ordinary import build
+from tests.proxy.answering import Scene, said_of
+from tests.proxy.followed import TOPIC_ID
+from tests.proxy.hitting import END, build_fetch
+from tests.proxy.short_way import build_answer
+from tests.proxy.test_waiting import HEARTBEAT, RECORDS, Mixed
+from tests.proxy.turning import until
+
+
+class OfOurs(Exception):
+    """An error of ours."""
+
+
+def spoil(monkeypatch, owner, name, first=1, last=1):
+    """From the `first` call to the `last` it fails."""
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def spoiled(*args, **options):
+        if first <= next(calls) <= last:
+            raise OfOurs(name)
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, spoiled)
+
+
+def ids(scene):
+    """The correlation ids of what the client was answered, in order."""
+    return [header.peek_correlation_id(frame) for frame in scene.sent]
+
+
+async def goes_whole(scene, frame):
+    """The broker has got the frame as it came; its answer is the client's, once, and the connection goes on."""
+    await scene.turn()
+    assert scene.asked == [frame]
+    assert scene.broker.counters.internal_errors == 1
+    before = len(scene.sent)
+    scene.answer_fetch(said_of(TOPIC_ID, records=RECORDS))
+    said, answer = scene.hear()
+    assert len(scene.sent) == before + 1
+    assert answer[said.partitions[0].start : said.partitions[0].end] == RECORDS
+    goes_on(scene)
+
+
+def goes_on(scene):
+    """Nothing is left of what was, and the next Fetch is answered from memory."""
+    link, broker = scene.link, scene.broker
+    assert scene.transport.calls == []
+    assert (len(link.replies), link.request_bytes, broker.requests.in_flight_bytes) == (0, 0, 0)
+    assert (broker.counters.parked_fetches, len(scene.partition.parked)) == (0, 0)
+    scene.receive(build_fetch(0, correlation_id=99))
+    assert ids(scene)[-1] == 99
+
+
+AT_ONCE = {
+    "rights": (parked, "find_unproven"),
+    "session": (SessionTable, "find"),
+    "quota": (QuotaTable, "peek_delay_s"),
+    "plan": (looks, "plan_partition"),
+    "cache": (BlockCache, "lookup"),
+    "answer": (parked, "build_answer"),
+}
+
+
+@pytest.mark.parametrize("stage", AT_ONCE)
+async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
+    scene = Scene()
+    scene.broker.gate.quotas.active = stage == "quota"
+    spoil(monkeypatch, *AT_ONCE[stage])
+    frame = build_fetch(0)
+    scene.receive(frame)
+    await goes_whole(scene, frame)
+
+
+async def test_a_repeated_fetch_is_the_general_ways_where_nothing_has_left(monkeypatch):
+    scene = Scene(is_short=True, room_bytes=1 << 20)
+    scene.receive(build_fetch(0))
+    spoil(monkeypatch, ordinary_fetch, "find_limit")
+    scene.receive(build_fetch(1, correlation_id=2))
+    assert ids(scene) == [1, 2]
+    assert (scene.short, scene.broker.counters.internal_errors) == (0, 1)
+    goes_on(scene)
+    assert scene.short == 1
+
+
+async def test_a_repeated_fetch_that_has_left_is_answered(monkeypatch):
+    scene = Scene(is_short=True, room_bytes=1 << 20)
+    scene.receive(build_fetch(0, max_bytes=1000))
+    spoil(monkeypatch, Accounts, "enter_hit")
+    scene.receive(build_fetch(0, max_bytes=1000, correlation_id=2))
+    assert ids(scene) == [1, 2]
+    assert scene.broker.counters.internal_errors == 1
+    goes_on(scene)
+    await scene.turn()
+    assert scene.asked == []
+
+
+@pytest.mark.parametrize("news", ["records", "time", "heartbeat", "finish"])
+async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
+    scene = Scene()
+    scene.partition.covered = 1
+    frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
+    scene.receive(frame)
+    assert len(scene.partition.parked) == 1
+    spoil(monkeypatch, looks, "plan_partition")
+    if news == "records":
+        scene.arrive(100)
+    elif news == "time":
+        scene.clock_s += 1
+        await until(lambda: scene.broker.counters.internal_errors)
+    elif news == "heartbeat":
+        scene.receive(HEARTBEAT)
+    else:
+        scene.link.wire.eof_received()
+    await scene.turn()
+    assert sorted(scene.asked) == sorted([frame] + [HEARTBEAT] * (news == "heartbeat"))
+    if news == "heartbeat":
+        if scene.asked[0] == HEARTBEAT:
+            scene.answer(b"\0\0\0\x06" + HEARTBEAT[8:12] + b"\0\0")
+            scene.answer_fetch(said_of(TOPIC_ID))
+        else:
+            scene.answer_fetch(said_of(TOPIC_ID))
+            scene.answer(b"\0\0\0\x06" + HEARTBEAT[8:12] + b"\0\0")
+        assert ids(scene) == [1, 42], "in the order of the requests"
+    else:
+        scene.answer_fetch(said_of(TOPIC_ID))
+        assert ids(scene) == [1]
+    if news != "finish":
+        goes_on(scene)
+
+
+async def test_a_fetch_whose_right_was_asked_for_first(monkeypatch):
+    scene = Scene()
+    scene.link.authorization._until.clear()
+    frame = build_fetch(0)
+    scene.receive(frame)
+    await scene.turn()
+    assert (len(scene.asked), scene.sent) == (1, [])
+    spoil(monkeypatch, looks, "plan_partition")
+    scene.answer_fetch(said_of(TOPIC_ID))
+    await goes_whole(scene, frame)
+
+
+BESIDE = {
+    "sending": (SharedReads, "begin"),
+    "beginning": (reads, "Read"),
+    "asking": (reads, "build_request"),
+    "scanning": (reads, "is_plain"),
+    "looking": (looks, "plan_partition", 3),
+    "telling": (parked, "build_answer"),
+}
+
+
+@pytest.mark.parametrize("stage", BESIDE)
+async def test_a_fetch_part_of_which_is_read_beside(monkeypatch, stage):
+    scene = Mixed()
+    owner, name, *first = BESIDE[stage]
+    spoil(monkeypatch, owner, name, *(first * 2))
+    await scene.fetch()
+    if stage in ("scanning", "looking", "telling"):
+        scene.read()
+        await scene.turn()
+    (asked,) = scene.asked
+    assert header.peek_request(asked).correlation_id == 7
+    assert scene.broker.counters.internal_errors == 1
+    scene.answer_fetch(said_of(TOPIC_ID, 0), said_of(TOPIC_ID, 1))
+    assert ids(scene) == [7]
+    goes_on(scene)
+    await scene.fetch()
+    if stage not in ("looking", "telling"):  # else it has been read
+        scene.read()
+    assert scene.sizes()[1] == len(RECORDS), "the next is read for as ever"
+
+
+async def test_a_shared_read_that_cannot_be_taken(monkeypatch):
+    scene = Mixed()
+    await scene.fetch()
+    await scene.fetch(scene.other)
+    spoil(monkeypatch, reads, "is_plain", 2, 2)
+    scene.read()
+    await scene.turn()
+    assert scene.sizes()[1] == len(RECORDS)
+    assert scene.broker.counters.internal_errors == 1
+    assert len(scene.other.upstream.expected) == 1, "it has asked for all of it by itself"
+
+
+async def test_a_fetch_on_its_way_to_the_broker(monkeypatch):
+    scene = Scene()
+    spoil(monkeypatch, forward, "begin_forwarded")
+    frame = build_fetch(-5)
+    scene.receive(frame)
+    await goes_whole(scene, frame)
+
+
+async def test_the_places_of_others_stay_theirs(monkeypatch):
+    """One that waits, one that fails, one that memory answers: in this order."""
+    scene = Scene()
+    scene.partition.covered = 1
+    scene.receive(build_fetch(END, correlation_id=1))
+    spoil(monkeypatch, looks, "plan_partition")
+    scene.receive(build_fetch(0, correlation_id=2))
+    scene.receive(build_fetch(0, correlation_id=3))
+    await scene.turn()
+    scene.answer_fetch(said_of(TOPIC_ID))
+    assert ids(scene) == []
+    scene.arrive(100)
+    assert ids(scene) == [1, 2, 3]
+    goes_on(scene)
+
+
+async def test_a_control_request(monkeypatch):
+    scene = Scene()
+    spoil(monkeypatch, relay, "pass_on")
+    scene.receive(HEARTBEAT)
+    await scene.turn()
+    assert (scene.asked, scene.broker.counters.internal_errors) == ([HEARTBEAT], 1)
+    scene.answer(b"\0\0\0\x06" + HEARTBEAT[8:12] + b"\0\0")
+    assert ids(scene) == [42]
+    goes_on(scene)
+
+
+PRODUCING = {"partition": (Partitions, "follow"), "queue": (Gate, "take"), "note": (Gate, "sent")}
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+@pytest.mark.parametrize("stage", PRODUCING)
+async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks):
+    scene = Scene()
+    spoil(monkeypatch, *PRODUCING[stage])
+    frame = build(9, acks=acks, index=0)
+    scene.receive(frame)
+    await scene.turn()
+    is_spoiled = scene.broker.counters.internal_errors
+    assert (scene.asked, is_spoiled) == ([frame], is_spoiled)
+    if acks:
+        assert is_spoiled == (stage != "note"), "the ordinary way notes it otherwise"
+        scene.answer(build_answer(END))
+        assert scene.sent == [build_answer(END)]
+    assert scene.link.answered_ordinal == scene.link.last_ordinal
+    scene.asked.clear()
+    goes_on(scene)
+
+
+async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
+    scene = Scene()
+    spoil(monkeypatch, looks, "plan_partition")
+    spoil(monkeypatch, Gate, "enter")
+    scene.receive(build_fetch(0))
+    assert scene.transport.calls == ["abort"]
+    assert scene.broker.counters.internal_errors == 2
+    assert scene.broker.requests.in_flight_bytes == 0
+
+
+async def test_errors_are_counted_each_and_logged_once_a_second(monkeypatch, caplog):
+    scene = Scene()
+    spoil(monkeypatch, looks, "plan_partition", 1, 5)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(4):
+            scene.receive(build_fetch(0))
+        assert [record.getMessage() for record in caplog.records] == ["looking at a Fetch failed"]
+        scene.clock_s += LOG_FAILURES_EVERY_S
+        scene.receive(build_fetch(0))
+    assert scene.broker.counters.internal_errors == 5
+    assert caplog.records[-1].getMessage() == "looking at a Fetch failed; 3 more were not logged"
+    assert caplog.records[-1].exc_info[0] is OfOurs
