@@ -76,6 +76,8 @@ class Authorization:
             if answered.preferred_read_replica >= 0:
                 link.preferred_replicas = True
             if link.stores:
+                if answered.error_code in PROVES:
+                    link.broker.watch.want(answered.topic, link)
                 link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
 
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:

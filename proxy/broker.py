@@ -252,7 +252,7 @@ class Broker:
         """The broker does not know this topic id: it was deleted, and perhaps re-created under another. Who waited on
         it looks again, and must not find it.
         """
-        topic = self.topics.peek(topic_id)
+        topic = self.topics.find(topic_id)
         if topic is not None:
             self.routes.clear()
             self.topics.forget(topic)
@@ -264,7 +264,7 @@ class Broker:
         quotas = self.gate.quotas
         now = self.now()
         for one in told:
-            topic = self.topics.peek(one.looked.asked.topic)
+            topic = self.topics.find(one.looked.asked.topic)
             quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Broker:
                 partition = one.looked.partition
                 topic = partition.topic if partition is not None and partition.is_followed else None
                 if topic is None or not topic.name:
-                    topic = self.topics.peek(asked.topic)
+                    topic = self.topics.find(asked.topic)
                     partition = self.partitions.find(topic, asked.partition) if topic is not None else None
                 age_bytes = None
                 if one.admitted_at is not None:

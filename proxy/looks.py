@@ -80,7 +80,8 @@ def look_at_one(
         return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
-        broker.watch.ask_metadata(asked.topic, link)
+        if topic is not None:
+            broker.watch.ask_metadata(topic.id, link)
         return Looked(asked, None, Look.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
@@ -109,7 +110,7 @@ def find_unproven(
     for asked in partitions:
         if asked.topic in found or link.authorization.allows(asked.topic, now):
             continue
-        topic = broker.topics.peek(asked.topic)
+        topic = broker.topics.find(asked.topic)
         partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
         if partition is None:
             continue

@@ -54,7 +54,7 @@ def observe(
     for answered in response.partitions:
         broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
         asking = by_key.get((answered.topic, answered.partition))
-        topic = broker.topics.peek(answered.topic)
+        topic = broker.topics.find(answered.topic)
         if asking is None or topic is None:
             continue
         partition = broker.partitions.find(topic, answered.partition)

@@ -246,7 +246,7 @@ class Poll:
         shown = {(p.topic, p.partition) for p in response.partitions}
         lease_until = sent_at + self._broker.config.cache.confirm_every_s
         for key, asking in asked.items():
-            topic = self._broker.topics.peek(key[0]) if key not in shown else None
+            topic = self._broker.topics.find(key[0]) if key not in shown else None
             partition = self._broker.partitions.find(topic, key[1]) if topic is not None else None
             if partition is None or partition.truth.epoch != asking.current_leader_epoch:
                 continue

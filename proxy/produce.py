@@ -16,7 +16,7 @@ from isolation import refusals
 from isolation.health import Verdict as Health
 from isolation.tickets import Waits
 from protocol import api, batch, produce
-from protocol.errors import BadFrame
+from protocol.errors import BadFrame, ErrorCode
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
 from proxy import admit
 from proxy.relay import relay, relay_whole
@@ -283,7 +283,9 @@ class ProduceInHand:
             entry.watched = tuple(
                 dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept)
             )
-        forwarded = self._note(keep) if link.broker.stores_on(link.listener) else {}
+        stores, find = link.broker.stores_on(link.listener), link.broker.topics.find
+        forwarded = self._note(keep) if stores else {}
+        has_new = stores and any(find(one.topic) is None for one in self._request.partitions)
         started = link.broker.now()
 
         def on_answer(answer: Frame | None) -> None:
@@ -296,10 +298,12 @@ class ProduceInHand:
             if keep is not None:
                 told = merge_response(answer, self._head.api_version, self._refused(plan))
             self._answer(told, plan)
+            version = self._head.api_version
             if forwarded:  # before any Fetch behind it is answered, but the client need not wait for it
-                version = self._head.api_version
                 admitting = partial(admit.admit_answer, broker, version, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
+            if has_new:
+                broker.attempt(partial(_want_acknowledged, link, version, answer), "asking about a new topic")
             self._settle()
 
         link.broker.gate.sent(entry)
@@ -353,9 +357,22 @@ def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
 def _followed(link: ClientLink, produced: ProducePartition) -> Partition | None:
     broker = link.broker
     topic = broker.topics.find(produced.topic)
-    if topic is None or produced.partition not in topic.leaders:
-        broker.watch.ask_metadata(produced.topic, link)
-    return broker.partitions.follow(topic, produced.partition) if topic is not None else None
+    if topic is None:
+        return None
+    if produced.partition not in topic.leaders:
+        broker.watch.ask_metadata(topic.id, link)
+    return broker.partitions.follow(topic, produced.partition)
+
+
+def _want_acknowledged(link: ClientLink, version: int, answer: Frame) -> None:
+    """The broker has taken records for these topics, some of which are not known yet."""
+    try:
+        response = produce.scan_response(answer, version)
+    except BadFrame:
+        return
+    for acknowledged in response.partitions:
+        if acknowledged.error_code == ErrorCode.NONE:
+            link.broker.watch.want(acknowledged.topic, link)
 
 
 def _want_those_of(link: ClientLink, request: ProduceRequest) -> None:

@@ -97,7 +97,7 @@ class Reads:
     def _find_log(self, read: Read) -> tuple[Topic | None, int]:
         """The topic that it asks for, by name or id, and its leader epoch; None, -1 where they are not known."""
         broker, asked = self._link.broker, read.asked
-        topic = broker.topics.peek(asked.topic)
+        topic = broker.topics.find(asked.topic)
         partition = None if topic is None else broker.partitions.find(topic, asked.partition)
         return topic, NO_EPOCH if partition is None else partition.truth.epoch
 

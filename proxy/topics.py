@@ -58,16 +58,14 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self.wanted: dict[str | bytes, None] = {}
 
-    def peek(self, key: str | bytes) -> Topic | None:
+    def find(self, key: str | bytes) -> Topic | None:
         """The topic that has this name or id, as far as is known."""
         return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
 
-    def find(self, key: str | bytes) -> Topic | None:
-        """The topic that a request names, by name or by id. What is not known is put on the list to ask."""
-        topic = self.peek(key)
-        if topic is None and key != NO_TOPIC_ID and len(self.wanted) < NAMES_WANTED_LIMIT:
+    def want(self, key: str | bytes) -> None:
+        """The broker has answered a client about this name or id, which is not known: put it on the list to ask."""
+        if key != NO_TOPIC_ID and len(self.wanted) < NAMES_WANTED_LIMIT:
             self.wanted[key] = None
-        return topic
 
     def learn(self, name: str, topic_id: bytes, leaders: Mapping[int, Leader]) -> Topic | None:
         """Metadata says that `name` is `topic_id`, with these partitions. Returns the topic that this one replaces, if

@@ -291,6 +291,12 @@ class Watch:
 
     # -- metadata ------------------------------------------------------------------------------------------
 
+    def want(self, topic: str | bytes, link: ClientLink) -> None:
+        """The broker has answered `link` about this name or id: what it stands for is asked, where it is not known."""
+        if self._broker.topics.find(topic) is None:
+            self._broker.topics.want(topic)
+            self.ask_metadata(topic, link)
+
     def ask_metadata(self, topic: str | bytes, link: ClientLink | None = None) -> None:
         """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic. On `link` where
         Forebay has none of its own, or may not describe the topic.
@@ -327,7 +333,7 @@ class Watch:
             return
         for described in metadata.topics:
             if described.error_code != ErrorCode.NONE:
-                self._broker.topics.wanted.pop(asked, None)  # who names it again wants it again
+                self._broker.topics.wanted.pop(asked, None)  # who is answered about it again wants it again
             if own and described.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 self._metadata_refused[asked] = self._broker.now() + REFUSED_FOR_S
             if described.error_code == ErrorCode.NONE and described.name and described.topic_id:
@@ -353,7 +359,7 @@ class Watch:
                 self._suggest(partition)
 
     def _forget_name(self, name: str) -> None:
-        topic = self._broker.topics.peek(name)
+        topic = self._broker.topics.find(name)
         if topic is not None:
             self._broker.forget_topic(topic.id)
 

@@ -233,7 +233,10 @@ def test_a_broker_that_restarts(pair: Pair) -> None:
     pair.broker.stop(gracefully=True)
     pair.broker.start()
     wait_ready(pair)
-    write(pair, topic, "after")
+    with RawClient(pair.through) as client:
+        reader = RawReader(client, topic, offset=RECORDS).settle()
+        wait_for_hits(pair, reader)
+        tail_while(reader, lambda: write(pair, topic, "after"), 2 * RECORDS)
     whole = check_same(pair, topic)
     assert len(epochs_of(whole)) == 2
     with RawClient(pair.through) as client:

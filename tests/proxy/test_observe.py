@@ -339,7 +339,7 @@ def test_a_topic_that_is_gone_is_not_found_by_who_waited_on_it(broker):
 
     class Waiter:
         def wake(self, _partition):
-            found.append(broker.topics.peek(TOPIC_ID))
+            found.append(broker.topics.find(TOPIC_ID))
 
     partition.parked[Waiter()] = None
     broker.routes = SimpleNamespace(clear=lambda: None)

@@ -124,7 +124,7 @@ class Link:
             stores_on=lambda listener: False,
             pacer=Pacer(),
             gate=Gate(),
-            topics=SimpleNamespace(peek=lambda _key: None),
+            topics=SimpleNamespace(find=lambda _key: None),
         )
         self.lane = SimpleNamespace(usable=False)
         self.tended = []

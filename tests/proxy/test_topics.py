@@ -1,23 +1,31 @@
 """Topic names and ids, and the list of what is not known yet."""
 
-from proxy.topics import NAMES_WANTED_LIMIT, Leader, Topics
+from proxy.topics import NAMES_WANTED_LIMIT, NO_TOPIC_ID, Leader, Topics
 from tests.proxy.followed import LEADERS
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-def test_what_is_not_known_is_put_on_the_list_to_ask():
+def test_what_is_wanted_is_put_on_the_list_to_ask():
+    topics = Topics()
+    topics.want("orders")
+    topics.want(OLD)
+    topics.want("orders")
+    topics.want(NO_TOPIC_ID)
+    assert list(topics.wanted) == ["orders", OLD]
+
+
+def test_what_is_looked_for_is_not_asked_about():
     topics = Topics()
     assert topics.find("orders") is None
     assert topics.find(OLD) is None
-    assert topics.find("orders") is None
-    assert list(topics.wanted) == ["orders", OLD]
+    assert topics.wanted == {}
 
 
 def test_metadata_joins_name_and_id_and_clears_the_list():
     topics = Topics()
-    topics.find("orders")
-    topics.find(OLD)
+    topics.want("orders")
+    topics.want(OLD)
     assert topics.learn("orders", OLD, LEADERS) is None
     topic = topics.find("orders")
     assert topic is topics.find(OLD)
@@ -44,25 +52,23 @@ def test_a_name_that_comes_to_stand_for_another_id_hands_the_old_topic_back():
     assert topics.find("orders").id == NEW
     assert topics.find("orders").fidelity.log_append_time is None
     assert topics.find(OLD) is None
-    assert list(topics.wanted) == [OLD]
 
 
 def test_a_topic_has_the_partitions_that_metadata_has_shown():
     topics = Topics()
     topics.learn("orders", OLD, {0: Leader(1, 5), 1: Leader(2, 6)})
-    topic = topics.peek("orders")
+    topic = topics.find("orders")
     topics.learn("orders", OLD, {1: Leader(1, 7), 2: Leader(1, 0)})
     assert topic.leaders == {0: Leader(1, 5), 1: Leader(1, 7), 2: Leader(1, 0)}
-    assert topics.peek("other") is None
+    assert topics.find("other") is None
 
 
-def test_a_forgotten_topic_is_asked_about_again():
+def test_a_forgotten_topic_is_not_found():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     topics.forget(topics.find(OLD))
     assert topics.find("orders") is None
     assert topics.find(OLD) is None
-    assert list(topics.wanted) == ["orders", OLD]
 
 
 def test_forgetting_the_old_incarnation_leaves_the_new_ones_name():
@@ -76,11 +82,11 @@ def test_forgetting_the_old_incarnation_leaves_the_new_ones_name():
 def test_the_list_is_bounded_and_goes_on_when_there_is_room():
     topics = Topics()
     for i in range(NAMES_WANTED_LIMIT):
-        topics.find(f"topic-{i}")
+        topics.want(f"topic-{i}")
     assert len(topics.wanted) == NAMES_WANTED_LIMIT
-    assert topics.find("one-more") is None
+    topics.want("one-more")
     assert "one-more" not in topics.wanted
     topics.learn("topic-0", OLD, LEADERS)
-    topics.find("one-more")
+    topics.want("one-more")
     assert "one-more" in topics.wanted
     assert len(topics.wanted) == NAMES_WANTED_LIMIT

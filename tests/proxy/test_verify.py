@@ -197,7 +197,7 @@ class Setting:
         topic.fidelity.begin_generation()
 
     def follow(self, index: int) -> Partition:
-        followed = self.partitions.follow(self.topics.peek("orders"), index)
+        followed = self.partitions.follow(self.topics.find("orders"), index)
         assert followed is not None
         followed.truth.epoch = 3
         return followed
