@@ -25,6 +25,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "verdict": ("equal", "mismatch", "unanswered", "outdated", "dropped"),
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
+    "way": ("own", "client"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -186,6 +187,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric(
             "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
+        ),
+        Metric(
+            "forebay_topic_questions_total",
+            "counter",
+            "Metadata requests about topics that are not known, or whose leader may have changed, by whose link asks",
+            ("way",),
+        ),
+        Metric(
+            "forebay_topic_questions_dropped_total",
+            "counter",
+            "Topics that were not asked about, since too many others wait to be",
         ),
         Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
         Metric("forebay_transactions_open", "gauge", "Transactions open on followed partitions"),

@@ -77,7 +77,7 @@ class Authorization:
                 link.preferred_replicas = True
             if link.stores:
                 if answered.error_code in PROVES:
-                    link.broker.watch.want(answered.topic, link)
+                    link.broker.topic_questions.want(answered.topic, link)
                 link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
 
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:

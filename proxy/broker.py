@@ -31,6 +31,7 @@ from proxy.partitions import Partitions
 from proxy.session_table import SessionTable
 from proxy.shared_reads import SharedReads
 from proxy.standing import Woken
+from proxy.topic_questions import TopicQuestions
 from proxy.topics import Topics
 from proxy.verify import Verifier
 from proxy.watch import Watch
@@ -105,6 +106,7 @@ class Broker:
             cache, 2 * config.limits.watched_partitions, config.cache.transactions_per_partition
         )
         self.watch = Watch(self)
+        self.topic_questions = TopicQuestions(self)
         self.pacer = Pacer(self)
         self.gate = Gate(self)
         self.routes = Routes(self)

@@ -51,6 +51,7 @@ class Janitor:
         now = self._broker.now()
         parts: list[Callable[[float], object]] = [
             self._broker.watch.tick,
+            self._broker.topic_questions.tick,
             self._broker.gate.tick,
             self._broker.verifier.tick,
             self._broker.node.tick,

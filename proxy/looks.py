@@ -81,7 +81,7 @@ def look_at_one(
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
         if topic is not None:
-            broker.watch.ask_metadata(topic.id, link)
+            broker.topic_questions.ask(topic.id, link)
         return Looked(asked, None, Look.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
@@ -90,7 +90,7 @@ def look_at_one(
     if looked.look is not Look.MISS:
         partition.wanted_at = now
     elif asked.current_leader_epoch > partition.truth.asked_epoch:
-        broker.watch.ask_metadata(
+        broker.topic_questions.ask(
             topic.id, link
         )  # the client may have heard of an election before the watch has
     return looked

@@ -139,7 +139,7 @@ def learn_error(
         truth.suggest(leader_epoch, broker.is_this(leader_id))
     truth.revoke()
     _back_off(broker, partition, asking.current_leader_epoch)
-    broker.watch.ask_metadata(partition.topic.id)
+    broker.topic_questions.ask(partition.topic.id)
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         broker.invalidate(partition, 0, "out-of-range")
         truth.forget_offsets()

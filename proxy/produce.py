@@ -360,7 +360,7 @@ def _followed(link: ClientLink, produced: ProducePartition) -> Partition | None:
     if topic is None:
         return None
     if produced.partition not in topic.leaders:
-        broker.watch.ask_metadata(topic.id, link)
+        broker.topic_questions.ask(topic.id, link)
     return broker.partitions.follow(topic, produced.partition)
 
 
@@ -372,7 +372,7 @@ def _want_acknowledged(link: ClientLink, version: int, answer: Frame) -> None:
         return
     for acknowledged in response.partitions:
         if acknowledged.error_code == ErrorCode.NONE:
-            link.broker.watch.want(acknowledged.topic, link)
+            link.broker.topic_questions.want(acknowledged.topic, link)
 
 
 def _want_those_of(link: ClientLink, request: ProduceRequest) -> None:

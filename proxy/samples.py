@@ -12,6 +12,7 @@ from metrics.access_log_schema import RESULT_REASONS
 from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
+from proxy.topic_questions import TOPICS_LIMIT
 from proxy.verify import QUEUE_SAMPLES
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ def _watch(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
     for verdict in LABEL_VALUES["verdict"]:
         yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
+    for way in LABEL_VALUES["way"]:
+        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0))
+    yield Sample("forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped)
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
     yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
@@ -203,6 +207,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
         ("connections", broker.counters.active_connections, limits.max_connections),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
+        ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
         ("watched_partitions", broker.watch.watched, limits.watched_partitions),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),

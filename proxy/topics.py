@@ -1,6 +1,6 @@
 """Topic names and topic ids, as the broker's Metadata joins them (KIP-516). Pure.
 
-Owns the table and the list of what is not known yet. It must not know links: `proxy.watch` asks. Invariants:
+Owns the table. It must not know links: `proxy.topic_questions` asks. Invariants:
 a name stands for at most one id, and for none from when the broker does not know that id any more until Metadata
 names the next; when it comes to stand for another (the topic was re-created), the old topic is handed back to be
 forgotten.
@@ -15,7 +15,6 @@ from proxy.fidelity import Fidelity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAMES_WANTED_LIMIT = 10_000
 NO_TOPIC_ID = bytes(16)
 """Uuid.ZERO_UUID: names no topic, and who asks about it is not expected."""
 
@@ -51,28 +50,20 @@ class Topic:
 class Topics:
     """The table."""
 
-    __slots__ = ("_by_id", "_by_name", "wanted")
+    __slots__ = ("_by_id", "_by_name")
 
     def __init__(self) -> None:
         self._by_id: dict[bytes, Topic] = {}
         self._by_name: dict[str, Topic] = {}
-        self.wanted: dict[str | bytes, None] = {}
 
     def find(self, key: str | bytes) -> Topic | None:
         """The topic that has this name or id, as far as is known."""
         return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
 
-    def want(self, key: str | bytes) -> None:
-        """The broker has answered a client about this name or id, which is not known: put it on the list to ask."""
-        if key != NO_TOPIC_ID and len(self.wanted) < NAMES_WANTED_LIMIT:
-            self.wanted[key] = None
-
     def learn(self, name: str, topic_id: bytes, leaders: Mapping[int, Leader]) -> Topic | None:
         """Metadata says that `name` is `topic_id`, with these partitions. Returns the topic that this one replaces, if
         any.
         """
-        self.wanted.pop(name, None)
-        self.wanted.pop(topic_id, None)
         topic = self._by_id.get(topic_id)
         if topic is None:
             topic = self._by_id[topic_id] = Topic(topic_id, name)

@@ -16,20 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import control
-from protocol.errors import BadFrame, ErrorCode
 from proxy.idle_poll import IDLE_MAX, NEWS_S, WANTED_S, IdlePoll
-from proxy.partitions import REFUSED_FOR_S
-from proxy.poll import CLIENT_ID, Poll
-from proxy.topics import NO_LEADER, NO_TOPIC_ID, Leader
+from proxy.poll import Poll
+from proxy.topics import NO_LEADER
 from proxy.truth import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
-    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
     from proxy.own_link import OwnLinks
@@ -43,8 +38,6 @@ REFRESH_EPOCH_S = 30.0
 JOIN_POLLS = 3
 LOOK_EVERY_S = 0.02
 """How often a partition is looked at that is waited on and that no poll had room for."""
-METADATA_VERSION = 12
-METADATA_EVERY_S = 0.25
 FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 5.0
 
@@ -67,8 +60,6 @@ class Watch:
         self._link_polls: dict[ClientLink, Poll] = {}
         self._link_proofs: dict[ClientLink, Poll] = {}
         self._ticked_at = broker.now()
-        self._metadata_asked: dict[str | bytes, float] = {}
-        self._metadata_refused: dict[str | bytes, float] = {}
 
     @property
     def watched(self) -> int:
@@ -131,9 +122,9 @@ class Watch:
         if not partition.is_followed:
             return False
         if truth.asked_epoch < 0:
-            self._suggest(partition)
+            self.suggest(partition)
         if truth.asked_epoch < 0:
-            self.ask_metadata(partition.topic.id, link)
+            self._broker.topic_questions.ask(partition.topic.id, link)
         if partition.retry_at > self._broker.now():
             return False
         if asked is not None and truth.high_watermark < 0:
@@ -277,10 +268,8 @@ class Watch:
                 and partition.retry_at <= now
                 and (partition.parked or partition in self._hot)
             ):
-                self.ask_metadata(partition.topic.id)
+                self._broker.topic_questions.ask(partition.topic.id)
                 self.ask(partition, None)
-        for key in list(self._broker.topics.wanted):
-            self.ask_metadata(key)
         self._count_lapses(now)
         self.pump()
 
@@ -289,86 +278,14 @@ class Watch:
         lapsed = sum(last <= p.truth.lease_until < now for p in self._hot)
         self._broker.counters.lease_lapses += lapsed
 
-    # -- metadata ------------------------------------------------------------------------------------------
-
-    def want(self, topic: str | bytes, link: ClientLink) -> None:
-        """The broker has answered `link` about this name or id: what it stands for is asked, where it is not known."""
-        if self._broker.topics.find(topic) is None:
-            self._broker.topics.want(topic)
-            self.ask_metadata(topic, link)
-
-    def ask_metadata(self, topic: str | bytes, link: ClientLink | None = None) -> None:
-        """Learn a topic's name, id and suggested epochs; at most once in METADATA_EVERY_S a topic. On `link` where
-        Forebay has none of its own, or may not describe the topic.
-        """
-        now = self._broker.now()
-        if topic == NO_TOPIC_ID:
-            return  # a broker does not expect it (Topic.validate)
-        if self._metadata_asked.get(topic, float("-inf")) + METADATA_EVERY_S > now:
-            return
-        upstream = None
-        is_refused = link is not None and self._metadata_refused.get(topic, float("-inf")) > now
-        if self._broker.own_links.usable and not is_refused:
-            upstream = self._broker.own_links.link("proof")
-        own = upstream is not None
-        if upstream is None and link is not None:
-            upstream = link.upstream
-        if upstream is None:
-            return
-        if len(self._metadata_asked) > 2 * self._broker.config.limits.watched_partitions + 1000:
-            self._metadata_asked.clear()
-            self._metadata_refused.clear()
-        self._metadata_asked[topic] = now
-        frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
-        upstream.send(frame, 0, partial(self._learn_metadata, topic, own))
-
-    def _learn_metadata(self, asked: str | bytes, own: bool, answer: Frame | None) -> None:
-        """An answer about the topic that was `asked`, by Forebay's own principal or a client's."""
-        if answer is None:
-            return
-        try:
-            metadata = control.scan_metadata_response(answer, METADATA_VERSION)
-        except BadFrame as error:
-            log.error("the broker's Metadata cannot be read: %s", error)
-            return
-        for described in metadata.topics:
-            if described.error_code != ErrorCode.NONE:
-                self._broker.topics.wanted.pop(asked, None)  # who is answered about it again wants it again
-            if own and described.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                self._metadata_refused[asked] = self._broker.now() + REFUSED_FOR_S
-            if described.error_code == ErrorCode.NONE and described.name and described.topic_id:
-                self._learn_topic(described)
-            elif described.error_code == ErrorCode.UNKNOWN_TOPIC_ID and described.topic_id:
-                self._broker.forget_topic(described.topic_id)
-            elif described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and described.name:
-                self._forget_name(described.name)
-        self.pump()
-
-    def _learn_topic(self, described: control.TopicMetadata) -> None:
-        assert described.name is not None and described.topic_id is not None
-        broker = self._broker
-        leaders = {said.partition: Leader(said.leader_id, said.leader_epoch) for said in described.partitions}
-        replaced = broker.topics.learn(described.name, described.topic_id, leaders)
-        if replaced is not None:
-            broker.forget_topic(replaced.id)
-        topic = broker.topics.find(described.topic_id)
-        assert topic is not None
-        for index in leaders:
-            partition = broker.partitions.find(topic, index)
-            if partition is not None:
-                self._suggest(partition)
-
-    def _forget_name(self, name: str) -> None:
-        topic = self._broker.topics.find(name)
-        if topic is not None:
-            self._broker.forget_topic(topic.id)
+    # -- who leads ------------------------------------------------------------------------------------------
 
     def learn_node(self) -> None:
         """Which node this broker is has become known: who leads what is looked at again."""
         for partition in self._broker.partitions:
-            self._suggest(partition)
+            self.suggest(partition)
 
-    def _suggest(self, partition: Partition) -> None:
+    def suggest(self, partition: Partition) -> None:
         """What Metadata said last. A newer epoch is asked with at once: the broker may be back from a restart."""
         truth, now = partition.truth, self._broker.now()
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)

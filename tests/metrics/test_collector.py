@@ -24,6 +24,7 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
     values = {
         "purpose": "watch",
         "verdict": "equal",
+        "way": "own",
         "bound": "bytes",
         "direction": "request",
         "side": "client",

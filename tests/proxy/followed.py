@@ -28,7 +28,6 @@ class QuietWatch:
     def __init__(self):
         self.polls = []
         self.asked = []
-        self.metadata = []
         self.next_proven = []
         self.doubted = []
 
@@ -50,9 +49,6 @@ class QuietWatch:
     def forget(self, _partition):
         """It is in no poll."""
 
-    def ask_metadata(self, key):
-        self.metadata.append(key)
-
     def back_off_s(self, _partition):
         return 1.0
 
@@ -66,6 +62,11 @@ class QuietBroker:
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
+        self.asked_topics = []
+        self.topic_questions = SimpleNamespace(
+            ask=lambda topic, _link=None: self.asked_topics.append(topic),
+            want=lambda topic, _link: None,
+        )
         self.access_log = self.block_lines = None
         self.accounts = Accounts(self)
         self.woken = Woken()

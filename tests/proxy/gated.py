@@ -72,7 +72,7 @@ def make_broker(monkeypatch, **isolation):
         stores_on=lambda listener: False,
         topics=SimpleNamespace(find=lambda topic: SimpleNamespace(name=topic, leaders={0: None})),
         partitions=SimpleNamespace(follow=lambda topic, index: None),
-        watch=SimpleNamespace(ask_metadata=lambda topic, link: None),
+        topic_questions=SimpleNamespace(ask=lambda topic, link: None, want=lambda topic, link: None),
     )
     broker._log_failures_at, broker._unlogged_failures = 0.0, 0
     broker.failed = partial(Broker.failed, broker)

@@ -23,7 +23,7 @@ class AskedBroker(QuietBroker):
         self.described = []
         self.own_links = SimpleNamespace(usable=True, link=lambda _name: self)
         self.watch.learn_node = lambda: Watch.learn_node(
-            SimpleNamespace(_broker=self, _suggest=self.suggested.append)
+            SimpleNamespace(_broker=self, suggest=self.suggested.append)
         )
         self.suggested = []
         monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")

@@ -258,7 +258,7 @@ def test_a_suggestion_that_is_refused_is_made_again_by_metadata_alone(broker, er
     log.truth.suggest(EPOCH + 9, True)
     learn_error(broker, log.partition, asked(EPOCH + 9), answered(error))
     assert log.ask().current_leader_epoch == EPOCH
-    assert broker.watch.metadata == [TOPIC_ID]
+    assert broker.asked_topics == [TOPIC_ID]
     assert log.partition.topic.leaders[0].epoch == -1
 
 
@@ -347,4 +347,3 @@ def test_a_topic_that_is_gone_is_not_found_by_who_waited_on_it(broker):
     Broker.forget_topic(broker, TOPIC_ID)
     assert found == [None]
     assert not partition.is_followed
-    assert broker.topics.wanted == {}

@@ -60,7 +60,7 @@ def script():
 
 async def play():
     async with front(PASSING) as played:
-        played.forebay.broker.watch.ask_metadata = lambda *_of: None  # of what acks=0 says nothing of
+        played.forebay.broker.topic_questions.ask = lambda *_of: None  # of what acks=0 says nothing of
         await greet(played)
         for request, is_answered in script():
             await played.send(request)

@@ -1,36 +1,17 @@
-"""Topic names and ids, and the list of what is not known yet."""
+"""Topic names and ids, and which of them stand for which."""
 
-from proxy.topics import NAMES_WANTED_LIMIT, NO_TOPIC_ID, Leader, Topics
+from proxy.topics import Leader, Topics
 from tests.proxy.followed import LEADERS
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-def test_what_is_wanted_is_put_on_the_list_to_ask():
+def test_metadata_joins_name_and_id():
     topics = Topics()
-    topics.want("orders")
-    topics.want(OLD)
-    topics.want("orders")
-    topics.want(NO_TOPIC_ID)
-    assert list(topics.wanted) == ["orders", OLD]
-
-
-def test_what_is_looked_for_is_not_asked_about():
-    topics = Topics()
-    assert topics.find("orders") is None
-    assert topics.find(OLD) is None
-    assert topics.wanted == {}
-
-
-def test_metadata_joins_name_and_id_and_clears_the_list():
-    topics = Topics()
-    topics.want("orders")
-    topics.want(OLD)
     assert topics.learn("orders", OLD, LEADERS) is None
     topic = topics.find("orders")
     assert topic is topics.find(OLD)
     assert (topic.id, topic.name) == (OLD, "orders")
-    assert topics.wanted == {}
 
 
 def test_learning_the_same_again_replaces_nothing():
@@ -77,16 +58,3 @@ def test_forgetting_the_old_incarnation_leaves_the_new_ones_name():
     old = topics.learn("orders", NEW, LEADERS)
     topics.forget(old)
     assert topics.find("orders").id == NEW
-
-
-def test_the_list_is_bounded_and_goes_on_when_there_is_room():
-    topics = Topics()
-    for i in range(NAMES_WANTED_LIMIT):
-        topics.want(f"topic-{i}")
-    assert len(topics.wanted) == NAMES_WANTED_LIMIT
-    topics.want("one-more")
-    assert "one-more" not in topics.wanted
-    topics.learn("topic-0", OLD, LEADERS)
-    topics.want("one-more")
-    assert "one-more" in topics.wanted
-    assert len(topics.wanted) == NAMES_WANTED_LIMIT
