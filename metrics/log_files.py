@@ -2,12 +2,14 @@
 
 Owns the files `access-<time>-<boot>-<sequence>.jsonl` of one process. Knows no line format, thread or queue:
 the owner hands in bytes that end with a newline and calls `compress_step` when it has time. Invariants: a
-name is never opened twice, so a restart overwrites nothing; the current file is held under flock, so that
+name is never opened twice, so a restart overwrites nothing; a later file's name sorts behind, also where the wall
+clock has gone back, so that the oldest go first; the current file is held under flock, so that
 another process's is neither compressed nor deleted; a `.jsonl.gz` is complete (written beside, then renamed);
 after each rotation and compression at most `max_files` files and `max_total_bytes` bytes are left, what is in
 use apart; a failed write takes back what it wrote and ends the file. Errors: OSError from every method.
 """
 
+import calendar
 import fcntl
 import os
 import re
@@ -24,6 +26,8 @@ _GZIP_WBITS = 31
 _LEVEL = 3
 """A third of the time of 6, and files a quarter larger: docs/decisions/0022."""
 _BOOT = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_STAMP = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"access-(?P<stamp>[0-9TZ]+)-(?P<boot>[0-9A-Za-z_-]{1,64})-[0-9]{6,}\.jsonl")
 
 
 class _Compression(NamedTuple):
@@ -84,7 +88,7 @@ class LogFiles:
     def open(self) -> None:
         """Start the next file under a name that no other file has."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now_ms() / 1000))
+        stamp = self._find_stamp()
         while True:
             self.sequence += 1
             path = self._directory / f"access-{stamp}-{self._boot}-{self.sequence:06d}.jsonl"
@@ -95,6 +99,16 @@ class LogFiles:
                 break
         self._current_bytes = 0
         fcntl.flock(self._current, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _find_stamp(self) -> str:
+        """The time, or where the newest name is of a later one, what sorts behind that."""
+        newest = max((path.name for path in self._directory.glob("access-*.jsonl*")), default="")
+        named, now_s = _NAME.match(newest), self._now_ms() / 1000
+        if named is not None:
+            with suppress(ValueError):  # a name that only looks like a time
+                named_s = calendar.timegm(time.strptime(named["stamp"], _STAMP))
+                now_s = max(now_s, named_s if named["boot"] == self._boot else named_s + 1)
+        return time.strftime(_STAMP, time.gmtime(now_s))
 
     def write(self, data: bytes) -> None:
         """Append whole lines to the open current file. On OSError nothing was added and the file is ended."""

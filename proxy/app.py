@@ -45,6 +45,13 @@ PREFAULT_STEP_BYTES = 4 << 20
 """Touched in one go, beside the loop: two or three milliseconds of another core."""
 
 
+def read_clock_s() -> float:
+    """The clock that leases are judged by, in seconds. It goes on while the machine is suspended, and is read anew each
+    time: a loop's own may stand still for as long as one callback takes.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Forebay:
     """One running process."""
 
@@ -55,8 +62,7 @@ class Forebay:
         self.prefaulting: asyncio.Task[None] | None = None
         self.cache = open_cache(config)
         self.access_log = open_access_log(config, self.boot)
-        loop = asyncio.get_running_loop()
-        self.broker = Broker(config, self.cache, self.access_log, find_version(), loop.time)
+        self.broker = Broker(config, self.cache, self.access_log, find_version(), read_clock_s)
         self.listeners = [Listener(self.broker, entry) for entry in config.listeners]
         self.own_links = OwnLinks(self.broker, choose_own(self.listeners))
         self.broker.own_links = self.own_links

@@ -2,8 +2,8 @@
 
 Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that
 wait. Handlers get it with their client link. It must not know sockets. Invariants: all listeners of a process
-lead to the same broker, so that what one client's answer teaches holds for all; `now` is the loop's monotonic
-clock, in seconds.
+lead to the same broker, so that what one client's answer teaches holds for all; `now` is a clock that only goes
+forward, suspended machines included, in seconds.
 """
 
 from __future__ import annotations

@@ -102,6 +102,27 @@ def test_the_oldest_files_go_beyond_the_count(tmp_path: Path, written: int, kept
     assert contents == [b"%d\n" % number for number in range(written - kept, written)]
 
 
+@pytest.mark.parametrize("boot", ["a0", "b1", "c2"])
+def test_the_oldest_files_go_also_where_the_wall_clock_has_gone_back(tmp_path: Path, boot: str) -> None:
+    """By a day, within a process or between two."""
+    now_ms = [NOW_MS]
+
+    def start(name: str) -> LogFiles:
+        bounds = {"rotate_bytes": 100, "max_files": 3, "max_total_bytes": 1 << 30}
+        return LogFiles(tmp_path, name, now_ms=lambda: now_ms[0], **bounds)
+
+    files = start("b1")
+    for number in range(3):
+        write_file(files, b"%d\n" % number)
+    now_ms[0] -= 86_400_000
+    if boot != "b1":
+        files.close()
+        files = start(boot)
+    for number in (3, 4):
+        write_file(files, b"%d\n" % number)
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"2\n", b"3\n", b"4\n"]
+
+
 @pytest.mark.parametrize(("bound", "kept"), [(300, 3), (299, 2)])
 def test_the_oldest_files_go_beyond_the_bytes(tmp_path: Path, bound: int, kept: int) -> None:
     files = open_files(tmp_path, max_total_bytes=bound)

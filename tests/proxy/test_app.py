@@ -1,6 +1,9 @@
 """What the composition root does by itself: the arena is touched before requests need it, and the collector eased."""
 
 import gc
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -25,3 +28,22 @@ def test_what_stands_is_not_collected_again() -> None:
         assert sum(len(gc.get_objects(generation)) for generation in range(3)) < 10_000
     finally:
         gc.unfreeze()
+
+
+def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
+    """A machine that was suspended for a day, as far as its clocks tell."""
+    program = "from proxy.app import read_clock_s; import time; print(read_clock_s() - time.monotonic())"
+    suspended = ("unshare", "--time", "--boottime", "86400", "--fork")
+    try:
+        subprocess.run((*suspended, "true"), check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        assert app.read_clock_s() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=10)
+        return
+    ran = subprocess.run((*suspended, sys.executable, "-c", program), check=True, capture_output=True)
+    assert float(ran.stdout) > 86000
+
+
+def test_the_clock_does_not_stand_still_within_a_callback() -> None:
+    before = app.read_clock_s()
+    time.sleep(0.002)
+    assert app.read_clock_s() >= before + 0.002

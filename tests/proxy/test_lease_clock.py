@@ -1,0 +1,25 @@
+"""A lease that ends while a request is being read is over: the clock is asked afterwards."""
+
+from tests.proxy.hitting import World, build_fetch
+
+LEASE_S = 1.0
+
+
+async def test_a_lease_that_ends_while_a_long_request_is_read_serves_nothing(monkeypatch):
+    world = World(is_short=False)
+    world.partition.truth.lease_until = world.clock_s + LEASE_S
+    fetches = type(world.link.fetches)
+    scan, read_s = fetches.scan, 0.0
+
+    def scan_slowly(self, *asked):
+        world.clock_s += read_s
+        return scan(self, *asked)
+
+    monkeypatch.setattr(fetches, "scan", scan_slowly)
+    world.receive(build_fetch(0))
+    assert len(world.sent) == 1
+    read_s = LEASE_S
+    world.receive(build_fetch(3))
+    assert len(world.sent) == 1
+    assert world.broker.counters.fetch_bytes["hit", ""] > 0
+    world.end()
