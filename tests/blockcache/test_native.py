@@ -94,11 +94,13 @@ def test_bounds_are_those_of_the_arrays() -> None:
     assert lib.FC_LEAF_MAX * lib.FC_INNER_MAX ** (lib.FC_HEIGHT_MAX - 1) > 2**40
 
 
-def build_sanitized(source: Path, native: Path, directory: Path) -> Path:
-    """The program of `source` and the library in `native`, built with sanitizers into `directory`."""
+def build_sanitized(source: Path, native: Path, directory: Path, *others: Path) -> Path:
+    """The program of `source` and the libraries in `native` and `others`, built with sanitizers into `directory`."""
     program = directory / source.stem
-    sources = [str(source), *map(str, sorted(native.glob("*.c")))]
-    command = [*_build.find_compiler(), *SANITIZED, "-I", str(native), *sources, "-o", str(program)]
+    sources = [str(source)]
+    for one in (native, *others):
+        sources += [*map(str, sorted(one.glob("*.c"))), "-I", str(one)]
+    command = [*_build.find_compiler(), *SANITIZED, *sources, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (
         "the C tests need a compiler with AddressSanitizer and UBSan "

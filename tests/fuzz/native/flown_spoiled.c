@@ -1,0 +1,146 @@
+/* Spoiled Produces and answers through flights, between two real socket pairs; built with sanitizers by
+ * test_native_flights.py.
+ *
+ * usage: flown_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
+ * oldest in flight), state of the socket (1: 0 it takes all, 1 its buffer is full, 2 its peer is gone), size (4,
+ * little-endian), and so many bytes. Each is copied to memory of its very size, so that a read beyond it is seen. What the
+ * kernel took must be what the peer gets. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "flights.h"
+#include "rows.h"
+
+enum { ROW_HEAD = 6, REQUEST = 0, MATCHING = 2, FULL = 1, GONE = 2, ROUTES = 4096, SMALL = 4096, LONGEST = 1 << 20 };
+
+typedef struct {
+    int ours, theirs;
+} pair;
+
+static pair open_pair(void) {
+    int both[2], room = SMALL;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
+    for (int i = 0; i < 2; i++) {
+        MUST(fcntl(both[i], F_SETFL, O_NONBLOCK) == 0);
+    }
+    MUST(setsockopt(both[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room) == 0);
+    return (pair){both[0], both[1]};
+}
+
+/* What came since the last time: at most LONGEST bytes. */
+static uint64_t drain(const pair *sockets, uint8_t *into) {
+    uint64_t got = 0;
+    ssize_t part;
+    while (got < LONGEST && (part = recv(sockets->theirs, into + got, LONGEST - got, 0)) > 0) {
+        got += (uint64_t)part;
+    }
+    return got;
+}
+
+static void prepare(pair *sockets, int state, uint8_t *junk) {
+    if (state == GONE) {
+        close(sockets->theirs);
+        sockets->theirs = -1;
+    }
+    while (state == FULL && send(sockets->ours, junk, SMALL, MSG_NOSIGNAL) > 0) {
+    }
+}
+
+static void restore(pair *sockets, int state, uint8_t *junk) {
+    if (state == GONE) {
+        close(sockets->ours);
+        *sockets = open_pair();
+    } else if (state == FULL) {
+        drain(sockets, junk);
+    }
+}
+
+static void check_sent(const fl_link *link, const pair *sockets, int state, const uint8_t *frame, uint64_t size, uint8_t *got) {
+    MUST(link->sent >= 0 && (uint64_t)link->sent <= size);
+    if (state == 0) {
+        MUST(drain(sockets, got) == (uint64_t)link->sent && memcmp(got, frame, (uint64_t)link->sent) == 0);
+    } else {
+        MUST(link->sent < (int64_t)size || size == 0);
+    }
+}
+
+int main(void) {
+    static fl_counts counts;
+    static fl_link link;
+    static fl_route routes[ROUTES];
+    uint64_t rows = 0, taken = 0, other = 0, landed = 0, succeeded = 0, known = 0;
+    uint8_t head[ROW_HEAD], *got = malloc(LONGEST), *junk = calloc(1, LONGEST);
+    pair broker = open_pair(), client = open_pair();
+    MUST(got != NULL && junk != NULL);
+    link.counts = &counts;
+    for (int i = 0; i < FL_BOUNDS; i++) {
+        counts.bounds_s[i] = i;
+    }
+    for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
+        int kind = head[0], state = head[1];
+        uint64_t size = read_little(head + 2, 4);
+        uint8_t *frame = malloc(size);
+        MUST(frame != NULL && fread(frame, 1, size, stdin) == size && size <= LONGEST);
+        pair *sockets = kind == REQUEST ? &broker : &client;
+        prepare(sockets, state, junk);
+        if (kind == REQUEST) {
+            int went = fl_take(&link, frame, size, sockets->ours);
+            if (went == FL_OTHER_ROUTE && known < ROUTES) {
+                po_request said;
+                fl_route *route = &routes[known++];
+                memcpy(&said, link.said[(link.first + link.count) % FL_RING], sizeof said);
+                uint64_t length = (uint64_t)said.route_end - PO_ROUTE_START;
+                uint8_t *bytes = malloc(length);
+                MUST(bytes != NULL);
+                memcpy(bytes, frame + PO_ROUTE_START, length);
+                *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
+                link.route = route;
+                other++;
+                went = fl_take(&link, frame, size, sockets->ours);
+                MUST(went != FL_OTHER_ROUTE);
+            }
+            if (went == FL_TAKEN || went == FL_TAKEN_SO) {
+                taken++;
+                MUST(link.count <= FL_RING);
+                check_sent(&link, sockets, state, frame, size, got);
+            }
+        } else {
+            if (kind == MATCHING && link.count > 0 && size >= 8) {
+                po_request said;
+                memcpy(&said, link.said[link.first], sizeof said);
+                uint32_t id = (uint32_t)said.correlation_id;
+                for (int i = 0; i < 4; i++) {
+                    frame[4 + i] = (uint8_t)(id >> (24 - 8 * i));
+                }
+            }
+            uint64_t before = link.count;
+            int64_t base = fl_land(&link, frame, size, sockets->ours, (double)(rows % 20));
+            MUST(link.count == before - (base != FL_NOT_LANDED));
+            if (base != FL_NOT_LANDED) {
+                landed++;
+                succeeded += base >= 0;
+                check_sent(&link, sockets, state, frame, size, got);
+            }
+        }
+        restore(sockets, state, junk);
+        free(frame);
+    }
+    int64_t cells = 0;
+    for (int i = 0; i <= FL_BOUNDS; i++) {
+        cells += counts.took[i];
+    }
+    MUST(cells == (int64_t)landed && counts.responses_in.frames == (int64_t)landed);
+    MUST(counts.requests_in.frames == (int64_t)taken && landed + link.count == taken);
+    printf("rows %llu taken %llu other %llu landed %llu succeeded %llu\n", (unsigned long long)rows, (unsigned long long)taken,
+           (unsigned long long)other, (unsigned long long)landed, (unsigned long long)succeeded);
+    for (uint64_t i = 0; i < known; i++) {
+        free((void *)routes[i].bytes);
+    }
+    free(got);
+    free(junk);
+    return 0;
+}
