@@ -30,11 +30,11 @@ def test_spoiled_produces_fly_or_not(tmp_path: Path) -> None:
         kind = rng.choice((REQUEST, REQUEST, ANSWER, MATCHING, MATCHING))
         frame = rng.choice(kinds["request" if kind == REQUEST else "response"])
         if rng.random() < 0.5:
-            frame = spoil(frame, rng)[:LONGEST_BYTES]
+            frame = spoil(frame, rng)[: rng.choice((LONGEST_BYTES, LONGEST_BYTES, rng.randrange(12)))]
         state = rng.choice((0, 0, 0, 0, 0, 0, 1, 2))
         rows.append(struct.pack("<BBI", kind, state, len(frame)) + frame)
     program = build_sanitized(PROGRAM.with_name("flown_spoiled.c"), FLIGHTS, tmp_path, NATIVE)
     counted = count_rows(program, rows)
     assert counted["rows"] == len(rows)
-    assert counted["taken"] > counted["landed"] > counted["succeeded"] > 0
+    assert counted["taken"] >= counted["landed"] > counted["succeeded"] > 0
     assert counted["other"] > 0
