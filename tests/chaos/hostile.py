@@ -1,0 +1,204 @@
+"""Eight good clients, alone and then beside a crowd of hostile ones: `python -m tests.chaos.hostile --minutes 10`.
+
+Owns the broker with a Forebay, the good clients and the judgement: not one of them meets an error, what they wrote is
+read, Forebay's memory and descriptors stay within their bounds, and nothing of the crowd is left behind. How much
+slower they become (p99, both phases of one run) is judged by the long run alone: a short one only says it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.broker.certificates import write_certificates
+from tests.broker.kafka import KafkaCluster
+from tests.broker.ports import lease_port
+from tests.broker.process import die_with_parent
+from tests.broker.settings import HOST, Listener
+from tests.broker.topics import create_topic
+from tests.chaos.leaks import ZERO
+from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.e2e.sidecar import Sidecar
+from tests.protocol.batches import batch_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GOOD = 8
+PAUSE_S = 0.05
+LARGE_RECORDS, LARGE_BYTES = 110, 500_000
+PATIENCE_S = 60.0
+MOST_TIMES = 2.0
+"""By how much the good clients' p99 may grow."""
+LIMITS_BYTES = (128 + 256) << 20
+"""`limits.requestMemory` and `limits.responseMemory` as they are by default."""
+MOST_BEYOND_BYTES = 64 << 20
+
+
+class Good(threading.Thread):
+    """Writes a batch and reads it at the tail, again and again; `taken` are the seconds of each time."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._address, self._topic = address, topic
+        self._over = threading.Event()
+        self.taken: list[float] = []
+        self.error = ""
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join(PATIENCE_S)
+
+    def run(self) -> None:
+        try:
+            with RawClient(self._address) as writer, RawClient(self._address) as client:
+                self._work(writer, RawReader(client, self._topic).settle())
+        except (OSError, FetchFailed, AssertionError) as failed:
+            self.error = f"{type(failed).__name__}: {failed}"
+
+    def _work(self, writer: RawClient, reader: RawReader) -> None:
+        while not self._over.is_set():
+            before = time.monotonic()
+            end = writer.produce(self._topic, batch_v2(1)) + 1
+            while reader.offset < end:
+                reader.poll(1000)
+            self.taken.append(time.monotonic() - before)
+            self._over.wait(PAUSE_S)
+
+
+class Phase(NamedTuple):
+    """What the good clients met: seconds, and what went wrong."""
+
+    p50_s: float
+    p99_s: float
+    times: int
+    errors: list[str]
+
+
+class HostileRun:
+    """One run. After `run`: `problems`; its phases `quiet` and `beside`; how often each kind was at work, `crowd`."""
+
+    def __init__(self, seed: int, minutes: float, say: Callable[[str], None] = print) -> None:
+        self._seed, self._seconds, self._say = seed, minutes * 60, say
+        self.quiet: Phase
+        self.beside: Phase
+        self.crowd: dict[str, int] = {}
+        self.growth_bytes = 0
+        self.problems: list[str] = []
+
+    def run(self) -> list[str]:
+        lease, tls_lease = lease_port(), lease_port()
+        listener = Listener("CLIENT", advertised=(HOST, lease.port))
+        with tempfile.TemporaryDirectory() as held, KafkaCluster(listeners=[listener]) as broker:
+            server = write_certificates(Path(held)).server
+            host, port = broker.address("CLIENT")
+            plain = {"listen": f"{HOST}:{lease.port}", "upstream": f"{host}:{port}"}
+            tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
+            encrypted = plain | {"listen": f"{HOST}:{tls_lease.port}", "tls": tls}
+            with Sidecar([plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]) as sidecar:
+                self._work(broker.direct, sidecar, encrypted["listen"])
+        return self.problems
+
+    def _work(self, direct: str, sidecar: Sidecar, tls_address: str) -> None:
+        large = create_topic(direct)
+        with RawClient(direct) as writer:
+            for _ in range(LARGE_RECORDS):
+                writer.produce(large, batch_v2(1, value=b"x" * LARGE_BYTES))
+        topics = [create_topic(direct) for _ in range(GOOD)]
+        self._say("the good clients alone")
+        self.quiet = self._watch(sidecar, topics, self._seconds / 4)
+        self._say(
+            f"p50 {self.quiet.p50_s * 1000:.1f} ms, p99 {self.quiet.p99_s * 1000:.1f} ms; now the crowd"
+        )
+        before, opened = resident_bytes(sidecar), descriptors(sidecar)
+        words = (sidecar.bootstrap, tls_address, f"{HOST}:{sidecar.admin_port}", large, str(self._seed))
+        crowd = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.hostile_crowd", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=die_with_parent,
+        )
+        self.beside = self._watch(sidecar, topics, self._seconds * 3 / 4)
+        self.growth_bytes = self._most_bytes - before
+        said, _ = crowd.communicate(timeout=2 * PATIENCE_S)
+        self.crowd = json.loads(said)
+        self._judge(sidecar, opened)
+
+    def _watch(self, sidecar: Sidecar, topics: list[str], seconds: float) -> Phase:
+        """The good clients at work for so long; the most that Forebay held of memory meanwhile is noted."""
+        clients = [Good(sidecar.bootstrap, topic) for topic in topics]
+        for one in clients:
+            one.start()
+        until, self._most_bytes = time.monotonic() + seconds, 0
+        while time.monotonic() < until and not all(one.error for one in clients):
+            self._most_bytes = max(self._most_bytes, resident_bytes(sidecar))
+            time.sleep(0.2)
+        for one in clients:
+            one.finish()
+        taken = [took for one in clients for took in one.taken]
+        errors = [one.error for one in clients if one.error]
+        errors += ["a good client came to no end" for one in clients if one.is_alive()]
+        if len(taken) < GOOD:
+            return Phase(0.0, 0.0, len(taken), [*errors, "the good clients did next to nothing"])
+        cuts = statistics.quantiles(taken, n=100)
+        return Phase(cuts[49], cuts[98], len(taken), errors)
+
+    def _judge(self, sidecar: Sidecar, opened: int) -> None:
+        self.problems += [f"alone: {error}" for error in self.quiet.errors]
+        self.problems += [f"beside the crowd: {error}" for error in self.beside.errors]
+        self.problems += [f"{kind} was never at work" for kind, times in self.crowd.items() if not times]
+        if self.growth_bytes > LIMITS_BYTES + MOST_BEYOND_BYTES:
+            self.problems.append(f"memory grew by {self.growth_bytes >> 20} MiB")
+        deadline, left = time.monotonic() + PATIENCE_S, {"": 1.0}
+        while left and time.monotonic() < deadline:
+            left = {k[0]: v for k, v in sidecar.metrics().items() if k[0] in ZERO and v}
+            if not left and descriptors(sidecar) > opened:
+                left = {"descriptors": descriptors(sidecar) - opened}
+            time.sleep(0.2)
+        self.problems += [f"left behind: {name} {value:g}" for name, value in left.items()]
+        self._say(
+            f"beside the crowd: p50 {self.beside.p50_s * 1000:.1f} ms, p99 {self.beside.p99_s * 1000:.1f} ms, "
+            f"{self.ratio:.2f} times the quiet one; memory grew by {self.growth_bytes >> 20} MiB"
+        )
+        self._say("at work: " + ", ".join(f"{kind} {times}" for kind, times in self.crowd.items()))
+
+    @property
+    def ratio(self) -> float:
+        """The good clients' p99 beside the crowd, in quiet ones."""
+        return self.beside.p99_s / self.quiet.p99_s if self.quiet.p99_s else float("inf")
+
+
+def resident_bytes(sidecar: Sidecar) -> int:
+    """Private memory: the arena is shared, and counted as its own."""
+    fields = Path(f"/proc/{sidecar.pid}/statm").read_text().split()
+    return (int(fields[1]) - int(fields[2])) * 4096
+
+
+def descriptors(sidecar: Sidecar) -> int:
+    return sum(1 for _ in Path(f"/proc/{sidecar.pid}/fd").iterdir())
+
+
+def main() -> int:
+    """The exit code: 1 where a good client was harmed."""
+    parser = argparse.ArgumentParser(prog="make hostile")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10)
+    given = parser.parse_args()
+    run = HostileRun(given.seed, given.minutes)
+    problems = run.run()
+    if run.ratio > MOST_TIMES:
+        problems.append(f"the good clients' p99 is {run.ratio:.2f} times their quiet one")
+    print("\n".join(problems) or "no good client was harmed", flush=True)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

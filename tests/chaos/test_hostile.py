@@ -1,0 +1,15 @@
+"""A short run beside hostile clients: no good client meets an error, memory stays bounded, and nothing is left behind."""
+
+import pytest
+
+from tests.chaos.hostile import HostileRun
+
+MINUTES = 1.0
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_no_good_client_is_harmed() -> None:
+    run = HostileRun(1, MINUTES)
+    assert run.run() == []
+    assert run.beside.times > run.quiet.times / 10
