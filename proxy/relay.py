@@ -137,12 +137,12 @@ def _go_blind(link: ClientLink) -> None:
     """Nothing of this connection is understood from here on: bytes pass both ways."""
     link.broker.counters.blind_connections += 1
     client, broker = link.wire, link.upstream.wire
-    client.go_blind(lambda chunk: _pipe(chunk, broker, client))
-    broker.go_blind(lambda chunk: _pipe(chunk, client, broker))
+    client.go_blind(lambda chunk: pipe(chunk, broker, client))
+    broker.go_blind(lambda chunk: pipe(chunk, client, broker))
     link.upstream.authenticated = True
 
 
-def _pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
+def pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
     """Pass raw bytes on; the source is not read until they have left."""
     source.hold_reading(sink)
     sink.send((chunk,), lambda _sent: source.release_reading(sink))
