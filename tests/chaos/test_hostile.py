@@ -1,4 +1,4 @@
-"""A short run beside hostile clients: no good client meets an error, memory stays bounded, and nothing is left behind."""
+"""A short run beside hostile clients: no good client is harmed, memory stays bounded, nothing is left behind."""
 
 import pytest
 

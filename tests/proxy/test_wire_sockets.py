@@ -7,6 +7,7 @@ import socket
 import pytest
 import uvloop
 
+from protocol import framing
 from proxy.wire import Wire
 from tests.proxy.turning import until
 
@@ -22,7 +23,8 @@ class Talk:
             ours, _ = listening.accept()
         for one in (ours, self.peer):
             one.setblocking(False)
-        self.wire = Wire(1 << 20, on_frame, lambda _error: None, lambda _error: None)
+        self.ended = []
+        self.wire = Wire(1 << 20, on_frame, self.ended.append, lambda _error: None)
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self.wire, ours)
         return self
@@ -78,5 +80,37 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
         assert talk.wire.free_fd == talk.wire.plain_fd
         assert sent == [True] and talk.wire.unsent_bytes == 0
         talk.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_no_memory_for_a_frame_ends_its_connection_and_no_other(run, monkeypatch):
+    """Whatever the machine's reason is."""
+    size_bytes = 1 << 19
+
+    def refuse(_size_bytes):
+        raise MemoryError
+
+    async def play():
+        frames = []
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it would be logged
+        starved, other = await Talk().open(frames.append), await Talk().open(frames.append)
+        with monkeypatch.context() as patched:
+            patched.setattr(framing, "build_buffer", refuse)
+            starved.peer.send(size_bytes.to_bytes(4, "big") + b"begun")
+            await until(lambda: starved.wire.pending_frame_bytes)
+            starved.peer.send(b" and gone on")
+            await until(lambda: starved.ended)
+        assert isinstance(starved.ended[0], (MemoryError, RuntimeError))
+        other.peer.send(REQUEST)
+        await until(lambda: frames)
+        assert frames == [REQUEST]
+        other.peer.send(size_bytes.to_bytes(4, "big") + b"begun")
+        await until(lambda: other.wire.pending_frame_bytes == 9)
+        other.peer.send(b" and gone on")
+        await until(lambda: other.wire.pending_frame_bytes == 21)
+        starved.close()
+        other.close()
 
     run(play())
