@@ -47,6 +47,10 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         relay(link, head, frame)
     elif not link.broker.gate.enabled and request.acks and not link.broker.stores_on(link.listener):
         _pass(link, head, frame)
+    elif any(asked.start < 0 for asked in request.partitions):
+        _pass(
+            link, head, frame
+        )  # null records: a broker never answers them (4.3.1), and no topic hangs for it
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
@@ -65,7 +69,7 @@ def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
 
 
 def _pass(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
-    """Nothing is held, refused or stored here: only how long the broker takes is looked at."""
+    """Nothing is held in line, refused or stored: only how long the broker takes is looked at."""
     broker = link.broker
     reply = link.replies.reserve()
     started = broker.now()

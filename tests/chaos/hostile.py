@@ -102,7 +102,7 @@ class HostileRun:
             host, port = broker.address("CLIENT")
             plain = {"listen": f"{HOST}:{lease.port}", "upstream": f"{host}:{port}"}
             tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
-            encrypted = plain | {"listen": f"{HOST}:{tls_lease.port}", "tls": tls}
+            encrypted = plain | {"name": "tls", "listen": f"{HOST}:{tls_lease.port}", "tls": tls}
             with Sidecar([plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]) as sidecar:
                 self._work(broker.direct, sidecar, encrypted["listen"])
         return self.problems
