@@ -334,6 +334,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_bad_frames_total", "counter", "Frames that ended their connection: length, header, pace"
         ),
         Metric(
+            "forebay_wide_requests_total",
+            "counter",
+            "Produces and Fetches relayed unread, since they name more than `limits.requestPartitions`",
+        ),
+        Metric(
             "forebay_internal_errors_total",
             "counter",
             "Errors of Forebay's own: something was not learned or stored, or a request was forwarded",

@@ -214,6 +214,14 @@ class Limits(Section):
         le=10_000,
         description="Unanswered requests of one connection; at the bound it is not read.",
     )
+    request_partitions: Count = Field(
+        default=5000,
+        ge=100,
+        le=1_000_000,
+        description="Topics, partitions and tagged fields that one Produce or Fetch names, and partitions of one fetch "
+        "session; a request of more is relayed unread. Reading and answering one takes about 10 us for each of them, "
+        "in which nobody else is served.",
+    )
     parked_fetches: Count = Field(
         default=10_000,
         ge=0,

@@ -168,6 +168,7 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     for cause, ended in list(counters.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)
     yield Sample("forebay_bad_frames_total", (), counters.bad_frames)
+    yield Sample("forebay_wide_requests_total", (), counters.wide_requests)
     yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
     links = [link for one in forebay.listeners for link in one.links]
