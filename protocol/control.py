@@ -247,12 +247,20 @@ def scan_sasl_authenticate_response(frame: Frame, version: int) -> SaslAuthentic
     return SaslAuthenticate(int(answer.error_code), answer.error_message, answer.auth_bytes, lifetime_ms)
 
 
+def find_session_lifetime_ms(frame: Frame, version: int) -> int | None:
+    """For how long this SaslAuthenticate answer accepts, 0 where it does not say; None where it refuses, or cannot be
+    read.
+    """
+    try:
+        answer = scan_sasl_authenticate_response(frame, version)
+    except BadFrame:
+        return None
+    return answer.session_lifetime_ms if answer.error_code == 0 else None
+
+
 def is_authenticated(frame: Frame, version: int) -> bool:
     """Whether this SaslAuthenticate answer accepts; False also for one that cannot be read."""
-    try:
-        return scan_sasl_authenticate_response(frame, version).error_code == 0
-    except BadFrame:
-        return False
+    return find_session_lifetime_ms(frame, version) is not None
 
 
 def scan_sasl_mechanism(frame: Frame, body_start: int) -> str:

@@ -112,13 +112,15 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     never reopened. What was accepted is shown on the client's second link too, before the client hears of it.
     """
     link.upstream.authenticated = True
-    reply = link.replies.reserve()
+    reply, sent_at = link.replies.reserve(), link.broker.now()
 
     def on_answer(answer: Frame | None) -> None:
         if answer is None:
             return
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
-        if control.is_authenticated(answer, head.api_version):
+        lifetime_ms = control.find_session_lifetime_ms(answer, head.api_version)
+        if lifetime_ms is not None:
+            link.authorization.begin_session(sent_at, link.broker.now(), lifetime_ms / 1000)
             link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
         else:
