@@ -350,6 +350,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
         Metric(
+            "forebay_upstream_silent_seconds",
+            "gauge",
+            "For how long the broker has owed an answer to Forebay itself, or could not be reached; 0: it has answered",
+        ),
+        Metric(
             "forebay_upstream_connect_errors_total", "counter", "Attempts to reach the broker that failed"
         ),
         Metric(

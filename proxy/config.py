@@ -257,6 +257,13 @@ class Limits(Section):
         le=300.0,
         description="Time for a connection to the broker, TLS and SASL included.",
     )
+    upstream_timeout_s: Duration = Field(
+        default=10.0,
+        ge=1.0,
+        le=300.0,
+        description="Time within which the broker must answer a small question of Forebay's own; beyond it Forebay is "
+        "not ready, and its own connections are opened anew.",
+    )
     frame_timeout_s: Duration = Field(
         default=30.0, ge=0.1, le=3600.0, description="Time within which a begun request must be complete."
     )

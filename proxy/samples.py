@@ -175,6 +175,8 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
     connected += forebay.own_links.connected
     yield Sample("forebay_upstream_connections", (), connected)
+    silent_s = forebay.own_links.silent_s(forebay.broker.now())
+    yield Sample("forebay_upstream_silent_seconds", (), silent_s)
     yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
 
