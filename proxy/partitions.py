@@ -46,6 +46,7 @@ class Partition:
         "is_followed",
         "log_start_offset",
         "looked_at",
+        "missed_from",
         "news_at",
         "old_format",
         "own_refused_until",
@@ -89,6 +90,8 @@ class Partition:
         self.news_at = float("-inf")
         self.retry_at = float("-inf")
         self.looked_at = float("-inf")
+        self.missed_from: tuple[int, int] | None = None
+        """HW and clock of admitted bytes at its first miss of history, if that came soon after the start (pacer.py)."""
 
     def stored_end(self) -> int:
         """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch
