@@ -147,7 +147,8 @@ class Partition:
 
 
 class Partitions:
-    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass).
+    """The table. `limit`, or what the arena has room for, bounds it: beyond, new partitions are not followed (their
+    fetches pass).
     `transactions_limit` bounds what is kept of one partition's transactions.
     """
 
@@ -155,7 +156,7 @@ class Partitions:
 
     def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache
-        self.limit = limit
+        self.limit = min(limit, cache.statistics().partitions_max)
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}

@@ -59,6 +59,12 @@ class RawClient:
         self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        host, port = self._socket.getpeername()
+        return host, port
+
     def call(self, frame: bytes) -> bytes:
         """The answer to a request, both whole frames. OSError where the connection ends."""
         self.send(frame)

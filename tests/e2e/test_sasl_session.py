@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -20,7 +22,9 @@ from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient
 from tests.e2e.raw_frames import HIT, Raw, build_fetch, fetched, numbers
 from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
+from tests.protocol.golden_capture import produce_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +35,7 @@ LIFETIME_S = 4.0
 LATE_S = 10.0
 """On a busy machine; without an end the connection would be read from memory for 45 s."""
 PATIENCE_S = 30.0
+MANY = 3000
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
 
@@ -79,6 +84,16 @@ def sign_in(client: Raw) -> None:
     assert (answer.error_code, answer.session_lifetime_ms) == (0, round(LIFETIME_S * 1000))
 
 
+def build_wide_produce(version: int, topic: str) -> bytes:
+    body = produce_body(version, topic, UUID(int=0), batch_v2(1))
+    (entry,) = body.topic_data
+    (partition,) = entry.partition_data
+    many = tuple(replace(partition, index=index) for index in range(MANY))
+    return bytes(
+        oracle.request_frame(replace(body, topic_data=(replace(entry, partition_data=many),)), 1, "raw")
+    )
+
+
 def read_on(pair: Reauthenticated, client: Raw, writer: RawClient, topic: str, offset: int) -> int:
     """Produce a record, and read up to it; the next offset. ConnectionError where the connection ends."""
     end = writer.produce(topic, batch_v2(1)) + 1
@@ -105,6 +120,21 @@ def test_who_does_not_sign_in_again_is_cut_as_by_the_broker(pair: Reauthenticate
                 last_read_at = time.monotonic()
     assert pair.sidecar.fetch_counts().get(HIT, 0) > before, "it was read from memory meanwhile"
     assert last_read_at < signed_in_at + LIFETIME_S + LATE_S / 2
+
+
+def test_who_has_not_signed_in_takes_no_place(pair: Reauthenticated) -> None:
+    """A Produce to thousands of partitions of a topic that Forebay knows, of which the broker has one."""
+    topic = create_topic(pair.broker.direct)
+    with RawClient(pair.broker.direct) as writer, Raw(pair.listen) as client:
+        sign_in(client)
+        read_on(pair, client, writer, topic, 0)
+    followed = "forebay_queue_depth", "followed_partitions"
+    before = pair.sidecar.metrics()[followed]
+    for version in (9, 3):
+        with Raw(pair.listen) as stranger:
+            stranger.send(build_wide_produce(version, topic))
+            assert stranger.ends(), "the broker wants a handshake first"
+    assert pair.sidecar.metrics()[followed] == before
 
 
 def test_who_signs_in_again_is_served_on(pair: Reauthenticated) -> None:
