@@ -15,7 +15,7 @@ from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FakeDisks, build_throttle
 from tests.e2e.raw_fetch import RawClient, RawReader, read_all
 from tests.e2e.sidecar import Pair
-from tests.e2e.test_throttle import make_busy, produce, throttled
+from tests.e2e.test_throttle import SMALL_BYTES, make_busy, produce, throttled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +52,7 @@ def test_who_was_at_the_tail_goes_on_who_was_not_waits(pair: Pair, disks: FakeDi
     make_busy(pair, disks.disks["sdx"])
     with RawClient(pair.through, "tailing") as client, RawClient(pair.through, "lagging") as other:
         tail, lagging = RawReader(client, tailed), RawReader(other, old)
+        tail.max_bytes = lagging.max_bytes = SMALL_BYTES
         tail.read_past_errors()
         tail.offset = at_the_tail
         tail.raw.clear()
@@ -62,7 +63,6 @@ def test_who_was_at_the_tail_goes_on_who_was_not_waits(pair: Pair, disks: FakeDi
         assert bytes(tail.raw) == read_all(pair.direct, tailed)[-len(tail.raw) :]
         assert throttled(pair, "delayed") == 0
         lagging.read_past_errors()
-        lagging.max_bytes = 100_000
         while throttled(pair, "delayed") == 0:
             assert time.monotonic() < deadline, "memory would not hold this"
             produce(pair.through, tailed, 0, 100)
