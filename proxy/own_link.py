@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame, ErrorCode
+from protocol.metadata import scan_metadata_response
 from proxy import sasl
 from proxy.upstream_link import UpstreamLink
 
@@ -161,7 +162,7 @@ class OwnLinks:
         if credentials is not None:
             await sasl.authenticate(link, credentials)
         ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
-        metadata = control.scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
+        metadata = scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
         if metadata.error_code != ErrorCode.NONE:
             raise ConnectionError(f"the broker refuses Metadata with error {metadata.error_code}")
 
