@@ -68,7 +68,8 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     (
         "pass",
         "version",
-    ): "a Fetch that Forebay does not decode: of another version, or with a value that brokers refuse",
+    ): "a Fetch that Forebay does not decode: of another version, with a value that brokers refuse, "
+    "or naming more than `limits.requestPartitions`",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",
     ("pass", "observe"): "`cache.mode` is observe: `wouldHit` says what memory would have answered",
 }

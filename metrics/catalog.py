@@ -334,6 +334,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_bad_frames_total", "counter", "Frames that ended their connection: length, header, pace"
         ),
         Metric(
+            "forebay_wide_requests_total",
+            "counter",
+            "Produces and Fetches relayed unread, since they name more than `limits.requestPartitions`",
+        ),
+        Metric(
             "forebay_internal_errors_total",
             "counter",
             "Errors of Forebay's own: something was not learned or stored, or a request was forwarded",
@@ -344,6 +349,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Connections passed through unread (SaslHandshake v0)",
         ),
         Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
+        Metric(
+            "forebay_upstream_silent_seconds",
+            "gauge",
+            "For how long the broker has owed an answer to Forebay itself, or could not be reached; 0: it has answered",
+        ),
         Metric(
             "forebay_upstream_connect_errors_total", "counter", "Attempts to reach the broker that failed"
         ),

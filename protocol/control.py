@@ -1,4 +1,4 @@
-"""The control messages that Forebay itself sends or reads: ApiVersions, Metadata, SASL, DescribeConfigs.
+"""The control messages that Forebay itself sends or reads: ApiVersions, SASL, DescribeConfigs; and Metadata requests.
 
 Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path. Must
 not know: when these are sent and what follows from the answers. Invariants: whole frames in and out, with
@@ -35,44 +35,6 @@ METADATA_BY_ID_FROM = (
 )
 _ALL_TOPICS_NULL_FROM = 1
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
-
-
-class Broker(NamedTuple):
-    """One broker of the cluster; `rack` is None where it has none."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
-class PartitionMetadata(NamedTuple):
-    """`leader_id` -1: none is known; `leader_epoch` -1: the version has none (below 7)."""
-
-    error_code: int
-    partition: int
-    leader_id: int
-    leader_epoch: int
-
-
-class TopicMetadata(NamedTuple):
-    """`topic_id`: 16 bytes, None below version 10 or where unknown; `name` None if only the id was asked."""
-
-    error_code: int
-    name: str | None
-    topic_id: bytes | None
-    is_internal: bool
-    partitions: list[PartitionMetadata]
-
-
-class Metadata(NamedTuple):
-    """`error_code`: the answer's own (version 13); `cluster_id` None below 2, `controller_id` -1 below 1."""
-
-    error_code: int
-    cluster_id: str | None
-    controller_id: int
-    brokers: list[Broker]
-    topics: list[TopicMetadata]
 
 
 class ApiVersions(NamedTuple):
@@ -187,38 +149,6 @@ def _topic_row(topic: Topic) -> dict[str, object]:
     return {"name": None, "topic_id": UUID(bytes=bytes(topic))}
 
 
-def scan_metadata_response(frame: Frame, version: int) -> Metadata:
-    """A Metadata answer, version 0 to 13; raises `BadFrame`."""
-    answer = _scan(frame, METADATA, version)
-    brokers = [Broker(int(b.node_id), b.host, int(b.port), getattr(b, "rack", None)) for b in answer.brokers]
-    return Metadata(
-        int(getattr(answer, "error_code", 0)),
-        getattr(answer, "cluster_id", None),
-        int(getattr(answer, "controller_id", -1)),
-        brokers,
-        [_topic_metadata(topic) for topic in answer.topics],
-    )
-
-
-def _topic_metadata(topic: Any) -> TopicMetadata:
-    topic_id = getattr(topic, "topic_id", None)
-    return TopicMetadata(
-        int(topic.error_code),
-        topic.name,
-        None if topic_id is None else topic_id.bytes,
-        getattr(topic, "is_internal", False),
-        [
-            PartitionMetadata(
-                int(p.error_code),
-                int(p.partition_index),
-                int(p.leader_id),
-                int(getattr(p, "leader_epoch", -1)),
-            )
-            for p in topic.partitions
-        ],
-    )
-
-
 def build_sasl_handshake_request(
     version: int, correlation_id: int, client_id: str | None, *, mechanism: str
 ) -> bytes:
@@ -247,12 +177,20 @@ def scan_sasl_authenticate_response(frame: Frame, version: int) -> SaslAuthentic
     return SaslAuthenticate(int(answer.error_code), answer.error_message, answer.auth_bytes, lifetime_ms)
 
 
+def find_session_lifetime_ms(frame: Frame, version: int) -> int | None:
+    """For how long this SaslAuthenticate answer accepts, 0 where it does not say; None where it refuses, or cannot be
+    read.
+    """
+    try:
+        answer = scan_sasl_authenticate_response(frame, version)
+    except BadFrame:
+        return None
+    return answer.session_lifetime_ms if answer.error_code == 0 else None
+
+
 def is_authenticated(frame: Frame, version: int) -> bool:
     """Whether this SaslAuthenticate answer accepts; False also for one that cannot be read."""
-    try:
-        return scan_sasl_authenticate_response(frame, version).error_code == 0
-    except BadFrame:
-        return False
+    return find_session_lifetime_ms(frame, version) is not None
 
 
 def scan_sasl_mechanism(frame: Frame, body_start: int) -> str:

@@ -12,7 +12,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from protocol.api import FETCH
+from protocol.api import APIS, FETCH
 from protocol.fetch import (
     ANSWER_V4,
     ANSWER_V5,
@@ -207,6 +207,22 @@ def stamp_session(
 ) -> None:
     """Give a request frame another session, in place; `session_at` is from its scan and not -1."""
     INT32_PAIR.pack_into(frame, session_at, session_id, session_epoch)
+
+
+def end_session(frame: Frame, version: int, body_start: int) -> Frame:
+    """A consumer's request frame that names all it asks, as one without a session (FetchMetadata.isFull): the broker
+    grants none. Any other, and of any other version than 7 to 18, is returned as it is.
+    """
+    session_at = body_start + LIMITS.size + (INT32.size if version < REPLICA_STATE_FROM else 0)
+    is_known = version >= SESSIONS_FROM and APIS[FETCH].decodes(version)
+    if not is_known or len(frame) < session_at + INT32_PAIR.size:
+        return frame
+    is_replica = version < REPLICA_STATE_FROM and INT32.unpack_from(frame, body_start)[0] >= 0
+    if is_replica or INT32_PAIR.unpack_from(frame, session_at)[1] != 0:
+        return frame
+    frame = bytearray(frame) if isinstance(frame, bytes) else frame
+    stamp_session(frame, session_at, 0, NONE)
+    return frame
 
 
 def stamp_max_wait(frame: bytearray | memoryview, version: int, body_start: int, max_wait_ms: int) -> None:

@@ -25,6 +25,7 @@ from protocol.wire import (
 )
 
 TOPIC_IDS_FROM = 13
+_TRANSACTIONS_FROM = 3
 _LOG_START_FROM = 5
 _RECORD_ERRORS_FROM = 8
 
@@ -104,6 +105,16 @@ def scan_request(frame: Frame, version: int, body_start: int) -> ProduceRequest:
         at = skip_tags(frame, at)
     skip_tags(frame, at)
     return ProduceRequest(transactional_id, acks, timeout_ms, found)
+
+
+@refuses_garbage
+def peek_acks(frame: Frame, version: int, body_start: int) -> int:
+    """The acks of a Produce request of version 0 to 13, without reading on; raises `BadFrame`."""
+    at = body_start
+    if version >= _TRANSACTIONS_FROM:
+        _, at = _encoding(version).read_nullable_string(frame, at)
+    acks: int = _ACKS_AND_TIMEOUT.unpack_from(frame, at)[0]
+    return acks
 
 
 @refuses_garbage

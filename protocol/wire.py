@@ -26,6 +26,10 @@ INT64_PAIR = Struct(">qq")
 
 TOPIC_ID_BYTES = 16
 VARINT_MAX_BYTES = 5
+MOST_TEXT_BYTES = 2**15 - 1
+"""Of a string, in both encodings (Kafka's generated readers: "had invalid length")."""
+MOST_TAGS = 1000
+"""Of one tagged section. No message of Kafka's has more than a few; each takes time to read."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,8 +83,8 @@ def build_uvarint(value: int) -> bytes:
 
 def _text(frame: Frame, at: int, length: int) -> tuple[str, int]:
     end = at + length
-    if end > len(frame):
-        raise BadFrame(f"a string of {length} bytes reaches beyond the frame")
+    if length > MOST_TEXT_BYTES or end > len(frame):
+        raise BadFrame(f"a string of {length} bytes reaches beyond the frame, or is too long")
     return str(frame[at:end], "utf-8"), end
 
 
@@ -145,7 +149,8 @@ def scan_tags(frame: Frame, at: int) -> tuple[list[tuple[int, int, int]], int]:
     if frame[at] == 0:
         return [], at + 1
     count, at = read_uvarint(frame, at)
-    _checked_count(frame, count, at)
+    if count > MOST_TAGS:
+        raise BadFrame(f"{count} tagged fields in one place")
     found = []
     for _ in range(count):
         tag, start, at = read_tag(frame, at)

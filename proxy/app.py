@@ -66,7 +66,8 @@ class Forebay:
         self.listeners = [Listener(self.broker, entry) for entry in config.listeners]
         self.own_links = OwnLinks(self.broker, choose_own(self.listeners))
         self.broker.own_links = self.own_links
-        self.janitor = Janitor(self.broker, self.listeners)
+        self.janitor = Janitor(self.broker, self.listeners, [self.tell_readiness])
+        self._is_ready: bool | None = None
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
@@ -94,6 +95,15 @@ class Forebay:
                 f"the broker at {self.listeners[0].upstream} is not reachable: {self.own_links.refusal}"
             )
         return not reasons, reasons
+
+    def tell_readiness(self, _now: float) -> None:
+        """Timed: one line where it has changed."""
+        is_ready, reasons = self.readiness()
+        was_ready, self._is_ready = self._is_ready, is_ready
+        if is_ready and not was_ready:
+            log.info("ready", extra={"boot": self.boot})
+        elif was_ready and not is_ready:
+            log.warning("not ready: %s", "; ".join(reasons))
 
     async def start(self) -> None:
         """Bring everything up. OSError where an address cannot be had."""
@@ -145,7 +155,7 @@ async def serve(config: Config) -> int:
     try:
         await forebay.start()
         freeze_what_stands()
-        log.info("ready", extra={"boot": forebay.boot})
+        log.info("started", extra={"boot": forebay.boot})
         await stopping.wait()
         log.info("stopping: answering what is in flight")
     finally:

@@ -5,6 +5,7 @@ Owns one connection's verdicts and their renewal. It must not know the cache. In
   error; UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers
   them before it authorizes).
 * renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
+* rights end with the client's SASL session (KIP-368): a broker cuts the connection at its next request then.
 * nothing is read only to learn a right: where one is missing to what memory or the throttle could answer, it is
   asked for at the tail first.
 """
@@ -36,6 +37,10 @@ PROVES = frozenset(
 )
 PURPOSE = "authorization"
 """Names a renewal's bytes in the counters: the tail may have moved on, and then one batch comes regardless."""
+OUTLIVED_S = 1.0
+"""What is answered so long after a session's end: the broker only tells lifetimes, and cuts nobody
+(SaslServerAuthenticator.ReauthInfo.calcCompletionTimesAndReturnSessionLifetimeMs, without connections.max.reauth.ms).
+"""
 RENEW_AT = 0.75
 """Share of the period after which a topic in use is asked again, so that no fetch has to wait for it."""
 
@@ -43,13 +48,14 @@ RENEW_AT = 0.75
 class Authorization:
     """One connection's rights. `version` and `rack_id` are those of its last Fetch."""
 
-    __slots__ = ("_link", "_renewing", "_until", "_used", "has_rack", "version")
+    __slots__ = ("_ends_at", "_link", "_outlived_at", "_renewing", "_until", "_used", "has_rack", "version")
 
     def __init__(self, link: ClientLink) -> None:
         self._link = link
         self._until: dict[str | bytes, float] = {}
         self._used: dict[str | bytes, Partition] = {}
         self._renewing = False
+        self._ends_at, self._outlived_at = float("inf"), float("-inf")
         self.version = 0
         self.has_rack = False
 
@@ -57,11 +63,25 @@ class Authorization:
         """Whether memory may serve `topic` (as the client names it) on this connection."""
         return self._until.get(topic, 0.0) > now
 
+    def begin_session(self, sent_at: float, answered_at: float, lifetime_s: float) -> None:
+        """The broker has accepted the client, in an answer to what was sent at `sent_at`. 0 s: it did not say for how
+        long, as in all but the last round of an exchange.
+        """
+        if not lifetime_s:
+            return
+        self._ends_at = sent_at + lifetime_s
+        self._outlived_at = answered_at + lifetime_s + OUTLIVED_S
+        for topic, until in self._until.items():
+            self._until[topic] = min(until, self._ends_at)
+
     def learn(self, topic: str | bytes, error_code: int, asked_at: float) -> None:
         """The broker answered a Fetch of `topic` that this connection sent at `asked_at`."""
         if error_code in PROVES:
             period_s = self._link.broker.config.cache.authorize_every_s
-            self._until[topic] = max(self._until.get(topic, 0.0), asked_at + period_s)
+            until = asked_at + period_s
+            if asked_at < self._outlived_at:
+                until = min(until, self._ends_at)
+            self._until[topic] = max(self._until.get(topic, 0.0), until)
         elif error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             self._until.pop(topic, None)
             self._used.pop(topic, None)
@@ -84,7 +104,8 @@ class Authorization:
         """Memory has served `topic`: it will be asked again before its right lapses."""
         self._used[topic] = partition
         period_s = self._link.broker.config.cache.authorize_every_s
-        if now > self._until.get(topic, 0.0) - period_s * (1 - RENEW_AT):
+        until = self._until.get(topic, 0.0)
+        if now > until - period_s * (1 - RENEW_AT) and until != self._ends_at:
             self._renew(now)
 
     def _renew(self, now: float) -> None:

@@ -116,7 +116,11 @@ class Broker:
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
         self.sessions = SessionTable(
-            limits.fetch_sessions, limits.fetch_session_partitions, SESSION_LEAST_S, Random()
+            limits.fetch_sessions,
+            limits.fetch_session_partitions,
+            SESSION_LEAST_S,
+            Random(),
+            limits.request_partitions,
         )
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
         self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)

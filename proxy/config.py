@@ -214,6 +214,14 @@ class Limits(Section):
         le=10_000,
         description="Unanswered requests of one connection; at the bound it is not read.",
     )
+    request_partitions: Count = Field(
+        default=5000,
+        ge=100,
+        le=1_000_000,
+        description="Topics, partitions and tagged fields that one Produce or Fetch names, and partitions of one fetch "
+        "session; a request of more is relayed unread. Reading and answering one takes about 10 us for each of them, "
+        "in which nobody else is served.",
+    )
     parked_fetches: Count = Field(
         default=10_000,
         ge=0,
@@ -248,6 +256,13 @@ class Limits(Section):
         ge=0.1,
         le=300.0,
         description="Time for a connection to the broker, TLS and SASL included.",
+    )
+    upstream_timeout_s: Duration = Field(
+        default=10.0,
+        ge=1.0,
+        le=300.0,
+        description="Time within which the broker must answer a small question of Forebay's own; beyond it Forebay is "
+        "not ready, and its own connections are opened anew.",
     )
     frame_timeout_s: Duration = Field(
         default=30.0, ge=0.1, le=3600.0, description="Time within which a begun request must be complete."

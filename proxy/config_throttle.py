@@ -53,6 +53,13 @@ class Throttle(Section):
         description="Records that a consumer must be behind before its misses may wait; only what memory "
         "does not hold any more is ever delayed.",
     )
+    start_grace_s: Duration = Field(
+        default=60.0,
+        ge=0.0,
+        le=3600.0,
+        description="Of a partition whose history is first missed so soon after the start, what memory would hold had "
+        "it not begun anew is not delayed. 0: it is.",
+    )
     max_delay_s: Duration = Field(
         default=30.0, ge=0.1, le=3600.0, description="A miss that has waited this long goes regardless."
     )

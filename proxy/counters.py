@@ -34,6 +34,7 @@ class Counters:
     connection_errors: int = 0
     blind_connections: int = 0
     bad_frames: int = 0
+    wide_requests: int = 0
     internal_errors: int = 0
     upstream_connect_errors: int = 0
     upstream_reopened: int = 0

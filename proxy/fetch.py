@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from protocol import api
 from protocol.errors import BadFrame
+from protocol.fetch_build import end_session
 from proxy.answer import answer_error, refuse_fetch
 from proxy.fetch_plan import HARD, ISOLATION_LEVELS, Look, Looked
 from proxy.fetch_record import FetchRecord
@@ -22,7 +23,7 @@ from proxy.looks import look_at
 from proxy.observing import peek_would_hit
 from proxy.parked import ParkedFetch
 from proxy.passed import CONSUMER, DISABLED, FOLLOWER, pass_fetch
-from proxy.relay import relay
+from proxy.relay import is_left_unread, relay
 from proxy.sessions import Kind, open_fetch
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """Answer, park or forward a Fetch."""
     request = _scan(link, head, frame)
     if request is None:
+        if link.stores:
+            frame = end_session(frame, head.api_version, head.body_start)
         relay(link, head, frame, partial(link.broker.count_unread, link, head, link.broker.now()))
         return
     link.authorization.version = head.api_version
@@ -75,8 +78,8 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
 
 
 def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
-    """The request, or None where it cannot be read: then the broker judges it, and it is counted as one pass."""
-    if api.APIS[api.FETCH].decodes(head.api_version):
+    """The request, or None where it is not to be read: then the broker judges it, and it is counted as one pass."""
+    if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
         try:
             return link.fetches.scan(frame, head.api_version, head.body_start)
         except BadFrame:

@@ -30,8 +30,12 @@ LINKS_EVERY_TICKS = 10
 class Janitor:
     """Runs the tick while the process is up."""
 
-    def __init__(self, broker: Broker, listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self, broker: Broker, listeners: Sequence[Listener], also: Sequence[Callable[[float], object]] = ()
+    ) -> None:
+        """`also`: run once a second."""
         self._broker = broker
+        self._also = also
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
@@ -60,6 +64,7 @@ class Janitor:
             parts.append(self._broker.block_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
             parts += [self.tend_links, self._broker.rest_standings, self._broker.cleanup.tick]
+            parts += [self._broker.own_links.tick, *self._also]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:

@@ -13,7 +13,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import control
+from protocol import control, metadata
 from protocol.errors import BadFrame, ErrorCode
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Node:
             log.error("what the broker says of itself cannot be read: %s", error)
 
     def _learn_nodes(self, answer: Frame) -> None:
-        nodes = control.scan_metadata_response(answer, METADATA_VERSION).brokers
+        nodes = metadata.scan_metadata_response(answer, METADATA_VERSION).brokers
         self._candidates = [node.node_id for node in nodes]
         self._ask_next()
 

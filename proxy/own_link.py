@@ -1,10 +1,11 @@
 """Forebay's own connections to the broker, for the watch: opened, authenticated, reopened. [socket]
 
-Owns one link per name ("watch", "proof", "idle-N") and the question whether Forebay may have links of its own
-at all. It must not know what is asked over them. Invariants: a link is handed out only when the broker has
-answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost is
-opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart
-is noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us.
+Owns one link per name ("watch", "proof", "idle-N"), the question whether Forebay may have links of its own at all, and
+whether the broker answers. It must not know what else is asked over them. Invariants: a link is handed out only when
+the broker has answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost
+is opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart
+is noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us; a broker that owes an answer for
+`limits.upstreamTimeout` is given up, with all links to it, and so are connections of which only this end is left.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame, ErrorCode
+from protocol.metadata import scan_metadata_response
 from proxy import sasl
 from proxy.upstream_link import UpstreamLink
 
 if TYPE_CHECKING:
+    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.listener import Listener
 
@@ -30,6 +33,8 @@ METADATA_VERSION = 12
 FIRST_PAUSE_S = 0.2
 UNREACHABLE_PAUSE_S = 0.5
 REFUSED_PAUSE_S = 30.0
+HEARTBEATS = 5
+"""How often within `limits.upstreamTimeout` the broker is asked whether it answers."""
 
 
 class OwnLinks:
@@ -44,11 +49,56 @@ class OwnLinks:
         self.usable = False
         self.reachable = False
         self.refusal = ""
+        self._silent_since: float | None = None
+        self._is_beating = False
+        self._beat_at = float("-inf")
 
     @property
     def connected(self) -> int:
         """Links that are open."""
         return sum(link.is_connected for link in self._links.values())
+
+    def silent_s(self, now: float) -> float:
+        """For how long the broker has owed an answer, or could not be reached; 0 while it owes none."""
+        return 0.0 if self._silent_since is None else now - self._silent_since
+
+    def tick(self, now: float) -> None:
+        """Timed: ask whether the broker answers, and give it up once it has owed that for too long."""
+        timeout_s = self._broker.config.limits.upstream_timeout_s
+        link = self._links.get("proof")
+        if link is None:
+            return  # it is being opened, which asks, too
+        if self.silent_s(now) >= timeout_s:
+            self._give_up(f"it has not answered for {timeout_s:g} s")
+        elif not self._is_beating and now - self._beat_at >= timeout_s / HEARTBEATS:
+            self._is_beating, self._beat_at = True, now
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            link.send(self._build_hello(), 0, self._beaten)
+
+    def _beaten(self, answer: Frame | None) -> None:
+        self._is_beating = False
+        if answer is not None:
+            self._heard()
+
+    def _heard(self) -> None:
+        """The broker answers."""
+        silent_s, self._silent_since = self.silent_s(self._broker.now()), None
+        if not self.reachable and self.refusal:
+            log.info("the broker at %s answers again after %.1f s", self._listener.upstream, silent_s)
+        self.reachable = True
+
+    def _give_up(self, reason: str) -> None:
+        log.warning("the broker at %s is given up: %s; it is tried again", self._listener.upstream, reason)
+        self.reachable, self.refusal = False, reason
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+        self._open("proof")
+
+    def _build_hello(self) -> bytes:
+        return control.build_api_versions_request(
+            API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
+        )
 
     def start(self) -> None:
         """Open the first link: it says whether there can be any."""
@@ -75,6 +125,8 @@ class OwnLinks:
                 self._broker.counters,
                 lambda why: self._lost(name, why),
             )
+            if self._silent_since is None:
+                self._silent_since = self._broker.now()
             try:
                 async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
                     await self._greet(link)
@@ -91,16 +143,14 @@ class OwnLinks:
         self._opening.pop(name, None)
         if not self.usable and not self._closed:
             log.info("the watch has its own link to %s", self._listener.upstream)
-        self.usable = self.reachable = True
+        self.usable, self.refusal = True, ""
         self._broker.watch.pump()
 
     async def _greet(self, link: UpstreamLink) -> None:
         """ApiVersions, which every listener answers, then `_sign_in`. Refused where the broker ends that."""
-        hello = control.build_api_versions_request(
-            API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
-        )
+        hello = self._build_hello()
         control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
-        self.reachable = True
+        self._heard()
         try:
             await self._sign_in(link)
         except ConnectionError as error:  # it answers, but not us: that makes no broker unreachable
@@ -112,13 +162,17 @@ class OwnLinks:
         if credentials is not None:
             await sasl.authenticate(link, credentials)
         ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
-        metadata = control.scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
+        metadata = scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
         if metadata.error_code != ErrorCode.NONE:
             raise ConnectionError(f"the broker refuses Metadata with error {metadata.error_code}")
 
     def _refused(self, name: str, error: Exception) -> None:
-        reason = f"{error}" or type(error).__name__
-        if reason != self.refusal:
+        is_away = isinstance(error, OSError)
+        timeout_s = self._broker.config.limits.connect_timeout_s
+        reason = f"{error}" or f"it has not answered for {timeout_s:g} s"
+        if reason != self.refusal and is_away:
+            log.warning("the broker at %s does not answer: %s", self._listener.upstream, reason)
+        elif reason != self.refusal:
             log.warning(
                 "the watch has no link of its own to %s (%s): partitions are watched on links of clients "
                 "that wait; where the broker asks for credentials, set upstreamCredentials",
@@ -128,7 +182,7 @@ class OwnLinks:
         self.refusal = reason
         if name == "proof":
             self.usable = False
-            self.reachable = self.reachable and not isinstance(error, OSError)
+            self.reachable = self.reachable and not is_away
 
     def _lost(self, name: str, why: str) -> None:
         if self._links.pop(name, None) is not None and not self._closed:

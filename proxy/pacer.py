@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.client_link import ClientLink
     from proxy.config_throttle import Throttle as ThrottleConfig
     from proxy.fetch_plan import Looked
+    from proxy.partitions import Partition
     from throttle.disks import Pressure
     from throttle.throttle import ThrottleStatistics
 
@@ -37,6 +38,10 @@ ENTER_SHARE, LEAVE_SHARE = 5 / 6, 1 / 2
 
 START_BYTES = 16 << 20
 """What a disk gets a second before anything is known of it."""
+RECORD_BYTES = 1024
+"""Taken for a record of a partition that has got none since the start."""
+NOT_SOON = -1, 0
+"""`Partition.missed_from` where the first miss came later than soon after the start."""
 
 
 def build_rules(config: ThrottleConfig) -> ThrottleRules:
@@ -72,6 +77,7 @@ class Pacer:
         self._broker = broker
         self._config = broker.config.throttle
         self.disks = DiskMap(broker, self._config)
+        self._grace_until = broker.now() + self._config.start_grace_s
         self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
         self._going: dict[Ticket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
@@ -134,7 +140,26 @@ class Pacer:
         partition = looked.partition
         if not looked.lagging or not looked.nameable or partition is None:
             return False
-        return partition.truth.high_watermark - looked.asked.fetch_offset >= self._config.lag_threshold
+        behind = partition.truth.high_watermark - looked.asked.fetch_offset
+        return behind >= self._config.lag_threshold and not self._would_be_held(partition, behind)
+
+    def _would_be_held(self, partition: Partition, behind: int) -> bool:
+        """Whether a memory that had not begun at the start would hold what is `behind` records back. All partitions'
+        traffic before the start is taken to be, for each record of this one, what it has been since.
+        """
+        high_watermark, admitted_bytes = (
+            partition.truth.high_watermark,
+            self._broker.cache.peek_admitted_bytes(),
+        )
+        if partition.missed_from is None:
+            is_soon = self._broker.now() < self._grace_until
+            partition.missed_from = (high_watermark, admitted_bytes) if is_soon else NOT_SOON
+        first, first_bytes = partition.missed_from
+        if not high_watermark - behind < first:
+            return False
+        since, since_bytes = high_watermark - first, admitted_bytes - first_bytes
+        record_bytes = since_bytes / since if since else since_bytes + RECORD_BYTES
+        return behind * record_bytes <= self._broker.config.cache.size_bytes
 
     def _disk_of(self, looked: Looked) -> str | None:
         partition = looked.partition

@@ -46,6 +46,7 @@ class Partition:
         "is_followed",
         "log_start_offset",
         "looked_at",
+        "missed_from",
         "news_at",
         "old_format",
         "own_refused_until",
@@ -89,6 +90,8 @@ class Partition:
         self.news_at = float("-inf")
         self.retry_at = float("-inf")
         self.looked_at = float("-inf")
+        self.missed_from: tuple[int, int] | None = None
+        """HW and clock of admitted bytes at its first miss of history, if that came soon after the start (pacer.py)."""
 
     def stored_end(self) -> int:
         """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch
@@ -144,7 +147,8 @@ class Partition:
 
 
 class Partitions:
-    """The table. `limit` bounds it: beyond, new partitions are not followed (their fetches pass).
+    """The table. `limit`, or what the arena has room for, bounds it: beyond, new partitions are not followed (their
+    fetches pass).
     `transactions_limit` bounds what is kept of one partition's transactions.
     """
 
@@ -152,7 +156,7 @@ class Partitions:
 
     def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache
-        self.limit = limit
+        self.limit = min(limit, cache.statistics().partitions_max)
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}

@@ -19,7 +19,7 @@ from protocol import api, batch, produce
 from protocol.errors import BadFrame, ErrorCode
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
 from proxy import admit
-from proxy.relay import relay, relay_whole
+from proxy.relay import is_left_unread, relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ ONE_PASSES = refusals.Plan((PASS,))
 
 def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """Forward a Produce when it is its turn; store from it when its acknowledgement comes."""
-    request = _scan(head, frame)
+    request = _scan(link, head, frame)
     if request is None:
-        relay(link, head, frame)
+        _relay_unread(link, head, frame)
     elif not link.broker.gate.enabled and request.acks and not link.broker.stores_on(link.listener):
         _pass(link, head, frame)
     elif any(asked.start < 0 for asked in request.partitions):
@@ -59,13 +59,22 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         ProduceInHand(link, head, frame, request, reply, link.last_ordinal).arrive()
 
 
-def _scan(head: RequestHeader, frame: Frame) -> ProduceRequest | None:
-    if not api.APIS[api.PRODUCE].decodes(head.api_version):
+def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> ProduceRequest | None:
+    if not api.APIS[api.PRODUCE].decodes(head.api_version) or is_left_unread(link, head, frame):
         return None
     try:
         return produce.scan_request(frame, head.api_version, head.body_start)
     except BadFrame:
         return None
+
+
+def _relay_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+    """The broker judges it. Behind refused batches it cannot go: one of theirs may be in it, out of order."""
+    if len(link.refused):
+        link.close("refusals_full", f"client {link.peer} ({link.client_id}) has refused batches: closing it")
+        return
+    link.last_ordinal += 1
+    relay_whole(link, frame, None)
 
 
 def _pass(link: ClientLink, head: RequestHeader, frame: Frame) -> None:

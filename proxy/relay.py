@@ -3,8 +3,9 @@
 Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions
 (capped), SaslHandshake and SaslAuthenticate (passed through; version 0 of the handshake is followed by
 unframed tokens, so the connection goes blind); and the way of any request for which Forebay's own handling has failed
-(`relay_whole`). It must not know the cache, nor of Produce and Fetch more than whether an answer comes, and as what it
-counts. Invariants: bytes are not changed, but for the ApiVersions answer.
+(`relay_whole`), or that names more than may be read at once (`is_left_unread`). It must not know the cache, nor of
+Produce and Fetch more than whether an answer comes, and as what it counts. Invariants: bytes are not changed, but for
+the ApiVersions answer; no frame is read whose reading takes longer than what `limits.requestPartitions` allows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from isolation.tickets import Waits
 from protocol import api, api_versions, control, header, produce
 from protocol.errors import BadFrame
+from protocol.weight import weigh_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,16 @@ def relay(
 ) -> None:
     """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
     pass_on(link, head, frame, lambda answer: answer, on_sent)
+
+
+def is_left_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> bool:
+    """Whether a Produce or Fetch names more than `limits.requestPartitions` (counted), or is garbled: reading it would
+    hold up all other clients, or is the broker's.
+    """
+    most = link.broker.config.limits.request_partitions
+    weight = weigh_request(head, frame, most)
+    link.broker.counters.wide_requests += weight > most
+    return weight < 0 or weight > most
 
 
 def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
@@ -79,7 +91,7 @@ def _hand_over(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
     """Whether it is a Produce without acks."""
     try:
-        return produce.scan_request(frame, head.api_version, head.body_start).acks == 0
+        return produce.peek_acks(frame, head.api_version, head.body_start) == 0
     except BadFrame:
         return False
 
@@ -100,13 +112,15 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     never reopened. What was accepted is shown on the client's second link too, before the client hears of it.
     """
     link.upstream.authenticated = True
-    reply = link.replies.reserve()
+    reply, sent_at = link.replies.reserve(), link.broker.now()
 
     def on_answer(answer: Frame | None) -> None:
         if answer is None:
             return
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
-        if control.is_authenticated(answer, head.api_version):
+        lifetime_ms = control.find_session_lifetime_ms(answer, head.api_version)
+        if lifetime_ms is not None:
+            link.authorization.begin_session(sent_at, link.broker.now(), lifetime_ms / 1000)
             link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
         else:

@@ -168,12 +168,15 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     for cause, ended in list(counters.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)
     yield Sample("forebay_bad_frames_total", (), counters.bad_frames)
+    yield Sample("forebay_wide_requests_total", (), counters.wide_requests)
     yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
     links = [link for one in forebay.listeners for link in one.links]
     connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
     connected += forebay.own_links.connected
     yield Sample("forebay_upstream_connections", (), connected)
+    silent_s = forebay.own_links.silent_s(forebay.broker.now())
+    yield Sample("forebay_upstream_silent_seconds", (), silent_s)
     yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
 

@@ -163,15 +163,22 @@ class SessionStatistics(NamedTuple):
 
 
 class SessionTable:
-    """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions; one
-    that was not used for `min_eviction_s` may always be evicted. `rng` chooses the ids.
+    """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions, each of at most
+    `session_partitions_limit` once it grows; one that was not used for `min_eviction_s` may always be evicted. `rng`
+    chooses the ids.
     """
 
     def __init__(
-        self, sessions_limit: int, partitions_limit: int, min_eviction_s: float, rng: Random
+        self,
+        sessions_limit: int,
+        partitions_limit: int,
+        min_eviction_s: float,
+        rng: Random,
+        session_partitions_limit: int = 1 << 31,
     ) -> None:
         self._sessions_limit = sessions_limit
         self._partitions_limit = partitions_limit
+        self._session_partitions_limit = session_partitions_limit
         self._min_eviction_s = min_eviction_s
         self._rng = rng
         self._sessions: dict[int, Session] = {}
@@ -218,7 +225,8 @@ class SessionTable:
         """
         del self._sessions[session.id]  # its place is at the end, and no growth evicts the session itself
         grown = len(session.partitions) - session.counted
-        if grown > 0 and not self._make_room(grown, now_s):
+        is_too_large = len(session.partitions) > self._session_partitions_limit
+        if grown > 0 and (is_too_large or not self._make_room(grown, now_s)):
             self._sessions[session.id] = session
             self.remove(session)
             self._evicted += 1

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame, ErrorCode
+from protocol.metadata import scan_metadata_response
 from proxy.topics import NO_TOPIC_ID, Leader
 
 if TYPE_CHECKING:
-    from protocol.control import TopicMetadata
+    from protocol.metadata import TopicMetadata
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.client_link import ClientLink
@@ -176,7 +177,7 @@ class TopicQuestions:
             return
         described: list[TopicMetadata] = []
         try:
-            described = control.scan_metadata_response(answer, METADATA_VERSION).topics
+            described = scan_metadata_response(answer, METADATA_VERSION).topics
         except BadFrame as error:
             log.error("the broker's Metadata cannot be read: %s", error)
         explained: set[Key] = set()

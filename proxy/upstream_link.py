@@ -91,6 +91,7 @@ class UpstreamLink:
         "flights",
         "is_taking",
         "last_unanswerable",
+        "loss",
         "on_drained",
         "reopened",
         "share_session",
@@ -107,6 +108,8 @@ class UpstreamLink:
         self._connecting: asyncio.Task[None] | None = None
         self.expected: deque[Expected] = deque()
         """Correlation id, number, `on_answer`, `arrived` and `on_begun` of what the broker owes an answer to."""
+        self.loss = ""
+        """Why the link is over; empty where it was closed from here."""
         self._sequence = 0
         self.last_unanswerable = 0
         """Number of the last request without an answer, until one behind it is answered."""
@@ -227,7 +230,7 @@ class UpstreamLink:
         self.send(frame, correlation_id, lambda f: None if answer.done() else answer.set_result(f))
         got = await answer
         if got is None:
-            raise ConnectionError(f"the broker at {self._dial.host}:{self._dial.port} closed the connection")
+            raise ConnectionError(self.loss or "the link was closed")
         return got
 
     async def _connect(self, wire: Wire) -> None:
@@ -310,6 +313,7 @@ class UpstreamLink:
         """The link is over: whoever waits on it learns so, once."""
         if self.closed:
             return
+        self.loss = reason
         self._shut(abort=True)
         self._on_lost(reason)
 

@@ -23,6 +23,7 @@ _Static_assert(sizeof(po_fetched) == 2 * 8, "po_fetched is words");
 /* Not null. Any other text is for Python to decode. */
 static void skip_ascii(cursor *c, int64_t length) {
     uint64_t start = c->at;
+    expect(c, length <= INT16_MAX); /* nobody may have more of it (wire.py, MOST_TEXT_BYTES) */
     skip_text(c, length, 0);
     for (uint64_t at = start; at < c->at; at++) {
         expect(c, c->bytes[at] < 0x80);

@@ -1,5 +1,5 @@
-/* ordinary: the Produces and Fetches of the form that nearly all have, and their answers, read in one pass. The only
- * declaration.
+/* ordinary: the Produces and Fetches of the form that nearly all have, and their answers, read in one pass; and how much
+ * any other names. The only declaration.
  *
  * The ordinary form. A request: acks is not 0; one topic, one partition, one whole record batch v2 that fills the
  * records field. Its answer: that same partition, without record errors or a message. Of both: versions 3 to 13, no
@@ -61,5 +61,8 @@ int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int v
  * eight at `offset_at`, which is not before them; either may be the frame's end, or both the same where it has no epoch. */
 int po_repeats(const uint8_t *frame, uint64_t size, const uint8_t *last, uint64_t last_size, uint64_t epoch_at,
                uint64_t offset_at, po_changed *out);
+/* How much a Produce (API key 0, versions 3 to 13) or Fetch (4 to 18) names: its topics, partitions, forgotten partitions
+ * and tagged fields, and one for each 256 bytes of a text. Beyond `most` it is not counted on. Negative: it is garbled. */
+int64_t po_weigh(const uint8_t *frame, uint64_t size, uint64_t body_start, int api_key, int version, int64_t most);
 /* cdef end */
 #endif

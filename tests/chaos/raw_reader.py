@@ -22,6 +22,7 @@ from kio.static.primitive import i8, i32, i64
 
 from protocol import batch, control, fetch
 from protocol.errors import BadFrame, ErrorCode
+from protocol.metadata import scan_metadata_response
 from tests.chaos.broker_logs import digest_of
 from tests.chaos.readings import NO_EPOCH, Fetched
 from tests.e2e.raw_fetch import METADATA_VERSION, FetchFailed, RawClient
@@ -242,7 +243,7 @@ class RawFollower(threading.Thread):
 def find_leaders(client: RawClient, topic: str) -> dict[int, Leader]:
     """Partition -> its leader, as the broker at the other end knows; {} where it knows of no such topic."""
     request = control.build_metadata_request(METADATA_VERSION, 1, client.client_id, topics=[topic])
-    said = control.scan_metadata_response(client.call(request), METADATA_VERSION)
+    said = scan_metadata_response(client.call(request), METADATA_VERSION)
     addresses = {one.node_id: f"{one.host}:{one.port}" for one in said.brokers}
     (found,) = said.topics
     if not found.topic_id or not any(found.topic_id):

@@ -93,5 +93,6 @@ def build_throttle(
         "sampleEvery": "100ms",
         "floor": str(FLOOR_BYTES),
         "maxDelay": "20s",
+        "startGrace": 0,
         **more,
     }

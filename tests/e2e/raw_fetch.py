@@ -16,6 +16,7 @@ from uuid import UUID
 from protocol import batch, control, fetch
 from protocol.errors import ErrorCode
 from protocol.fetch_build import build_request
+from protocol.metadata import scan_metadata_response
 from tests.protocol import oracle
 from tests.protocol.golden_capture import produce_body
 
@@ -59,6 +60,12 @@ class RawClient:
         self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        host, port = self._socket.getpeername()
+        return host, port
+
     def call(self, frame: bytes) -> bytes:
         """The answer to a request, both whole frames. OSError where the connection ends."""
         self.send(frame)
@@ -93,7 +100,7 @@ class RawClient:
             request = control.build_metadata_request(
                 METADATA_VERSION, self._next_id(), self.client_id, topics=[name]
             )
-            (found,) = control.scan_metadata_response(self.call(request), METADATA_VERSION).topics
+            (found,) = scan_metadata_response(self.call(request), METADATA_VERSION).topics
             epochs = {p.partition: p.leader_epoch for p in found.partitions if p.leader_id >= 0}
             if found.topic_id and len(epochs) >= partitions:
                 return TopicWords(name, found.topic_id, epochs)

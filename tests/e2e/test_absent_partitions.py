@@ -29,6 +29,7 @@ pytestmark = pytest.mark.e2e
 
 WATCHED = 8
 """limits.watchedPartitions; of partitions twice as many are followed."""
+MANY = 3000
 ABSENT = range(100, 100 + 4 * WATCHED)
 
 
@@ -69,7 +70,22 @@ def produce_absent(client: RawClient, topic: str) -> None:
         assert int(said.partition_responses[0].error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.mark.parametrize("ask", [fetch_by_name, fetch_by_id, produce_absent])
+def produce_many_absent(client: RawClient, topic: str) -> None:
+    """Thousands in one request, on a connection that never read the topic; somebody else made Forebay know it."""
+    with RawClient("{}:{}".format(*client.peer)) as reader:
+        RawReader(reader, topic).settle()
+    body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), batch_v2())
+    (entry,) = body.topic_data
+    (partition,) = entry.partition_data
+    many = tuple(replace(partition, index=index) for index in range(100, 100 + MANY))
+    answer = client.call(
+        oracle.request_frame(replace(body, topic_data=(replace(entry, partition_data=many),)))
+    )
+    (said,) = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses
+    assert {int(one.error_code) for one in said.partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize("ask", [fetch_by_name, fetch_by_id, produce_absent, produce_many_absent])
 def test_partitions_that_are_not_there_take_no_place(
     pair: Pair, ask: Callable[[RawClient, str], None]
 ) -> None:

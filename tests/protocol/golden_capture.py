@@ -22,6 +22,7 @@ from kio.static.constants import EntityType
 
 from protocol import control
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
+from protocol.metadata import scan_metadata_response
 from tests.broker.kafka import KafkaBroker
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
@@ -198,7 +199,7 @@ def topic_ids(link, names):
     request = control.build_metadata_request(12, 2, "golden", topics=names)
     until = time.monotonic() + PATIENCE_S
     while True:
-        topics = control.scan_metadata_response(link.call(request), 12).topics
+        topics = scan_metadata_response(link.call(request), 12).topics
         if all(topic.topic_id for topic in topics):
             return {topic.name: UUID(bytes=topic.topic_id) for topic in topics}
         assert time.monotonic() < until, f"the broker does not know {names}"

@@ -19,11 +19,12 @@ from protocol.api import (
     SASL_HANDSHAKE,
 )
 from protocol.errors import BadFrame
+from protocol.metadata import scan_metadata_response
 from tests.protocol import oracle
 
 DECODED = {
     API_VERSIONS: control.scan_api_versions_response,
-    METADATA: control.scan_metadata_response,
+    METADATA: scan_metadata_response,
     SASL_HANDSHAKE: control.scan_sasl_handshake_response,
     SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
     DESCRIBE_CONFIGS: control.scan_describe_configs_response,
@@ -88,7 +89,7 @@ def test_metadata_by_id_before_version_12_is_the_callers_mistake():
 def test_metadata_answers(version, data):
     body = data.draw(oracle.responses(METADATA, version))
 
-    read = control.scan_metadata_response(oracle.response_frame(body), version)
+    read = scan_metadata_response(oracle.response_frame(body), version)
 
     assert [tuple(b) for b in read.brokers] == [
         (b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in body.brokers

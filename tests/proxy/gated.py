@@ -19,6 +19,7 @@ from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
 from proxy.broker import Broker
+from proxy.config import Limits
 from proxy.config_isolation import Isolation
 from proxy.counters import Counters
 from proxy.gate import Gate
@@ -65,7 +66,7 @@ def make_broker(monkeypatch, **isolation):
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
     broker = SimpleNamespace(
         clock=clock,
-        config=SimpleNamespace(isolation=config),
+        config=SimpleNamespace(isolation=config, limits=Limits()),
         now=lambda: clock.now,
         counters=Counters(),
         attempt=lambda action, doing, otherwise=None: action(),

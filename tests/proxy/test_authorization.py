@@ -130,3 +130,37 @@ def test_who_waits_for_a_right_hears_of_a_lost_link(link):
     on_answer(None)
     assert heard == [False]
     assert not rights.allows(TOPIC_ID, 0.0)
+
+
+def test_rights_end_with_the_sasl_session(rights):
+    """The broker counts from some time between the sending and the answer: no right lasts longer than it may."""
+    rights.begin_session(10.0, 11.0, 20.0)
+    assert rights.allows(TOPIC_ID, 29.9)
+    assert not rights.allows(TOPIC_ID, 30.0)
+    for asked_at in (25.0, 30.5, 31.9):
+        rights.learn(TOPIC_ID, ErrorCode.NONE, asked_at)
+        assert not rights.allows(TOPIC_ID, max(asked_at, 30.0)), "asked when the session may not have ended"
+
+
+def test_a_session_begun_anew_goes_on(rights):
+    rights.begin_session(0.0, 0.0, 20.0)
+    rights.begin_session(18.0, 18.1, 0.0)  # the first of two rounds
+    rights.learn(TOPIC_ID, ErrorCode.NONE, 18.1)
+    assert not rights.allows(TOPIC_ID, 20.0)
+    rights.begin_session(18.2, 18.3, 20.0)
+    rights.learn(TOPIC_ID, ErrorCode.NONE, 18.4)
+    assert rights.allows(TOPIC_ID, 38.1)
+    assert not rights.allows(TOPIC_ID, 38.2)
+
+
+def test_a_session_that_the_broker_does_not_cut_goes_on(rights):
+    """Without connections.max.reauth.ms a lifetime is only a hint, and Fetches are answered beyond it."""
+    rights.begin_session(0.0, 0.5, 20.0)
+    rights.learn(TOPIC_ID, ErrorCode.NONE, 21.5)
+    assert rights.allows(TOPIC_ID, 21.5 + PERIOD_S - 0.1)
+
+
+def test_what_ends_with_the_session_is_not_renewed(link, rights):
+    rights.begin_session(0.0, 0.0, 20.0)
+    rights.used(TOPIC_ID, link.broker.follow(), 19.0)
+    assert link.upstream.sent == []

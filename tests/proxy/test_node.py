@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol import control
+from protocol import control, metadata
 from protocol.errors import ErrorCode
 from proxy.node import EVERY_S, Node
 from proxy.watch import Watch
@@ -28,7 +28,7 @@ class AskedBroker(QuietBroker):
         self.suggested = []
         monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")
         monkeypatch.setattr(control, "build_describe_configs_request", lambda *_a, brokers, **_k: brokers[0])
-        monkeypatch.setattr(control, "scan_metadata_response", self.cluster)
+        monkeypatch.setattr(metadata, "scan_metadata_response", self.cluster)
         monkeypatch.setattr(control, "scan_describe_configs_response", self.describe)
 
     def cluster(self, _answer, _version):

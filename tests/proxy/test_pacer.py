@@ -8,7 +8,7 @@ from protocol.fetch import FetchPartition
 from proxy import pacer as pacer_module
 from proxy.config_throttle import Disk, Throttle, Weight
 from proxy.fetch_plan import Look, Looked
-from proxy.pacer import Pacer, build_rules
+from proxy.pacer import NOT_SOON, Pacer, build_rules
 from throttle.controller import ControllerRule
 from throttle.tickets import Refused
 
@@ -16,6 +16,7 @@ MIB = 1 << 20
 LINE = "8 0 sdx {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
 PRESSURE = "some avg10={share:.2f} avg60=0.00 avg300=0.00 total={total}\n"
 STEP_S = 0.1
+CACHE_BYTES = 100 * MIB
 
 
 class Loop:
@@ -49,6 +50,7 @@ class Machine:
         monkeypatch.setattr(pacer_module, "asyncio", SimpleNamespace(get_running_loop=lambda: self.loop))
         self.path, self.pressure_path = tmp_path / "diskstats", tmp_path / "pressure"
         self.busy = False
+        self.admitted_bytes = 0
         self.ticks = self.reads = 0
         self.went, self.failed = [], []
         self.write()
@@ -57,10 +59,13 @@ class Machine:
             diskstats_file=str(self.path),
             pressure_file=str(self.pressure_path),
             sample_every_s="500ms",
-            **{"floor_bytes": MIB, "ceiling_bytes": MIB, **settings},
+            **{"floor_bytes": MIB, "ceiling_bytes": MIB, "start_grace_s": 0, **settings},
         )
         broker = SimpleNamespace(
-            config=SimpleNamespace(throttle=config), now=lambda: self.loop.now, attempt=self.attempt
+            config=SimpleNamespace(throttle=config, cache=SimpleNamespace(size_bytes=CACHE_BYTES)),
+            cache=SimpleNamespace(peek_admitted_bytes=lambda: self.admitted_bytes),
+            now=lambda: self.loop.now,
+            attempt=self.attempt,
         )
         self.pacer = Pacer(broker)
 
@@ -110,7 +115,7 @@ class Machine:
 
 def missed(offset, reason="cold", limit=1000, high_watermark=1000, name="t"):
     truth = SimpleNamespace(high_watermark=high_watermark)
-    partition = SimpleNamespace(topic=SimpleNamespace(name=name), index=0, truth=truth)
+    partition = SimpleNamespace(topic=SimpleNamespace(name=name), index=0, truth=truth, missed_from=NOT_SOON)
     return Looked(FetchPartition("t", 0, -1, offset, -1, -1, MIB), partition, Look.MISS, reason, limit)
 
 
@@ -377,3 +382,58 @@ def test_stopped_it_looks_no_more(machine):
     machine.submit(1, size_bytes=500 * MIB)
     machine.pacer.stop()
     assert machine.loop.timers == []
+
+
+class Restarted:
+    """A partition that is read soon after the start, on a busy disk; HW 10,000, and nothing admitted yet."""
+
+    def __init__(self, tmp_path, monkeypatch, grace="60s"):
+        self.machine = Machine(tmp_path, monkeypatch, start_grace_s=grace)
+        self.machine.pacer.start()
+        self.machine.saturate()
+        truth = SimpleNamespace(high_watermark=10_000)
+        topic = SimpleNamespace(name="t")
+        self.partition = SimpleNamespace(topic=topic, index=0, truth=truth, missed_from=None)
+
+    def waits(self, offset):
+        limit = self.partition.truth.high_watermark
+        asked = FetchPartition("t", 0, -1, offset, -1, -1, MIB)
+        looked = Looked(asked, self.partition, Look.MISS, "cold", limit)
+        return not self.machine.pacer.submit("link", "c", looked, MIB, lambda: None).granted
+
+    def go_on(self, records, size_bytes):
+        self.partition.truth.high_watermark += records
+        self.machine.admitted_bytes += size_bytes
+
+
+def test_after_a_start_what_memory_would_hold_does_not_wait(tmp_path, monkeypatch):
+    """100 records a second, which are 1 MiB with all other partitions' of that second: memory is 100 s."""
+    after = Restarted(tmp_path, monkeypatch)
+    assert not after.waits(9_000)
+    after.go_on(10, MIB // 10)
+    assert not after.waits(9_000)
+    assert not after.waits(10_010 - 9_990)
+    after.go_on(990, 99 * MIB // 10)
+    assert not after.waits(11_000 - 9_990)
+    assert after.waits(11_000 - 10_010), "further back than memory is long"
+    after.go_on(9_500, 95 * MIB)
+    assert after.waits(9_999), "memory would have lost it by now"
+
+
+def test_what_is_followed_since_the_start_is_history_once_it_is_missed(tmp_path, monkeypatch):
+    after = Restarted(tmp_path, monkeypatch)
+    assert not after.waits(9_999)
+    after.go_on(100, MIB)
+    assert after.waits(10_000)
+
+
+def test_of_an_idle_partition_the_traffic_of_others_tells(tmp_path, monkeypatch):
+    after = Restarted(tmp_path, monkeypatch)
+    assert not after.waits(0), "ten thousand records of a KiB would be in memory"
+    after.go_on(0, MIB)
+    assert not after.waits(9_950)
+    assert after.waits(0)
+
+
+def test_long_after_the_start_history_is_history(tmp_path, monkeypatch):
+    assert Restarted(tmp_path, monkeypatch, grace="1s").waits(9_999)

@@ -20,3 +20,18 @@ def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
     assert second is not first
     assert second.is_followed
     assert partitions.find(topic, 0) is second
+
+
+def test_the_limit_is_what_the_arena_has_room_for():
+    broker = QuietBroker(max_partitions=3)
+    topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
+    assert partitions.limit == 3
+    assert [partitions.follow(topic, index) is not None for index in range(4)] == [True, True, True, False]
+    assert (len(partitions), partitions.refused) == (3, 1)
+
+
+def test_an_index_that_metadata_has_not_shown_takes_no_place():
+    broker = QuietBroker(max_partitions=3)
+    topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
+    assert [partitions.follow(topic, index) for index in range(1000, 4000)] == [None] * 3000
+    assert (len(partitions), broker.cache.statistics().partitions) == (0, 0)

@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from protocol import header
+from proxy.config import Limits
 from proxy.entry import Entry
 from proxy.ordinary import OrdinaryProduce
 from proxy.produce import ProduceInHand
@@ -87,6 +88,20 @@ def test_at_the_bound_it_is_refused_and_so_is_what_follows_until_it_is_back(monk
         link.reply()
     assert link.codes() == [{A: 0}] * 3
     assert (held(broker), len(link.refused)) == (0, 0)
+
+
+def test_what_is_not_read_cannot_go_behind_what_was_refused(monkeypatch):
+    """It may hold the batch after the refused one, and a broker without state of its producer takes any."""
+    broker = make_broker(monkeypatch, queue_requests=1)
+    broker.config.limits = Limits(request_partitions=100)
+    link = Link(broker)
+    for sequence in range(3):
+        link.produce(("a", 0, sequence))
+    assert len(link.refused) == 1
+    sent = len(link.sent)
+    link.produce(*(("b", index, 0) for index in range(101)))
+    assert (link.causes, broker.counters.wide_requests) == (["refusals_full"], 1)
+    assert sent == 1
 
 
 def test_who_waits_for_too_long_is_refused_then(monkeypatch):

@@ -222,3 +222,15 @@ def test_turns_follow_the_order():
     in_turn = sorted(session.partitions.values(), key=lambda kept: kept.turn)
     assert [kept.asked for kept in in_turn] == session.in_order()
     assert len({kept.turn for kept in in_turn}) == 4
+
+
+def test_a_session_that_grows_too_large_is_over():
+    """Its next whole request is too large to be read at all."""
+    table = SessionTable(10, 1000, 100, Random(7), session_partitions_limit=3)
+    session = create(table, 0, 3)
+    assert table.touch(session, 1)
+    session.put(asked("test", 3))
+    assert not table.touch(session, 2)
+    assert present(table, session) == [False]
+    assert table.statistics().partitions == 0
+    assert table.statistics().evicted == 1

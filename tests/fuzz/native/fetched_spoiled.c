@@ -10,7 +10,7 @@
 #include "ordinary.h"
 #include "rows.h"
 
-enum { ROW_HEAD = 13 };
+enum { ROW_HEAD = 13, MOST = 100 };
 
 /* Against itself, against `names`, and against itself but for one byte: whether that byte may differ. */
 static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t *names, uint64_t from, uint64_t to) {
@@ -33,7 +33,7 @@ static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t 
 }
 
 int main(void) {
-    uint64_t requests = 0, answers = 0, repeats = 0, rows = 0;
+    uint64_t requests = 0, answers = 0, repeats = 0, weighed = 0, rows = 0;
     uint8_t head[ROW_HEAD];
     for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
         uint64_t from = read_little(head + 1, 2), to = read_little(head + 3, 2);
@@ -53,11 +53,17 @@ int main(void) {
             MUST(answer.start <= answer.end && (uint64_t)answer.end <= size && (uint64_t)answer.start <= received);
             answers++;
         }
+        for (int api_key = 0; api_key <= 1; api_key++) { /* Produce and Fetch */
+            int64_t weight = po_weigh(frame, received, from, api_key, head[0], MOST);
+            MUST(weight >= -1);
+            weighed += weight > 0 && weight <= MOST;
+        }
         repeats += hold_against(frame, received, names, from, to);
         free(names);
         free(frame);
     }
-    printf("rows %llu requests %llu answers %llu repeats %llu\n", (unsigned long long)rows, (unsigned long long)requests,
-           (unsigned long long)answers, (unsigned long long)repeats);
+    printf("rows %llu requests %llu answers %llu repeats %llu weighed %llu\n", (unsigned long long)rows,
+           (unsigned long long)requests, (unsigned long long)answers, (unsigned long long)repeats,
+           (unsigned long long)weighed);
     return 0;
 }
