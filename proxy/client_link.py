@@ -51,6 +51,10 @@ log = logging.getLogger("forebay.client")
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
 FETCH_KEY = FETCH.to_bytes(2, "big")
+BOUNDS = frozenset({"request_memory"})
+"""Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
+UNSIGNED_FRAME_BYTES = 512 << 10
+"""What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
 
 
 class ClientLink:
@@ -58,9 +62,9 @@ class ClientLink:
 
     __slots__ = (
         "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
-        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client", "lane",
-        "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused", "replies",
-        "request_bytes", "stores", "upstream", "wire",
+        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client",
+        "is_signed_in", "lane", "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused",
+        "replies", "request_bytes", "sasl_rounds", "stores", "upstream", "wire",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, number: int) -> None:
@@ -75,13 +79,18 @@ class ClientLink:
         self.holds_client = False  # at its own bound
         self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
         self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
+        self.is_signed_in = False  # the broker has accepted its SASL exchange
+        self.sasl_rounds = 1  # that the broker has to accept until then
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
         )
         self.wire.framer.lend = find_lender(self.broker, self.stores)
+        if listener.wants_sasl:
+            self.limit_unsigned()
         self.wire.on_made = self._on_made
         self.wire.on_drained = self._on_drained
         self.wire.on_begun = partial(listener.tend, self)
+        self.wire.bound = self.broker.requests
         self.replies = Replies(self.wire.send, self._on_progress)
         self.upstream = UpstreamLink(
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
@@ -153,6 +162,19 @@ class ClientLink:
             ROUTES.get(head.api_key, relay)(self, head, frame)
         elif self.flights is None:
             fly(self)
+
+    def limit_unsigned(self) -> None:
+        """The broker wants SASL here: until it has accepted some, no honest client sends larger frames."""
+        if not self.is_signed_in:
+            framer = self.wire.framer
+            framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
+
+    def saw_accepted(self) -> None:
+        """The broker has accepted one more step of the client's SASL exchange."""
+        self.sasl_rounds -= 1
+        if self.sasl_rounds <= 0:
+            self.is_signed_in = self.listener.wants_sasl = True
+            self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
     def _book(self) -> None:
         """Something is to happen but the next answer of what flies."""
@@ -377,11 +399,14 @@ class ClientLink:
         self._book()
         self._open = False
         self._counters.active_connections -= 1
-        if blame:
+        if cause in BOUNDS:
+            self._counters.disconnects[cause] += 1
+        elif blame:
             self._counters.connection_errors += 1
-            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
         else:
             self._counters.disconnects[cause] += 1
+        if blame:
+            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
         self.broker.drop_parked(self)
         self.broker.gate.drop_link(self)
         self.authorization.close()

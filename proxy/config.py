@@ -181,7 +181,8 @@ class Limits(Section):
         default=128 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Requests in flight; at the bound clients are not read. A larger request passes alone.",
+        description="Requests in flight, and those that have begun; at the bound clients are not read. A larger "
+        "request passes alone. While others wait, a begun one must come at the pace that `frameTimeout` asks for.",
     )
     response_memory_bytes: Size = Field(
         default=256 * MIB,

@@ -35,7 +35,7 @@ class Janitor:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._begun: dict[ClientLink, tuple[int, float]] = {}
+        self._begun: dict[ClientLink, tuple[int, float, int]] = {}
 
     def start(self) -> None:
         """Begin ticking."""
@@ -75,10 +75,11 @@ class Janitor:
         """Connections with a frame that has begun, a second link that owes an answer, or reads beside; idle ones cost
         nothing.
         """
-        begun: dict[ClientLink, tuple[int, float]] = {}
+        begun: dict[ClientLink, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
-                if link.wire.pending_frame_bytes and not link.wire.reading_held:
+                is_charged = link.wire.charged_bytes > 0
+                if link.wire.pending_frame_bytes and (is_charged or not link.wire.reading_held):
                     self._look_at_frame(link, now, begun)
                 link.lane.tick(now)
                 if len(link.reads):
@@ -88,17 +89,32 @@ class Janitor:
         self._begun = begun
 
     def _look_at_frame(
-        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float]]
+        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float, int]]
     ) -> None:
-        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second)."""
+        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second), not counting while
+        its client is not read. While others wait for the room that is charged for it, it must come at the pace that
+        this takes, from one look to the next, whyever it does not.
+        """
         timeout_s = self._broker.config.limits.frame_timeout_s
-        frames, since = self._begun.get(link, (link.wire.frames, now))
-        if frames != link.wire.frames:
-            frames, since = link.wire.frames, now
+        wire = link.wire
+        new = wire.frames, now, -1
+        frames, since, seen_bytes = self._begun.get(link, new)
+        if frames != wire.frames:
+            frames, since, seen_bytes = new
+        if wire.reading_held:
+            since = now
+        came_bytes = wire.pending_frame_bytes - seen_bytes
+        least_bytes = wire.charged_bytes * min(LINKS_EVERY_TICKS * TICK_S / timeout_s, 1.0)
         if now - since > timeout_s:
             link.close("frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s")
+        elif seen_bytes >= 0 and came_bytes < least_bytes and self._broker.requests.is_crowded:
+            link.close(
+                "request_memory",
+                f"client {link.peer} is slow to complete a frame of {wire.charged_bytes} bytes, and others wait at "
+                "limits.requestMemory",
+            )
         else:
-            begun[link] = frames, since
+            begun[link] = frames, since, wire.pending_frame_bytes
 
     def forget_transactions(self, _now: float) -> None:
         """Nobody is told of aborted transactions below what memory holds."""

@@ -43,6 +43,10 @@ class Listener:
         self.links: dict[ClientLink, None] = {}
         self.tended: dict[ClientLink, None] = {}
         """Those with something that time may end; the janitor takes them out."""
+        self.wants_sasl = False
+        """The broker has accepted a SASL exchange here, a client's or Forebay's own. Where it wants none, it refuses
+        the handshake (KafkaApis.handleSaslHandshakeRequest).
+        """
         self.bound: Address | None = None
         self._server: asyncio.Server | None = None
         self._accepted = 0

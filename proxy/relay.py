@@ -32,6 +32,8 @@ AFTER_PRODUCES = frozenset({api.PRODUCE, 2, 21, 23, 26, 28})
 """ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be
 read: they do not overtake the Produces before them on their connection (design, "A connection").
 """
+ROUNDS = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
+"""Answers without an error that a client needs to be signed in, where one is not enough (RFC 5802)."""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -107,6 +109,7 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
             return
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
         if control.is_authenticated(answer, head.api_version):
+            link.saw_accepted()
             link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
         else:
@@ -120,8 +123,11 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
     a blind pipe.
     """
     link.upstream.authenticated = True
+    link.limit_unsigned()
     if head.api_version > 0:
-        link.lane.saw_handshake(frame, control.scan_sasl_mechanism(frame, head.body_start))
+        mechanism = control.scan_sasl_mechanism(frame, head.body_start)
+        link.sasl_rounds = ROUNDS.get(mechanism, 1)
+        link.lane.saw_handshake(frame, mechanism)
         relay(link, head, frame)
         return
 

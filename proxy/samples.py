@@ -197,6 +197,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     broker = forebay.broker
     for direction, bound in (("request", broker.requests), ("response", broker.responses)):
         yield Sample("forebay_in_flight_bytes", (direction,), bound.in_flight_bytes)
+        yield Sample("forebay_unfinished_frame_bytes", (direction,), bound.unfinished_bytes)
         yield Sample("forebay_in_flight_limit_bytes", (direction,), bound.limit_bytes)
         yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
         yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)

@@ -39,6 +39,10 @@ SLOWER, SLOWEST_S = 10, 0.5
 CLIENTS = 10
 HUNDRED_MB = struct.pack(">i", 100 * 1000 * 1000)
 MOST_GROWTH_BYTES = 96 << 20
+REQUEST_MEMORY_BYTES = 128 << 20
+"""The default of limits.requestMemory."""
+MOST_MORE_BYTES = 64 << 20
+"""What the process may take beyond its bounds."""
 RESPONSE_MEMORY_BYTES = 256 << 20
 """The default of limits.responseMemory."""
 BIG_BYTES = 500_000
@@ -172,6 +176,36 @@ def check_calm(alone: list[float], beside: list[float]) -> None:
     for level in (50, 90):
         before, after = (statistics.quantiles(one, n=100)[level - 1] for one in (alone, beside))
         assert after <= max(SLOWER * before, SLOWEST_S), (level, before, after)
+
+
+def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
+    """Twelve of them, of 60 MB each, beside a good client and one whose requests are large, too."""
+    topic = create_topic(pair.direct)
+    alone = measure(pair, topic, ROUNDS)
+    resident, part = resident_bytes(pair), bytes(1 << 20)
+    over = threading.Event()
+
+    def send_most() -> None:
+        with contextlib.suppress(OSError), Raw(pair.through) as client:
+            client.send(HUNDRED_MB)
+            for _ in range(60):
+                client.send(part)
+            over.wait(PATIENCE_S)
+
+    crowd = [threading.Thread(target=send_most, daemon=True) for _ in range(12)]
+    for one in crowd:
+        one.start()
+    beside, most = measure(pair, topic, ROUNDS), 0
+    with RawClient(pair.through) as writer:
+        for _ in range(20):
+            writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
+            most = max(most, resident_bytes(pair) - resident)
+    over.set()
+    for one in crowd:
+        one.join(2 * PATIENCE_S)
+    assert most < REQUEST_MEMORY_BYTES + MOST_MORE_BYTES
+    check_calm(alone, beside)
+    check_nothing_stays(pair)
 
 
 def test_clients_that_ask_for_much_and_never_read(pair: Pair) -> None:
