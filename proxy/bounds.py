@@ -123,6 +123,17 @@ class Bound:
             self.waiting[reader] = frame_bytes
             self.pause(reader)
 
+    def offer(self) -> None:
+        """Timed: a frame that waits may pass by now, without memory of this process."""
+        for reader, size_bytes in list(self.waiting.items()):
+            has_passed = reader.offer()
+            if has_passed or self.has_room(size_bytes):
+                self.end(reader)
+                if not has_passed:
+                    self._charge(reader, size_bytes)
+                self.paused.pop(reader, None)
+                reader.release_reading(self)
+
     def _charge(self, reader: Wire, frame_bytes: int) -> None:
         reader.charged_bytes = frame_bytes
         self.in_flight_bytes += frame_bytes

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from metrics.access_log import FetchLine, FetchValues
+from protocol.framing import SMALL_BYTES
 from proxy.age_clock import AgeClock
 from proxy.block_lines import BlockLines
 from proxy.bounds import Bound
@@ -99,7 +100,7 @@ class Broker:
         self.accounts = Accounts(self)
         self.woken = Woken()
         self.requests = Bound(config.limits.request_memory_bytes)
-        self.responses = Bound(config.limits.response_memory_bytes)
+        self.responses = Bound(config.limits.response_memory_bytes, SMALL_BYTES)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(
@@ -120,6 +121,12 @@ class Broker:
         )
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
         self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)
+
+    @property
+    def answer_bytes(self) -> int:
+        """The most that one answer from memory may have of records now: at the bound of answers, little."""
+        responses = self.responses
+        return self.fetch_max_bytes if responses.in_flight_bytes < responses.limit_bytes else SMALL_BYTES
 
     def is_this(self, node_id: int) -> bool:
         """Whether that node is the broker behind this process; False while either is not known (-1)."""

@@ -26,6 +26,7 @@ from proxy.lend import find_lender
 from proxy.ordinary import pass_ordinary
 from proxy.ordinary_fetch import answer_ordinary
 from proxy.outgoing import PIECE_BYTES
+from proxy.passage import Passage
 from proxy.passed import pass_ordinary_fetch
 from proxy.passed_produce import let_produces_pass
 from proxy.reads import Reads
@@ -51,7 +52,7 @@ log = logging.getLogger("forebay.client")
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
 FETCH_KEY = FETCH.to_bytes(2, "big")
-BOUNDS = frozenset({"request_memory"})
+BOUNDS = frozenset({"request_memory", "response_memory"})
 """Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
 UNSIGNED_FRAME_BYTES = 512 << 10
 """What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
@@ -93,7 +94,7 @@ class ClientLink:
         self.wire.bound = self.broker.requests
         self.replies = Replies(self.wire.send, self._on_progress)
         self.upstream = UpstreamLink(
-            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
+            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
         )
         self.upstream.on_drained = self._on_upstream_drained
         self.flights: Flights | None = None  # until it could have any
@@ -204,9 +205,11 @@ class ClientLink:
 
     # -- replies -------------------------------------------------------------------------------------------
 
-    def forward(self, head: RequestHeader, frame: Frame, on_answer: Answer | None) -> None:
+    def forward(
+        self, head: RequestHeader, frame: Frame, on_answer: Answer | None, on_begun: Begin | None = None
+    ) -> None:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
-        self.send(head.api_key, head.correlation_id, frame, on_answer)
+        self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
 
     def send(
         self, api_key: int, correlation_id: int, frame: Frame, on_answer: Callable[[Frame | None], None] | None,
@@ -284,6 +287,27 @@ class ClientLink:
         if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()
 
+    def begin_pieces(
+        self, head: RequestHeader, reply: Reply, request_bytes: int, on_sent: Sent | None,
+        begun: bytes, frame_bytes: int, source: Wire, on_end: Callable[[], None],
+    ) -> Passage | None:  # fmt: skip
+        """At the process's bound: a large answer, of which there is `begun`, leaves as it comes, if it is its turn
+        and nothing waits before it. `on_end` runs when its last bytes are here. None: it is received whole.
+        """
+        line = self.replies.line
+        if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
+            frame_bytes
+        ):
+            return None
+
+        def ended(last: bytes) -> None:
+            on_end()
+            self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
+
+        self.gone += 1
+        return Passage(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
+
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
         """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
         reply = Reply(self.replies, False)
@@ -323,6 +347,11 @@ class ClientLink:
             self.broker.responses.in_flight_bytes += held_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """Charged for answers that have not left."""
+        return self._response_bytes
+
+    @property
     def session_owner(self) -> object:
         """Whose fetch sessions this client may use: its connection's own where it has an identity, else those
         of whoever comes by this listener.
@@ -349,6 +378,9 @@ class ClientLink:
         if self.replies.control:
             self._yield_to_control()
         over = self._response_bytes >= self._limits.connection_response_memory_bytes
+        if self.wire.unsent_bytes >= self._limits.connection_response_memory_bytes:
+            over = True
+            self.wire.hold_reading(self.lane)
         if over and self.wire.unsent_bytes:  # else nothing leaves that would end it
             self._holds_broker = True
             self.upstream.hold_reading(self)
@@ -364,6 +396,7 @@ class ClientLink:
     def _on_drained(self) -> None:
         if self._holds_broker:
             self._holds_broker = False
+            self.wire.release_reading(self.lane)
             self.upstream.release_reading(self)
             self.lane.release_reading(self)
         if self.finishing and self.replies.oldest is None:
@@ -389,6 +422,15 @@ class ClientLink:
         self.broker.leave_parked(self)
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
+
+    def close_for_room(self) -> None:
+        """It has not taken its answers, and their memory is wanted at the bound."""
+        if self._open:
+            held_bytes = self.wire.unsent_bytes
+            self.close(
+                "response_memory",
+                f"client {self.peer} does not take {held_bytes} bytes of answers at limits.responseMemory",
+            )
 
     def close(self, cause: str, blame: str = "") -> None:
         """End both sides, once. `blame` is the one log line, where somebody is to blame."""

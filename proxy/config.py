@@ -188,8 +188,8 @@ class Limits(Section):
         default=256 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Answers in flight; at the bound brokers are not read, but for one answer of each connection that "
-        "holds none. A larger answer passes alone.",
+        description="Answers in flight; at the bound large ones leave in pieces as they come, or wait at the broker, "
+        "and memory answers 64 KiB at a time. A larger answer passes alone.",
     )
     connection_request_memory_bytes: Size = Field(
         default=16 * MIB,

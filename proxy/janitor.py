@@ -23,6 +23,8 @@ TICK_S = 0.1
 FORGET_AFTER_S = 900.0
 """A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
 FORGET_EVERY_TICKS = 600
+STUCK_S = 10.0
+"""For how long a client may take nothing of what is held for it while others' answers wait."""
 LINKS_EVERY_TICKS = 10
 """Connections are looked after once a second, and only those with something that time may end."""
 
@@ -36,6 +38,7 @@ class Janitor:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._begun: dict[ClientLink, tuple[int, float, int]] = {}
+        self._stuck: dict[ClientLink, tuple[int, float]] = {}
 
     def start(self) -> None:
         """Begin ticking."""
@@ -55,11 +58,12 @@ class Janitor:
             self._broker.gate.tick,
             self._broker.verifier.tick,
             self._broker.node.tick,
+            lambda _now: self._broker.responses.offer(),
         ]
         if self._broker.block_lines is not None:
             parts.append(self._broker.block_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
-            parts += [self.tend_links, self._broker.rest_standings, self._broker.cleanup.tick]
+            parts += [self.tend_links, self.make_room, self._broker.rest_standings, self._broker.cleanup.tick]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
@@ -115,6 +119,24 @@ class Janitor:
             )
         else:
             begun[link] = frames, since, wire.pending_frame_bytes
+
+    def make_room(self, now: float) -> None:
+        """While answers wait at the bound, of those who have taken nothing for STUCK_S of what is held for them the one
+        that holds most has to go.
+        """
+        stuck: dict[ClientLink, tuple[int, float]] = {}
+        if self._broker.responses.waiting:
+            for listener in self._listeners:
+                for link in listener.links:
+                    if link.held_bytes and not link.wire.is_idle:
+                        pieces, since = self._stuck.get(link, (link.wire.pieces, now))
+                        stuck[link] = (
+                            (pieces, since) if pieces == link.wire.pieces else (link.wire.pieces, now)
+                        )
+        self._stuck = stuck
+        late = [link for link, (_, since) in stuck.items() if now - since >= STUCK_S]
+        if late:
+            max(late, key=lambda link: link.held_bytes).close_for_room()
 
     def forget_transactions(self, _now: float) -> None:
         """Nobody is told of aborted transactions below what memory holds."""

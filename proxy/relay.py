@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.entry import Entry
+    from proxy.passage import Passage
     from proxy.replies import Place
     from proxy.wire import Wire
 
@@ -44,7 +45,7 @@ def relay(
     link: ClientLink, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
 ) -> None:
     """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
-    pass_on(link, head, frame, lambda answer: answer, on_sent)
+    pass_on(link, head, frame, None, on_sent)
 
 
 def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
@@ -55,7 +56,7 @@ def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
     if head.api_key == api.FETCH:
         on_sent = partial(link.broker.count_unread, link, head, link.broker.now())
     if head.api_key != api.PRODUCE:
-        pass_on(link, head, frame, lambda answer: answer, on_sent, place or link.replies.reserve())
+        pass_on(link, head, frame, None, on_sent, place or link.replies.reserve())
     elif place is None and _expects_no_answer(head, frame):
         _hand_over(link, head, frame)
     else:
@@ -158,12 +159,12 @@ def pass_on(
     link: ClientLink,
     head: RequestHeader,
     frame: Frame,
-    see: Callable[[Frame], Frame],
+    see: Callable[[Frame], Frame] | None,
     on_sent: Callable[[bool], None] | None = None,
     place: Place | None = None,
 ) -> None:
-    """Forward a request when it is its turn; what `see` makes of the answer goes to the client. `place`: its handling
-    has failed, and this is where its answer belongs.
+    """Forward a request when it is its turn; what `see` makes of the answer goes to the client, None: as it comes.
+    `place`: its handling has failed, and this is where its answer belongs.
     """
     if place is None:
         reply = link.replies.reserve(is_control=True)
@@ -176,10 +177,15 @@ def pass_on(
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:
                 gate.answered(entry)
-                link.answer(head, reply, (see(answer),), len(frame), on_sent, held_bytes=len(answer))
+                shown = answer if see is None else see(answer)
+                link.answer(head, reply, (shown,), len(frame), on_sent, held_bytes=len(answer))
+
+        def on_begun(begun: bytes, frame_bytes: int, source: Wire) -> Passage | None:
+            on_end = partial(gate.answered, entry)
+            return link.begin_pieces(head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end)
 
         gate.sent(entry)
-        link.forward(head, frame, on_answer)
+        link.forward(head, frame, on_answer, on_begun if see is None else None)
 
     gate.enter(
         link,

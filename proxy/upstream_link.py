@@ -82,6 +82,7 @@ class UpstreamLink:
         "_counters",
         "_dial",
         "_held_by",
+        "_is_clients",
         "_on_lost",
         "_sequence",
         "_wire",
@@ -96,8 +97,18 @@ class UpstreamLink:
         "share_session",
     )
 
-    def __init__(self, dial: Dial, bound: Bound, counters: Counters, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        bound: Bound,
+        counters: Counters,
+        on_lost: Callable[[str], None],
+        *,
+        is_clients: bool = False,
+    ) -> None:
+        """`is_clients`: a large answer waits where there is no room for it; Forebay's own never do."""
         self._dial = dial
+        self._is_clients = is_clients
         self._bound = bound
         self._counters = counters
         self._on_lost = on_lost
@@ -135,6 +146,8 @@ class UpstreamLink:
                 self._on_bad,
                 eager_bytes=BROKER_EAGER_BYTES,
             )
+            if self._is_clients:
+                self._wire.bound = self._bound
             self._wire.on_drained = self.on_drained
             self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
             if self.flights is not None:

@@ -139,6 +139,8 @@ class Wire(asyncio.Protocol):
         """The same where what is written to it now follows all that was given to `send`; else -1."""
         self.peer = ""
         self.frames = 0
+        self.pieces = 0
+        """That the kernel did not take at once, and has taken since."""
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -198,14 +200,21 @@ class Wire(asyncio.Protocol):
             bound.sub(0)
         if self.on_begun is not None and (self.framer.start or self.framer.begun):
             self.on_begun()
-        if self.on_large is not None and self.framer.begun and not (self._closed or self._closing):
-            self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
-            if self.passage is not None:
-                self.framer.leave_large()
-                self.passage.begin()
-                return
+        if self.framer.begun and self.offer():
+            return
         if self.bound is not None and (self.framer.start or self.framer.begun):
             self._charge(self.bound)
+
+    def offer(self) -> bool:
+        """A large frame has begun, and no memory is set aside for it: whether it passes now."""
+        if self.on_large is None or not self.framer.begun or self._closed or self._closing:
+            return False
+        self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
+        if self.passage is None:
+            return False
+        self.framer.leave_large()
+        self.passage.begin()
+        return True
 
     def _charge(self, bound: Bound) -> None:
         """A chunk has ended within a frame."""
@@ -260,6 +269,7 @@ class Wire(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The piece has left."""
         self._write_paused = False
+        self.pieces += 1
         if self._outbox and self._outbox[0].in_transport:
             self._piece_left(self._outbox[0])
         self._feed()
