@@ -25,6 +25,7 @@ from proxy.fetch_plan import UNREAD, Look
 from proxy.fetch_record import Accounts
 from proxy.flights import FlightCounts
 from proxy.gate import Gate
+from proxy.handshakes import Handshakes
 from proxy.node import Node
 from proxy.ordinary import Routes
 from proxy.pacer import Pacer
@@ -101,6 +102,7 @@ class Broker:
         self.woken = Woken()
         self.requests = Bound(config.limits.request_memory_bytes)
         self.responses = Bound(config.limits.response_memory_bytes, SMALL_BYTES)
+        self.handshakes = Handshakes(self.counters, config.limits.max_connections)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(

@@ -52,7 +52,7 @@ log = logging.getLogger("forebay.client")
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
 FETCH_KEY = FETCH.to_bytes(2, "big")
-BOUNDS = frozenset({"request_memory", "response_memory"})
+BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
 """Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
 UNSIGNED_FRAME_BYTES = 512 << 10
 """What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""

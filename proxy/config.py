@@ -207,7 +207,8 @@ class Limits(Section):
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Client connections; further ones are closed at once and counted.",
+        description="Client connections of all listeners, TLS handshakes included; further ones are closed at once and "
+        "counted. An eighth of them may be in their handshake, for 10 s; beyond it the oldest handshake is closed.",
     )
     pipelined_requests: Count = Field(
         default=100,

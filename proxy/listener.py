@@ -1,8 +1,7 @@
 """A client-facing socket and the one broker behind it. [socket]
 
-Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know
-what clients ask. Invariants: a connection above the bound is closed at once and counted; after `stop` nothing
-is accepted.
+Owns accepting, TLS on both sides and the list of client links. It must not know what clients ask. Invariants: a
+connection above the process's bound is closed at once and counted; after `stop` nothing is accepted.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from proxy.client_link import ClientLink
+from proxy.handshakes import TlsServer
 from proxy.upstream_link import Dial
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Listener:
         the handshake (KafkaApis.handleSaslHandshakeRequest).
         """
         self.bound: Address | None = None
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._accepted = 0
         self._stopping = False
         self.drained = asyncio.Event()
@@ -63,9 +63,12 @@ class Listener:
         """Listen. OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
         host, port = self.config.listen
-        self._server = await loop.create_server(
-            self._accept, host or None, port, ssl=build_server_context(self.config), backlog=BACKLOG
-        )
+        context = build_server_context(self.config)
+        if context is None:
+            self._server = await loop.create_server(self._accept, host or None, port, backlog=BACKLOG)
+        else:
+            self._server = TlsServer(self.broker.handshakes, context, self._shaken, BACKLOG)
+            await self._server.start(host or None, port)
         self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
         log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
         if self.config.catch_up_upstream is not None:
@@ -81,13 +84,17 @@ class Listener:
         link = ClientLink(self, self._accepted)
         return link.wire
 
+    def _shaken(self, transport: asyncio.Transport) -> None:
+        """A client has finished its TLS handshake."""
+        protocol = self._accept()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
     def opened(self, link: ClientLink) -> None:
-        """A client is connected."""
-        if len(self.links) >= self.broker.config.limits.max_connections:
-            link.close(
-                "too_many_connections",
-                f"listener {self.name} is at limits.maxConnections: closing {link.peer}",
-            )
+        """A client is connected, and counted."""
+        broker = self.broker
+        if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
+            link.close("too_many_connections", f"at limits.maxConnections: closing {link.peer}")
             return
         self.links[link] = None
 

@@ -206,6 +206,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
+        ("handshakes", len(broker.handshakes), broker.handshakes.limit),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
