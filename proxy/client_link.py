@@ -65,7 +65,7 @@ class ClientLink:
         "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
         "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client",
         "is_signed_in", "lane", "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused",
-        "replies", "request_bytes", "sasl_rounds", "stores", "upstream", "wire",
+        "replies", "request_bytes", "sasl_rounds", "seen_at", "seen_frames", "stores", "upstream", "wire",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, number: int) -> None:
@@ -97,6 +97,8 @@ class ClientLink:
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
         )
         self.upstream.on_drained = self._on_upstream_drained
+        self.upstream.on_idle_closed = self._on_idle_closed
+        self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
         self.flights: Flights | None = None  # until it could have any
         self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
@@ -199,6 +201,26 @@ class ClientLink:
 
     def _on_closed(self, exc: Exception | None) -> None:
         self.close("client_closed" if exc is None else "client_error")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it waits for anything, or something of its waits to leave."""
+        wire = self.wire
+        is_under_way = self.replies.line or self.upstream.unanswered or wire.unsent_bytes
+        return bool(is_under_way or wire.pending_frame_bytes)
+
+    def look_idle(self, now: float) -> float:
+        """For how many seconds it has been idle, as far as looks at it have shown."""
+        if self.seen_frames != self.wire.frames or self.is_busy:
+            self.seen_frames, self.seen_at = self.wire.frames, now
+        return now - self.seen_at
+
+    def _on_idle_closed(self) -> bool:
+        """The broker takes it for idle: if it is, it has to go, as without Forebay."""
+        if self.seen_frames != self.wire.frames or self.is_busy or self.reads.by_key:
+            return False
+        self.close("idle")
+        return True
 
     def _on_upstream_lost(self, reason: str) -> None:
         self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
@@ -460,7 +482,7 @@ class ClientLink:
         self.broker.requests.forget(self.wire)
         self.broker.requests.sub(self.request_bytes)
         self.request_bytes = 0
-        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed"):
+        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed", "idle"):
             self.wire.close_when_sent()
         else:
             self.wire.abort()

@@ -245,6 +245,13 @@ class Limits(Section):
         le=100_000_000,
         description="Partitions of all fetch sessions together, about 400 bytes each.",
     )
+    idle_timeout_s: Duration = Field(
+        default=600.0,
+        ge=1.0,
+        le=86400.0,
+        description="Time after which a client that sends nothing, and waits for nothing, is closed, as "
+        "connections.max.idle.ms of a broker; one that has vanished, too (keepalive, TCP_USER_TIMEOUT).",
+    )
     connect_timeout_s: Duration = Field(
         default=10.0,
         ge=0.1,

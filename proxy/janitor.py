@@ -23,6 +23,8 @@ TICK_S = 0.1
 FORGET_AFTER_S = 900.0
 """A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
 FORGET_EVERY_TICKS = 600
+IDLE_LOOKS = 20
+"""So often within `limits.idleTimeout` clients are looked at."""
 STUCK_S = 10.0
 """For how long a client may take nothing of what is held for it while others' answers wait."""
 LINKS_EVERY_TICKS = 10
@@ -39,6 +41,7 @@ class Janitor:
         self._ticks = 0
         self._begun: dict[ClientLink, tuple[int, float, int]] = {}
         self._stuck: dict[ClientLink, tuple[int, float]] = {}
+        self._idle_looked_at = float("-inf")
 
     def start(self) -> None:
         """Begin ticking."""
@@ -63,7 +66,13 @@ class Janitor:
         if self._broker.block_lines is not None:
             parts.append(self._broker.block_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
-            parts += [self.tend_links, self.make_room, self._broker.rest_standings, self._broker.cleanup.tick]
+            parts += [
+                self.end_idle,
+                self.tend_links,
+                self.make_room,
+                self._broker.rest_standings,
+                self._broker.cleanup.tick,
+            ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
@@ -119,6 +128,17 @@ class Janitor:
             )
         else:
             begun[link] = frames, since, wire.pending_frame_bytes
+
+    def end_idle(self, now: float) -> None:
+        """Clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
+        timeout_s = self._broker.config.limits.idle_timeout_s
+        if now - self._idle_looked_at < timeout_s / IDLE_LOOKS:
+            return
+        self._idle_looked_at = now
+        for listener in self._listeners:
+            for link in list(listener.links):
+                if link.look_idle(now) > timeout_s:
+                    link.close("idle")
 
     def make_room(self, now: float) -> None:
         """While answers wait at the bound, of those who have taken nothing for STUCK_S of what is held for them the one

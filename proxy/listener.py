@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
+import sys
 from typing import TYPE_CHECKING
 
 from proxy.client_link import ClientLink
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.listener")
 
 BACKLOG = 1024
+PROBES = 10
+"""Keepalive probes within `limits.idleTimeout`."""
 
 
 class Listener:
@@ -69,6 +73,8 @@ class Listener:
         else:
             self._server = TlsServer(self.broker.handshakes, context, self._shaken, BACKLOG)
             await self._server.start(host or None, port)
+        for one in self._server.sockets:
+            end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
         self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
         log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
         if self.config.catch_up_upstream is not None:
@@ -125,6 +131,24 @@ class Listener:
         """The grace period is over."""
         for link in list(self.links):
             link.close("drain_timeout")
+
+
+def end_vanished(fd: int, timeout_s: float) -> None:
+    """What is accepted from the listening socket `fd` ends by itself when its peer has not answered for `timeout_s`:
+    probes where nothing is under way, TCP_USER_TIMEOUT where something is. Linux hands both on to what is accepted.
+    That time holds for a peer that lives and does not read, too (tcp_probe_timer), so it is no short one.
+    """
+    listening = socket.socket(fileno=fd)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sys.platform == "linux":
+            probe_s = max(1, round(timeout_s / PROBES))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+    finally:
+        listening.detach()
 
 
 def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:

@@ -7,7 +7,7 @@ beyond the facts that the rule needs. Invariants:
 * every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
 * a link that closed is reopened silently only where nobody can miss anything (design, "A connection"):
   nothing unanswered, no acks=0 Produce since the last answered request, no share session (KIP-932), nobody
-  authenticated on it.
+  authenticated on it; and where its owner is not idle (`on_idle_closed`).
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class UpstreamLink:
         "is_taking",
         "last_unanswerable",
         "on_drained",
+        "on_idle_closed",
         "reopened",
         "share_session",
     )
@@ -128,6 +129,8 @@ class UpstreamLink:
         """A request passes, and has not passed whole: nothing else may be sent."""
         self.reopened = 0
         self.on_drained: Callable[[], None] | None = None
+        self.on_idle_closed: Callable[[], bool] | None = None
+        """The broker has closed it with nothing unanswered: True where the link is not wanted any more."""
         self._held_by: object | None = None
 
     @property
@@ -312,8 +315,10 @@ class UpstreamLink:
             return
         if self.flights is not None:
             self.flights.book()
-        is_missed = self.expected or self.last_unanswerable or self.is_taking
-        if is_missed or self.share_session or self.authenticated:
+        is_missed = self.expected or self.last_unanswerable or self.is_taking or self.share_session
+        if not is_missed and self.on_idle_closed is not None and self.on_idle_closed():
+            return
+        if is_missed or self.authenticated:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
         else:
             self.reopened += 1

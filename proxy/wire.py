@@ -178,6 +178,7 @@ class Wire(asyncio.Protocol):
 
     def _cut(self, data: bytes) -> None:
         if self._blind:
+            self.frames += 1
             self._blind(data)
             return
         try:
