@@ -79,6 +79,7 @@ def forward_fetch(
             if response is not None:
                 link.authorization.learn_answer(response, sent_at)
             end_forwarded(link.broker, flights, None, None)
+            flights.clear()
         return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:

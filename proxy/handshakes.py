@@ -69,28 +69,33 @@ class Handshakes:
             del self._under_way[oldest]
             self._end("too_many_handshakes")
             oldest.cancel()
-        self._under_way[asyncio.get_running_loop().create_task(self._shake(client, context, made))] = None
+        task = asyncio.get_running_loop().create_task(self._shake(client, context, made))
+        self._under_way[task] = None
+        task.add_done_callback(self._over)
 
     async def _shake(
         self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
     ) -> None:
+        """The socket is the transport's from here on: it closes it, whatever happens."""
         task = asyncio.current_task()
         assert task is not None
 
         def succeeded(transport: asyncio.Transport) -> None:
             if self._under_way.pop(task, False) is None:
                 made(transport)
-            else:  # closed meanwhile
+            else:  # ended meanwhile
                 transport.abort()
 
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Handshake(succeeded), client, ssl=context, ssl_handshake_timeout=TIMEOUT_S
-            )
-        except (OSError, asyncio.CancelledError):
-            client.close()
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: Handshake(succeeded), client, ssl=context, ssl_handshake_timeout=TIMEOUT_S
+        )
+
+    def _over(self, task: asyncio.Task[None]) -> None:
         if self._under_way.pop(task, False) is None:
             self._end("handshake")
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OSError):
+            log.error("a handshake failed", exc_info=error)
 
     def _end(self, cause: str) -> None:
         self._counters.connections += 1

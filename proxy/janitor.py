@@ -41,7 +41,7 @@ class Janitor:
         self._ticks = 0
         self._begun: dict[ClientLink, tuple[int, float, int]] = {}
         self._stuck: dict[ClientLink, tuple[int, float]] = {}
-        self._idle_looked_at = float("-inf")
+        self._idle_looked_at: float | None = None
 
     def start(self) -> None:
         """Begin ticking."""
@@ -132,9 +132,12 @@ class Janitor:
     def end_idle(self, now: float) -> None:
         """Clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
         timeout_s = self._broker.config.limits.idle_timeout_s
-        if now - self._idle_looked_at < timeout_s / IDLE_LOOKS:
+        looked_at = self._idle_looked_at
+        if looked_at is not None and now - looked_at < timeout_s / IDLE_LOOKS:
             return
         self._idle_looked_at = now
+        if looked_at is None:
+            return
         for listener in self._listeners:
             for link in list(listener.links):
                 if link.look_idle(now) > timeout_s:
