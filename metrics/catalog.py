@@ -371,6 +371,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     "Limits": (
         Metric("forebay_in_flight_bytes", "gauge", "Bytes of requests or responses held", ("direction",)),
         Metric(
+            "forebay_unfinished_frame_bytes",
+            "gauge",
+            "Of these: charged for frames that have begun and not ended",
+            ("direction",),
+        ),
+        Metric(
             "forebay_in_flight_limit_bytes",
             "gauge",
             "Their bound, at which sockets are not read",

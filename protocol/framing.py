@@ -84,6 +84,13 @@ class Framer:
         return len(self.start) + len(self.begun) if self._large is None else len(self._large)
 
     @property
+    def frame_bytes(self) -> int:
+        """The size of the frame that has begun and not ended; 0 where there is none, or it is not known yet."""
+        if self.in_large:
+            return self.large_bytes
+        return PREFIX_BYTES + int(read_length(self.start)[0]) if len(self.start) >= PREFIX_BYTES else 0
+
+    @property
     def in_large(self) -> bool:
         """Whether what comes next belongs to a large frame: it is to be received into `get_buffer`."""
         return self.rest is not None or bool(self.begun)

@@ -9,6 +9,7 @@ them; what memory shows stays pinned until its last byte has left.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache.arena import Hit
@@ -73,7 +74,8 @@ def build_answer(
     """
     context, link = record.context, record.link
     assert context is not None
-    budget = _Budget(record.request.max_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
+    most_bytes = min(record.request.max_bytes, link.broker.answer_bytes)
+    budget = _Budget(most_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
     answers: list[FetchAnswer] = []
     told: list[Told] = []
     taken: list[Read] = []
@@ -102,7 +104,7 @@ def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
     """`build_answer` of the one partition of a request without a session, where it leaves at once: `looked` is READY,
     `head` is of such answers.
     """
-    budget = _Budget(record.request.max_bytes, COPIED_BYTES)
+    budget = _Budget(min(record.request.max_bytes, record.link.broker.answer_bytes), COPIED_BYTES)
     answer, told = _from_memory(record, looked, budget)
     buffers: Sequence[Frame]
     if answer.aborted or not answer.records_bytes:
@@ -225,12 +227,14 @@ def _throttle_time_ms(
 
 def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
     """The arena wants a block that an unsent answer shows: copy what is left of the answer and let go. The copy
-    is charged as what the broker answers is.
+    is charged as what the broker answers is; where there is no room for it, the client has to go.
     """
-    reply = record.reply
-    if reply.copy_out():
-        pinned_bytes = sum(hit.size_bytes for hit in hits if hit.pins)
-        record.link.hold(reply, min(pinned_bytes, reply.unsent_bytes))
+    reply, link, responses = record.reply, record.link, record.link.broker.responses
+    pinned_bytes = min(sum(hit.size_bytes for hit in hits if hit.pins), reply.unsent_bytes)
+    if pinned_bytes and not responses.has_room(pinned_bytes):
+        asyncio.get_running_loop().call_soon(link.close_for_room)
+    elif reply.copy_out():
+        link.hold(reply, pinned_bytes)
         for hit in hits:
             hit.release()
 

@@ -124,6 +124,7 @@ class Forebay:
         for listener in self.listeners:
             listener.stop()
         with contextlib.suppress(TimeoutError):
+            self.broker.handshakes.close()
             async with asyncio.timeout(self.config.shutdown.grace_period_s):
                 for listener in self.listeners:
                     await listener.drained.wait()

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from metrics.access_log import FetchLine, FetchValues
+from protocol.framing import SMALL_BYTES
 from proxy.age_clock import AgeClock
 from proxy.block_lines import BlockLines
 from proxy.bounds import Bound
@@ -24,6 +25,7 @@ from proxy.fetch_plan import UNREAD, Look
 from proxy.fetch_record import Accounts
 from proxy.flights import FlightCounts
 from proxy.gate import Gate
+from proxy.handshakes import Handshakes
 from proxy.node import Node
 from proxy.ordinary import Routes
 from proxy.pacer import Pacer
@@ -99,7 +101,8 @@ class Broker:
         self.accounts = Accounts(self)
         self.woken = Woken()
         self.requests = Bound(config.limits.request_memory_bytes)
-        self.responses = Bound(config.limits.response_memory_bytes)
+        self.responses = Bound(config.limits.response_memory_bytes, SMALL_BYTES)
+        self.handshakes = Handshakes(self.counters, config.limits.max_connections)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(
@@ -124,6 +127,12 @@ class Broker:
         )
         self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
         self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)
+
+    @property
+    def answer_bytes(self) -> int:
+        """The most that one answer from memory may have of records now: at the bound of answers, little."""
+        responses = self.responses
+        return self.fetch_max_bytes if responses.in_flight_bytes < responses.limit_bytes else SMALL_BYTES
 
     def is_this(self, node_id: int) -> bool:
         """Whether that node is the broker behind this process; False while either is not known (-1)."""

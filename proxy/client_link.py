@@ -26,6 +26,7 @@ from proxy.lend import find_lender
 from proxy.ordinary import pass_ordinary
 from proxy.ordinary_fetch import answer_ordinary
 from proxy.outgoing import PIECE_BYTES
+from proxy.passage import Passage
 from proxy.passed import pass_ordinary_fetch
 from proxy.passed_produce import let_produces_pass
 from proxy.reads import Reads
@@ -51,6 +52,10 @@ log = logging.getLogger("forebay.client")
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
 FETCH_KEY = FETCH.to_bytes(2, "big")
+BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
+"""Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
+UNSIGNED_FRAME_BYTES = 512 << 10
+"""What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
 
 
 class ClientLink:
@@ -58,9 +63,9 @@ class ClientLink:
 
     __slots__ = (
         "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
-        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client", "lane",
-        "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused", "replies",
-        "request_bytes", "stores", "upstream", "wire",
+        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client",
+        "is_signed_in", "lane", "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused",
+        "replies", "request_bytes", "sasl_rounds", "seen_at", "seen_frames", "stores", "upstream", "wire",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, number: int) -> None:
@@ -75,18 +80,25 @@ class ClientLink:
         self.holds_client = False  # at its own bound
         self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
         self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
+        self.is_signed_in = False  # the broker has accepted its SASL exchange
+        self.sasl_rounds = 1  # that the broker has to accept until then
         self.wire = Wire(
             self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
         )
         self.wire.framer.lend = find_lender(self.broker, self.stores)
+        if listener.wants_sasl:
+            self.limit_unsigned()
         self.wire.on_made = self._on_made
         self.wire.on_drained = self._on_drained
         self.wire.on_begun = partial(listener.tend, self)
+        self.wire.bound = self.broker.requests
         self.replies = Replies(self.wire.send, self._on_progress)
         self.upstream = UpstreamLink(
-            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost
+            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
         )
         self.upstream.on_drained = self._on_upstream_drained
+        self.upstream.on_idle_closed = self._on_idle_closed
+        self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
         self.flights: Flights | None = None  # until it could have any
         self.lane = Lane(self.broker, listener.catch_up_dial)
         self.authorization = Authorization(self)
@@ -154,6 +166,19 @@ class ClientLink:
         elif self.flights is None:
             fly(self)
 
+    def limit_unsigned(self) -> None:
+        """The broker wants SASL here: until it has accepted some, no honest client sends larger frames."""
+        if not self.is_signed_in:
+            framer = self.wire.framer
+            framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
+
+    def saw_accepted(self) -> None:
+        """The broker has accepted one more step of the client's SASL exchange."""
+        self.sasl_rounds -= 1
+        if self.sasl_rounds <= 0:
+            self.is_signed_in = self.listener.wants_sasl = True
+            self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
+
     def _book(self) -> None:
         """Something is to happen but the next answer of what flies."""
         if self.flights is not None:
@@ -177,14 +202,36 @@ class ClientLink:
     def _on_closed(self, exc: Exception | None) -> None:
         self.close("client_closed" if exc is None else "client_error")
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it waits for anything, or something of its waits to leave."""
+        wire = self.wire
+        is_under_way = self.replies.line or self.upstream.unanswered or wire.unsent_bytes
+        return bool(is_under_way or wire.pending_frame_bytes)
+
+    def look_idle(self, now: float) -> float:
+        """For how many seconds it has been idle, as far as looks at it have shown."""
+        if self.seen_frames != self.wire.frames or self.is_busy:
+            self.seen_frames, self.seen_at = self.wire.frames, now
+        return now - self.seen_at
+
+    def _on_idle_closed(self) -> bool:
+        """The broker takes it for idle: if it is, it has to go, as without Forebay."""
+        if self.seen_frames != self.wire.frames or self.is_busy or self.reads.by_key:
+            return False
+        self.close("idle")
+        return True
+
     def _on_upstream_lost(self, reason: str) -> None:
         self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
 
     # -- replies -------------------------------------------------------------------------------------------
 
-    def forward(self, head: RequestHeader, frame: Frame, on_answer: Answer | None) -> None:
+    def forward(
+        self, head: RequestHeader, frame: Frame, on_answer: Answer | None, on_begun: Begin | None = None
+    ) -> None:
         """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
-        self.send(head.api_key, head.correlation_id, frame, on_answer)
+        self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
 
     def send(
         self, api_key: int, correlation_id: int, frame: Frame, on_answer: Callable[[Frame | None], None] | None,
@@ -262,6 +309,27 @@ class ClientLink:
         if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()
 
+    def begin_pieces(
+        self, head: RequestHeader, reply: Reply, request_bytes: int, on_sent: Sent | None,
+        begun: bytes, frame_bytes: int, source: Wire, on_end: Callable[[], None],
+    ) -> Passage | None:  # fmt: skip
+        """At the process's bound: a large answer, of which there is `begun`, leaves as it comes, if it is its turn
+        and nothing waits before it. `on_end` runs when its last bytes are here. None: it is received whole.
+        """
+        line = self.replies.line
+        if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
+            frame_bytes
+        ):
+            return None
+
+        def ended(last: bytes) -> None:
+            on_end()
+            self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
+
+        self.gone += 1
+        return Passage(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
+
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
         """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
         reply = Reply(self.replies, False)
@@ -301,6 +369,11 @@ class ClientLink:
             self.broker.responses.in_flight_bytes += held_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """Charged for answers that have not left."""
+        return self._response_bytes
+
+    @property
     def session_owner(self) -> object:
         """Whose fetch sessions this client may use: its connection's own where it has an identity, else those
         of whoever comes by this listener.
@@ -327,6 +400,9 @@ class ClientLink:
         if self.replies.control:
             self._yield_to_control()
         over = self._response_bytes >= self._limits.connection_response_memory_bytes
+        if self.wire.unsent_bytes >= self._limits.connection_response_memory_bytes:
+            over = True
+            self.wire.hold_reading(self.lane)
         if over and self.wire.unsent_bytes:  # else nothing leaves that would end it
             self._holds_broker = True
             self.upstream.hold_reading(self)
@@ -342,6 +418,7 @@ class ClientLink:
     def _on_drained(self) -> None:
         if self._holds_broker:
             self._holds_broker = False
+            self.wire.release_reading(self.lane)
             self.upstream.release_reading(self)
             self.lane.release_reading(self)
         if self.finishing and self.replies.oldest is None:
@@ -368,6 +445,15 @@ class ClientLink:
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
 
+    def close_for_room(self) -> None:
+        """It has not taken its answers, and their memory is wanted at the bound."""
+        if self._open:
+            held_bytes = self.wire.unsent_bytes
+            self.close(
+                "response_memory",
+                f"client {self.peer} does not take {held_bytes} bytes of answers at limits.responseMemory",
+            )
+
     def close(self, cause: str, blame: str = "") -> None:
         """End both sides, once. `blame` is the one log line, where somebody is to blame."""
         if not self._open:
@@ -377,11 +463,14 @@ class ClientLink:
         self._book()
         self._open = False
         self._counters.active_connections -= 1
-        if blame:
+        if cause in BOUNDS:
+            self._counters.disconnects[cause] += 1
+        elif blame:
             self._counters.connection_errors += 1
-            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
         else:
             self._counters.disconnects[cause] += 1
+        if blame:
+            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
         self.broker.drop_parked(self)
         self.broker.gate.drop_link(self)
         self.authorization.close()
@@ -393,7 +482,7 @@ class ClientLink:
         self.broker.requests.forget(self.wire)
         self.broker.requests.sub(self.request_bytes)
         self.request_bytes = 0
-        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed"):
+        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed", "idle"):
             self.wire.close_when_sent()
         else:
             self.wire.abort()

@@ -181,14 +181,15 @@ class Limits(Section):
         default=128 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Requests in flight; at the bound clients are not read. A larger request passes alone.",
+        description="Requests in flight, and those that have begun; at the bound clients are not read. A larger "
+        "request passes alone. While others wait, a begun one must come at the pace that `frameTimeout` asks for.",
     )
     response_memory_bytes: Size = Field(
         default=256 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Answers in flight; at the bound brokers are not read, but for one answer of each connection that "
-        "holds none. A larger answer passes alone.",
+        description="Answers in flight; at the bound large ones leave in pieces as they come, or wait at the broker, "
+        "and memory answers 64 KiB at a time. A larger answer passes alone.",
     )
     connection_request_memory_bytes: Size = Field(
         default=16 * MIB,
@@ -206,7 +207,8 @@ class Limits(Section):
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Client connections; further ones are closed at once and counted.",
+        description="Client connections of all listeners, TLS handshakes included; further ones are closed at once and "
+        "counted. An eighth of them may be in their handshake, for 10 s; beyond it the oldest handshake is closed.",
     )
     pipelined_requests: Count = Field(
         default=100,
@@ -250,6 +252,13 @@ class Limits(Section):
         ge=0,
         le=100_000_000,
         description="Partitions of all fetch sessions together, about 400 bytes each.",
+    )
+    idle_timeout_s: Duration = Field(
+        default=600.0,
+        ge=1.0,
+        le=86400.0,
+        description="Time after which a client that sends nothing, and waits for nothing, is closed, as "
+        "connections.max.idle.ms of a broker; one that has vanished, too (keepalive, TCP_USER_TIMEOUT).",
     )
     connect_timeout_s: Duration = Field(
         default=10.0,

@@ -15,7 +15,7 @@ from proxy.fetch_plan import HARD, Look, Looked, Told
 from proxy.observing import plan_observed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from blockcache.arena import Hit
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -104,6 +104,11 @@ class FetchRecord:
 
     def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
         """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""
+        sent = self.passing(looks, response)
+        self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
+
+    def passing(self, looks: Sequence[Looked], response: FetchResponse | None) -> Callable[[bool], None]:
+        """To be run once the broker's own answer has left, or never will (False)."""
         fetched = response.partitions if response is not None else ()
         by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
         sizes = [by_key.get((looked.asked.topic, looked.asked.partition), 0) for looked in looks]
@@ -118,7 +123,7 @@ class FetchRecord:
         def sent(delivered: bool) -> None:
             self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
 
-        self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
+        return sent
 
     def abandoned(self) -> None:
         """The client or the broker went away before there was an answer."""

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from proxy.entry import Entry
     from proxy.fetch_plan import Looked
     from proxy.fetch_record import FetchRecord
+    from proxy.passage import Passage
     from proxy.sessions import FetchContext
     from proxy.shared_reads import Flight
+    from proxy.wire import Wire
 
 SESSIONLESS = (0, -1)
 
@@ -58,7 +60,27 @@ def forward_fetch(
     def go(entry: Entry) -> None:
         gate.sent(entry)
         flights.extend(begin_forwarded(record, looks))
-        link.forward(head, frame, partial(on_answer, entry, link.broker.now()))
+        now = link.broker.now()
+        link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
+
+    def on_begun(
+        entry: Entry, sent_at: float, begun: bytes, frame_bytes: int, source: Wire
+    ) -> Passage | None:
+        """At the bound it leaves as it comes; a session that the request names is over then: the answer has none."""
+        if link.broker.responses.has_room(frame_bytes):
+            return None
+        response = _scan_begun(head, begun, frame_bytes)
+        on_sent = record.passing(looks, response)
+        on_end = partial(gate.answered, entry)
+        passage = link.begin_pieces(
+            head, record.reply, record.request_bytes, on_sent, begun, frame_bytes, source, on_end
+        )
+        if passage is not None:
+            if response is not None:
+                link.authorization.learn_answer(response, sent_at)
+            end_forwarded(link.broker, flights, None, None)
+            flights.clear()
+        return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
@@ -169,6 +191,14 @@ def _shown(one: FetchedPartition) -> FetchAnswer:
         (),
         one.end - one.start,
     )
+
+
+def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchResponse | None:
+    """The answer as far as its records lack; None where more does."""
+    try:
+        return fetch.scan_response_head(begun, head.api_version, frame_bytes)
+    except BadFrame:
+        return None
 
 
 def _scan_answer(link: ClientLink, head: RequestHeader, answer: Frame) -> FetchResponse | None:

@@ -23,6 +23,10 @@ TICK_S = 0.1
 FORGET_AFTER_S = 900.0
 """A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
 FORGET_EVERY_TICKS = 600
+IDLE_LOOKS = 20
+"""So often within `limits.idleTimeout` clients are looked at."""
+STUCK_S = 10.0
+"""For how long a client may take nothing of what is held for it while others' answers wait."""
 LINKS_EVERY_TICKS = 10
 """Connections are looked after once a second, and only those with something that time may end."""
 
@@ -39,7 +43,9 @@ class Janitor:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._begun: dict[ClientLink, tuple[int, float]] = {}
+        self._begun: dict[ClientLink, tuple[int, float, int]] = {}
+        self._stuck: dict[ClientLink, tuple[int, float]] = {}
+        self._idle_looked_at: float | None = None
 
     def start(self) -> None:
         """Begin ticking."""
@@ -59,12 +65,20 @@ class Janitor:
             self._broker.gate.tick,
             self._broker.verifier.tick,
             self._broker.node.tick,
+            lambda _now: self._broker.responses.offer(),
         ]
         if self._broker.block_lines is not None:
             parts.append(self._broker.block_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
-            parts += [self.tend_links, self._broker.rest_standings, self._broker.cleanup.tick]
-            parts += [self._broker.own_links.tick, *self._also]
+            parts += [
+                self.end_idle,
+                self.tend_links,
+                self.make_room,
+                self._broker.rest_standings,
+                self._broker.cleanup.tick,
+                self._broker.own_links.tick,
+                *self._also,
+            ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
             parts += [self._forget_idle, self.forget_transactions]
         for part in parts:
@@ -80,10 +94,11 @@ class Janitor:
         """Connections with a frame that has begun, a second link that owes an answer, or reads beside; idle ones cost
         nothing.
         """
-        begun: dict[ClientLink, tuple[int, float]] = {}
+        begun: dict[ClientLink, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
-                if link.wire.pending_frame_bytes and not link.wire.reading_held:
+                is_charged = link.wire.charged_bytes > 0
+                if link.wire.pending_frame_bytes and (is_charged or not link.wire.reading_held):
                     self._look_at_frame(link, now, begun)
                 link.lane.tick(now)
                 if len(link.reads):
@@ -93,17 +108,64 @@ class Janitor:
         self._begun = begun
 
     def _look_at_frame(
-        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float]]
+        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float, int]]
     ) -> None:
-        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second)."""
+        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second), not counting while
+        its client is not read. While others wait for the room that is charged for it, it must come at the pace that
+        this takes, from one look to the next, whyever it does not.
+        """
         timeout_s = self._broker.config.limits.frame_timeout_s
-        frames, since = self._begun.get(link, (link.wire.frames, now))
-        if frames != link.wire.frames:
-            frames, since = link.wire.frames, now
+        wire = link.wire
+        new = wire.frames, now, -1
+        frames, since, seen_bytes = self._begun.get(link, new)
+        if frames != wire.frames:
+            frames, since, seen_bytes = new
+        if wire.reading_held:
+            since = now
+        came_bytes = wire.pending_frame_bytes - seen_bytes
+        least_bytes = wire.charged_bytes * min(LINKS_EVERY_TICKS * TICK_S / timeout_s, 1.0)
         if now - since > timeout_s:
             link.close("frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s")
+        elif seen_bytes >= 0 and came_bytes < least_bytes and self._broker.requests.is_crowded:
+            link.close(
+                "request_memory",
+                f"client {link.peer} is slow to complete a frame of {wire.charged_bytes} bytes, and others wait at "
+                "limits.requestMemory",
+            )
         else:
-            begun[link] = frames, since
+            begun[link] = frames, since, wire.pending_frame_bytes
+
+    def end_idle(self, now: float) -> None:
+        """Clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
+        timeout_s = self._broker.config.limits.idle_timeout_s
+        looked_at = self._idle_looked_at
+        if looked_at is not None and now - looked_at < timeout_s / IDLE_LOOKS:
+            return
+        self._idle_looked_at = now
+        if looked_at is None:
+            return
+        for listener in self._listeners:
+            for link in list(listener.links):
+                if link.look_idle(now) > timeout_s:
+                    link.close("idle")
+
+    def make_room(self, now: float) -> None:
+        """While answers wait at the bound, of those who have taken nothing for STUCK_S of what is held for them the one
+        that holds most has to go.
+        """
+        stuck: dict[ClientLink, tuple[int, float]] = {}
+        if self._broker.responses.waiting:
+            for listener in self._listeners:
+                for link in listener.links:
+                    if link.held_bytes and not link.wire.is_idle:
+                        pieces, since = self._stuck.get(link, (link.wire.pieces, now))
+                        stuck[link] = (
+                            (pieces, since) if pieces == link.wire.pieces else (link.wire.pieces, now)
+                        )
+        self._stuck = stuck
+        late = [link for link, (_, since) in stuck.items() if now - since >= STUCK_S]
+        if late:
+            max(late, key=lambda link: link.held_bytes).close_for_room()
 
     def forget_transactions(self, _now: float) -> None:
         """Nobody is told of aborted transactions below what memory holds."""

@@ -125,7 +125,8 @@ class Lane:
 
     def _open(self) -> UpstreamLink:
         assert self._dial is not None
-        link = UpstreamLink(self._dial, self._broker.responses, self._broker.counters, self._lost)
+        broker = self._broker
+        link = UpstreamLink(self._dial, broker.responses, broker.counters, self._lost, is_clients=True)
         if self._shown is not None:
             self._show(link, lambda: None)
         return link

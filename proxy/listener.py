@@ -1,18 +1,20 @@
 """A client-facing socket and the one broker behind it. [socket]
 
-Owns accepting, the bound on connections, TLS on both sides and the list of client links. It must not know
-what clients ask. Invariants: a connection above the bound is closed at once and counted; after `stop` nothing
-is accepted.
+Owns accepting, TLS on both sides and the list of client links. It must not know what clients ask. Invariants: a
+connection above the process's bound is closed at once and counted; after `stop` nothing is accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
+import sys
 from typing import TYPE_CHECKING
 
 from proxy.client_link import ClientLink
+from proxy.handshakes import TlsServer
 from proxy.upstream_link import Dial
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.listener")
 
 BACKLOG = 1024
+PROBES = 10
+"""Keepalive probes within `limits.idleTimeout`."""
 
 
 class Listener:
@@ -43,8 +47,12 @@ class Listener:
         self.links: dict[ClientLink, None] = {}
         self.tended: dict[ClientLink, None] = {}
         """Those with something that time may end; the janitor takes them out."""
+        self.wants_sasl = False
+        """The broker has accepted a SASL exchange here, a client's or Forebay's own. Where it wants none, it refuses
+        the handshake (KafkaApis.handleSaslHandshakeRequest).
+        """
         self.bound: Address | None = None
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._accepted = 0
         self._stopping = False
         self.drained = asyncio.Event()
@@ -59,9 +67,14 @@ class Listener:
         """Listen. OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
         host, port = self.config.listen
-        self._server = await loop.create_server(
-            self._accept, host or None, port, ssl=build_server_context(self.config), backlog=BACKLOG
-        )
+        context = build_server_context(self.config)
+        if context is None:
+            self._server = await loop.create_server(self._accept, host or None, port, backlog=BACKLOG)
+        else:
+            self._server = TlsServer(self.broker.handshakes, context, self._shaken, BACKLOG)
+            await self._server.start(host or None, port)
+        for one in self._server.sockets:
+            end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
         self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
         log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
         if self.config.catch_up_upstream is not None:
@@ -77,13 +90,17 @@ class Listener:
         link = ClientLink(self, self._accepted)
         return link.wire
 
+    def _shaken(self, transport: asyncio.Transport) -> None:
+        """A client has finished its TLS handshake."""
+        protocol = self._accept()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
     def opened(self, link: ClientLink) -> None:
-        """A client is connected."""
-        if len(self.links) >= self.broker.config.limits.max_connections:
-            link.close(
-                "too_many_connections",
-                f"listener {self.name} is at limits.maxConnections: closing {link.peer}",
-            )
+        """A client is connected, and counted."""
+        broker = self.broker
+        if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
+            link.close("too_many_connections", f"at limits.maxConnections: closing {link.peer}")
             return
         self.links[link] = None
 
@@ -114,6 +131,24 @@ class Listener:
         """The grace period is over."""
         for link in list(self.links):
             link.close("drain_timeout")
+
+
+def end_vanished(fd: int, timeout_s: float) -> None:
+    """What is accepted from the listening socket `fd` ends by itself when its peer has not answered for `timeout_s`:
+    probes where nothing is under way, TCP_USER_TIMEOUT where something is. Linux hands both on to what is accepted.
+    That time holds for a peer that lives and does not read, too (tcp_probe_timer), so it is no short one.
+    """
+    listening = socket.socket(fileno=fd)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sys.platform == "linux":
+            probe_s = max(1, round(timeout_s / PROBES))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+    finally:
+        listening.detach()
 
 
 def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:

@@ -127,7 +127,7 @@ def _answer_repeated(link: ClientLink, frame: Frame) -> bool:
     if limit < 0:
         return False
     sender = broker.cache.sender
-    found = sender.find(partition.slot, offset, limit, min(known.most_bytes, broker.fetch_max_bytes))
+    found = sender.find(partition.slot, offset, limit, min(known.most_bytes, broker.answer_bytes))
     if found is None:
         return False
     if found[1] < known.least_bytes:

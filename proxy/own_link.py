@@ -161,6 +161,7 @@ class OwnLinks:
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:
             await sasl.authenticate(link, credentials)
+            self._listener.wants_sasl = True
         ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
         metadata = scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
         if metadata.error_code != ErrorCode.NONE:

@@ -1,7 +1,8 @@
 """A large frame on its way from one socket to another, past this process's memory: the broker's, a client's. [socket]
 
-Owns the pipe between the two (splice(2); Linux, no TLS on either side) and what is left of the frame. It must not know
-what the frame says: who begins it does. Invariants (docs/decisions/0011, 0017):
+Owns the pipe between the two (splice(2); Linux, no TLS on either side), or the pieces that are received and sent where
+there is none, and what is left of the frame. It must not know what the frame says: who begins it does. Invariants
+(docs/decisions/0011, 0017):
 * the pipe is empty between callbacks, and so is one for all connections: what the socket does not take is read out
   of it and waits in that wire, charged to `limits.responseMemory`, or `requestMemory`.
 * nothing is moved past what waits there, and the other side is not read until it has left.
@@ -39,6 +40,8 @@ PROBE = RECEIVED[:PROBE_BYTES]
 """Where it is received while there is more to move: the read that finds nothing says so without an exception, and what
 came meanwhile is copied no further than to find that out.
 """
+PIECE = memoryview(bytearray(LEAST_BYTES))
+"""Where it is received between sockets that are not plain."""
 CAN_SPLICE = sys.platform == "linux" and hasattr(os, "splice")
 FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE if CAN_SPLICE else 0
 
@@ -59,11 +62,13 @@ def open_pipe() -> Pipe:
     return pipe
 
 
-def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int) -> bool:
-    """Whether what lacks before the last `tail_bytes` is worth it, and can go from the one socket to the other now."""
-    if not CAN_SPLICE or lacking_bytes < LEAST_BYTES or tail_bytes > LEAST_BYTES:
+def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int, has_room: bool = True) -> bool:
+    """Whether what lacks before the last `tail_bytes` is worth it, and can go from the one socket to the other now.
+    Where memory has no room for it, also through this process, in pieces.
+    """
+    if lacking_bytes < LEAST_BYTES or tail_bytes > LEAST_BYTES or not sink.is_idle:
         return False
-    return sink.is_idle and source.plain_fd >= 0 and sink.plain_fd >= 0
+    return not has_room or (CAN_SPLICE and source.plain_fd >= 0 and sink.plain_fd >= 0)
 
 
 class Passage:
@@ -73,7 +78,9 @@ class Passage:
 
     __slots__ = (
         "_bound",
+        "_can_splice",
         "_first",
+        "_given",
         "_is_stuck",
         "_sink",
         "_sink_fd",
@@ -97,8 +104,10 @@ class Passage:
     ) -> None:
         self._source, self._source_fd = source, source.plain_fd
         self._sink, self._sink_fd = sink, sink.plain_fd
+        self._can_splice = CAN_SPLICE and source.plain_fd >= 0 and sink.plain_fd >= 0
         self._bound = bound
         self._first = head
+        self._given = RECEIVED
         self._is_stuck = False
         self._tail_bytes = tail_bytes or 1
         self.frame_bytes = frame_bytes
@@ -121,15 +130,20 @@ class Passage:
 
     def get_buffer(self) -> memoryview:
         """The socket can be read: move what is there. Where the next bytes go that are not moved."""
+        self._given = RECEIVED
         room = self.left_bytes - self._tail_bytes
         if room <= 0 or self._is_stuck or not self._sink.is_idle:
             return RECEIVED[: self.left_bytes]
+        if not self._can_splice:
+            self._given = PIECE
+            return PIECE[: self.left_bytes]
         pipe_out, pipe_in = open_pipe()
         in_pipe = 0
         if self._first:
             in_pipe = os.write(pipe_in, self._first)
             self._first = b""
-        asked = room if room < PIPE_BYTES else PIPE_BYTES
+        most = PIPE_BYTES if self._bound.in_flight_bytes < self._bound.limit_bytes else LEAST_BYTES
+        asked = room if room < most else most
         try:
             moved = os.splice(self._source_fd, pipe_in, asked, flags=FLAGS)
             self.left_bytes -= moved
@@ -145,7 +159,7 @@ class Passage:
 
     def received(self, size_bytes: int) -> bytes:
         """So many bytes are in the buffer. The last bytes of the frame, or nothing where more are to come."""
-        chunk = RECEIVED[:size_bytes].tobytes()
+        chunk = self._given[:size_bytes].tobytes()
         self.left_bytes -= size_bytes
         if self._first:
             chunk = self._take_first() + chunk
@@ -179,7 +193,9 @@ class Passage:
 
     def _hand_over(self, chunk: bytes) -> None:
         """The usual way, for what is not moved. A socket that is gone says so here."""
-        self._bound.add(len(chunk), self._source)
+        self._bound.in_flight_bytes += len(
+            chunk
+        )  # at the bound, too: no more of it comes before this has left
 
         def sent(_delivered: bool) -> None:
             self._bound.sub(len(chunk))

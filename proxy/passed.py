@@ -163,7 +163,8 @@ class PassedFetch:
         if not line or line[0] is not self:
             return None
         end = self._scan_head(head, frame_bytes)
-        if not may_pass(source, link.wire, end - len(head), frame_bytes - end):
+        has_room = link.broker.responses.has_room(frame_bytes)
+        if not may_pass(source, link.wire, end - len(head), frame_bytes - end, has_room):
             return None
         self._answer_bytes = frame_bytes
         return Passage(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.client_link import ClientLink
     from proxy.entry import Entry
+    from proxy.passage import Passage
     from proxy.replies import Place
     from proxy.wire import Wire
 
@@ -34,6 +35,8 @@ AFTER_PRODUCES = frozenset({api.PRODUCE, 2, 21, 23, 26, 28})
 """ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be
 read: they do not overtake the Produces before them on their connection (design, "A connection").
 """
+ROUNDS = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
+"""Answers without an error that a client needs to be signed in, where one is not enough (RFC 5802)."""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -44,7 +47,7 @@ def relay(
     link: ClientLink, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
 ) -> None:
     """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
-    pass_on(link, head, frame, lambda answer: answer, on_sent)
+    pass_on(link, head, frame, None, on_sent)
 
 
 def is_left_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> bool:
@@ -65,7 +68,7 @@ def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
     if head.api_key == api.FETCH:
         on_sent = partial(link.broker.count_unread, link, head, link.broker.now())
     if head.api_key != api.PRODUCE:
-        pass_on(link, head, frame, lambda answer: answer, on_sent, place or link.replies.reserve())
+        pass_on(link, head, frame, None, on_sent, place or link.replies.reserve())
     elif place is None and _expects_no_answer(head, frame):
         _hand_over(link, head, frame)
     else:
@@ -121,6 +124,7 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
         lifetime_ms = control.find_session_lifetime_ms(answer, head.api_version)
         if lifetime_ms is not None:
             link.authorization.begin_session(sent_at, link.broker.now(), lifetime_ms / 1000)
+            link.saw_accepted()
             link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
         else:
@@ -134,8 +138,11 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
     a blind pipe.
     """
     link.upstream.authenticated = True
+    link.limit_unsigned()
     if head.api_version > 0:
-        link.lane.saw_handshake(frame, control.scan_sasl_mechanism(frame, head.body_start))
+        mechanism = control.scan_sasl_mechanism(frame, head.body_start)
+        link.sasl_rounds = ROUNDS.get(mechanism, 1)
+        link.lane.saw_handshake(frame, mechanism)
         relay(link, head, frame)
         return
 
@@ -166,12 +173,12 @@ def pass_on(
     link: ClientLink,
     head: RequestHeader,
     frame: Frame,
-    see: Callable[[Frame], Frame],
+    see: Callable[[Frame], Frame] | None,
     on_sent: Callable[[bool], None] | None = None,
     place: Place | None = None,
 ) -> None:
-    """Forward a request when it is its turn; what `see` makes of the answer goes to the client. `place`: its handling
-    has failed, and this is where its answer belongs.
+    """Forward a request when it is its turn; what `see` makes of the answer goes to the client, None: as it comes.
+    `place`: its handling has failed, and this is where its answer belongs.
     """
     if place is None:
         reply = link.replies.reserve(is_control=True)
@@ -184,10 +191,15 @@ def pass_on(
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:
                 gate.answered(entry)
-                link.answer(head, reply, (see(answer),), len(frame), on_sent, held_bytes=len(answer))
+                shown = answer if see is None else see(answer)
+                link.answer(head, reply, (shown,), len(frame), on_sent, held_bytes=len(answer))
+
+        def on_begun(begun: bytes, frame_bytes: int, source: Wire) -> Passage | None:
+            on_end = partial(gate.answered, entry)
+            return link.begin_pieces(head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end)
 
         gate.sent(entry)
-        link.forward(head, frame, on_answer)
+        link.forward(head, frame, on_answer, on_begun if see is None else None)
 
     gate.enter(
         link,

@@ -200,6 +200,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     broker = forebay.broker
     for direction, bound in (("request", broker.requests), ("response", broker.responses)):
         yield Sample("forebay_in_flight_bytes", (direction,), bound.in_flight_bytes)
+        yield Sample("forebay_unfinished_frame_bytes", (direction,), bound.unfinished_bytes)
         yield Sample("forebay_in_flight_limit_bytes", (direction,), bound.limit_bytes)
         yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
         yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)
@@ -208,6 +209,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
+        ("handshakes", len(broker.handshakes), broker.handshakes.limit),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),

@@ -7,7 +7,7 @@ beyond the facts that the rule needs. Invariants:
 * every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
 * a link that closed is reopened silently only where nobody can miss anything (design, "A connection"):
   nothing unanswered, no acks=0 Produce since the last answered request, no share session (KIP-932), nobody
-  authenticated on it.
+  authenticated on it; and where its owner is not idle (`on_idle_closed`).
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class UpstreamLink:
         "_counters",
         "_dial",
         "_held_by",
+        "_is_clients",
         "_on_lost",
         "_sequence",
         "_wire",
@@ -93,12 +94,23 @@ class UpstreamLink:
         "last_unanswerable",
         "loss",
         "on_drained",
+        "on_idle_closed",
         "reopened",
         "share_session",
     )
 
-    def __init__(self, dial: Dial, bound: Bound, counters: Counters, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        bound: Bound,
+        counters: Counters,
+        on_lost: Callable[[str], None],
+        *,
+        is_clients: bool = False,
+    ) -> None:
+        """`is_clients`: a large answer waits where there is no room for it; Forebay's own never do."""
         self._dial = dial
+        self._is_clients = is_clients
         self._bound = bound
         self._counters = counters
         self._on_lost = on_lost
@@ -120,6 +132,8 @@ class UpstreamLink:
         """A request passes, and has not passed whole: nothing else may be sent."""
         self.reopened = 0
         self.on_drained: Callable[[], None] | None = None
+        self.on_idle_closed: Callable[[], bool] | None = None
+        """The broker has closed it with nothing unanswered: True where the link is not wanted any more."""
         self._held_by: object | None = None
 
     @property
@@ -138,6 +152,8 @@ class UpstreamLink:
                 self._on_bad,
                 eager_bytes=BROKER_EAGER_BYTES,
             )
+            if self._is_clients:
+                self._wire.bound = self._bound
             self._wire.on_drained = self.on_drained
             self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
             if self.flights is not None:
@@ -302,8 +318,10 @@ class UpstreamLink:
             return
         if self.flights is not None:
             self.flights.book()
-        is_missed = self.expected or self.last_unanswerable or self.is_taking
-        if is_missed or self.share_session or self.authenticated:
+        is_missed = self.expected or self.last_unanswerable or self.is_taking or self.share_session
+        if not is_missed and self.on_idle_closed is not None and self.on_idle_closed():
+            return
+        if is_missed or self.authenticated:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
         else:
             self.reopened += 1

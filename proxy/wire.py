@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.wire import Frame
+    from proxy.bounds import Bound
     from proxy.outgoing import Sendable
     from proxy.passage import Passage
 
@@ -128,12 +129,18 @@ class Wire(asyncio.Protocol):
         self.on_begun: Callable[[], None] | None = None
         """Told whenever a chunk ends within a frame."""
         self.on_made: Callable[[], None] | None = None
+        self.bound: Bound | None = None
+        """Where a frame that has begun is charged, and waits where it may not be."""
+        self.charged_bytes = 0
+        """What is charged there for it."""
         self.plain_fd = -1
         """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
         self.free_fd = -1
         """The same where what is written to it now follows all that was given to `send`; else -1."""
         self.peer = ""
         self.frames = 0
+        self.pieces = 0
+        """That the kernel did not take at once, and has taken since."""
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -171,6 +178,7 @@ class Wire(asyncio.Protocol):
 
     def _cut(self, data: bytes) -> None:
         if self._blind:
+            self.frames += 1
             self._blind(data)
             return
         try:
@@ -180,19 +188,40 @@ class Wire(asyncio.Protocol):
             return
         if (self.framer.begun != b"") is not self._in_large:
             self._stand_in()
+        bound = self.bound if frames and self.charged_bytes else None
+        if bound is not None:
+            bound.end(self)
         for frame in frames:
             if self._closed or self._closing:
                 return
             self.frames += 1
             if self.shortcut is None or not self.shortcut(frame):
                 self._on_frame(frame)
+        if bound is not None:
+            bound.sub(0)
         if self.on_begun is not None and (self.framer.start or self.framer.begun):
             self.on_begun()
-        if self.on_large is not None and self.framer.begun and not (self._closed or self._closing):
-            self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
-            if self.passage is not None:
-                self.framer.leave_large()
-                self.passage.begin()
+        if self.framer.begun and self.offer():
+            return
+        if self.bound is not None and (self.framer.start or self.framer.begun):
+            self._charge(self.bound)
+
+    def offer(self) -> bool:
+        """A large frame has begun, and no memory is set aside for it: whether it passes now."""
+        if self.on_large is None or not self.framer.begun or self._closed or self._closing:
+            return False
+        self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
+        if self.passage is None:
+            return False
+        self.framer.leave_large()
+        self.passage.begin()
+        return True
+
+    def _charge(self, bound: Bound) -> None:
+        """A chunk has ended within a frame."""
+        size_bytes = self.framer.frame_bytes
+        if size_bytes > bound.uncharged_bytes and not (self.charged_bytes or self._closed or self._closing):
+            bound.begin(self, size_bytes)
 
     def passed(self, last: bytes) -> None:
         """All of a large frame but its `last` bytes has been given to where it goes."""
@@ -203,9 +232,13 @@ class Wire(asyncio.Protocol):
 
     def large_arrived(self, frame: Frame) -> None:
         """All of a large frame has arrived: hand it on."""
+        if self.bound is not None:
+            self.bound.end(self)
         if not (self._closed or self._closing):
             self.frames += 1
             self._on_frame(frame)
+        if self.bound is not None:
+            self.bound.sub(0)
 
     def _stand_in(self) -> None:
         self._in_large = self.framer.in_large
@@ -237,6 +270,7 @@ class Wire(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The piece has left."""
         self._write_paused = False
+        self.pieces += 1
         if self._outbox and self._outbox[0].in_transport:
             self._piece_left(self._outbox[0])
         self._feed()
@@ -384,6 +418,7 @@ class Wire(asyncio.Protocol):
             return
         self._closing = True
         self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+        self.framer.let_go()
         self.hold_reading(self)
         self._feed()
 

@@ -341,7 +341,9 @@ def test_a_link_closed_while_idle_is_opened_again_in_silence(laned: Laned, name:
 
 
 def test_a_broker_that_closes_idle_links_is_not_blamed() -> None:
-    """connections.max.idle.ms, on a broker of its own, which closes the second link and the first one too."""
+    """connections.max.idle.ms, on a broker of its own, which closes the second link and the first one too. The client
+    is not idle as long as Forebay looks seldom.
+    """
     with contextlib.ExitStack() as stack:
         lease = stack.enter_context(lease_port())
         listeners = [Listener("OPEN", advertised=(HOST, lease.port)), Listener("OPEN2")]
@@ -349,7 +351,9 @@ def test_a_broker_that_closes_idle_links_is_not_blamed() -> None:
         broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=idle))
         wire = stack.enter_context(Between(broker.address("OPEN2")))
         listen = f"{HOST}:{lease.port}"
-        sidecar = stack.enter_context(Sidecar([build_entry(broker, "OPEN", listen, wire)], leases=[lease]))
+        patient = {"limits": {"idleTimeout": "1h"}}
+        entry = build_entry(broker, "OPEN", listen, wire)
+        sidecar = stack.enter_context(Sidecar([entry], patient, leases=[lease]))
         laned = Laned(broker, sidecar, {"OPEN": listen}, {"OPEN": wire})
         topic = make_history(laned)
         with RawClient(listen, "resting") as client:

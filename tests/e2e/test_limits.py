@@ -264,3 +264,27 @@ def test_frame_timeout(cluster: KafkaCluster) -> None:
         assert dripping.ends()
         assert number < 10
         call(good, build_metadata())
+
+
+def test_an_idle_client_goes_when_the_broker_takes_it_for_idle_and_one_that_waits_stays() -> None:
+    """connections.max.idle.ms is not defeated by Forebay in between; limits.idleTimeout does it without the broker."""
+    with KafkaCluster(overrides={"connections.max.idle.ms": 3000}) as broker:
+        topic = create_topic(broker.direct)
+        with (
+            limited(broker, idleTimeout="20s") as sidecar,
+            Raw(sidecar.bootstrap) as idle,
+            Raw(sidecar.bootstrap) as waiting,
+        ):
+            warm_up(sidecar, waiting, topic)
+            call(idle, build_metadata())
+            waiting.send(build_fetch(topic, 0, 12_000))
+            assert idle.ends()
+            assert sidecar.metrics()["forebay_disconnects_total", "idle"] == 1
+            assert fetched(waiting.take()).error_code == 0
+
+
+def test_idle_timeout(cluster: KafkaCluster) -> None:
+    with limited(cluster, idleTimeout="1s") as sidecar, Raw(sidecar.bootstrap) as idle:
+        call(idle, build_metadata())
+        assert idle.ends()
+        assert sidecar.metrics()["forebay_disconnects_total", "idle"] == 1

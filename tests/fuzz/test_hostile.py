@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import ssl
 import statistics
 import struct
 import threading
@@ -20,10 +21,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol.api import FETCH, PRODUCE
+from tests.broker.certificates import write_certificates
+from tests.broker.ports import lease_port
+from tests.broker.settings import HOST
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader, end_of, read_all
 from tests.e2e.raw_frames import Raw, build_fetch, build_metadata
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.e2e.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.fuzz.mutations import read_golden, spoil
 from tests.protocol.batches import batch_v2
 
@@ -36,9 +40,13 @@ ROUNDS = 60
 PATIENCE_S = 30.0
 SLOWER, SLOWEST_S = 10, 0.5
 """How many times slower the good client may be, and what is not worth a complaint."""
-CLIENTS = 10
+CLIENTS, READERS = 10, 40
 HUNDRED_MB = struct.pack(">i", 100 * 1000 * 1000)
 MOST_GROWTH_BYTES = 96 << 20
+REQUEST_MEMORY_BYTES = 128 << 20
+"""The default of limits.requestMemory."""
+MOST_MORE_BYTES = 64 << 20
+"""What the process may take beyond its bounds."""
 RESPONSE_MEMORY_BYTES = 256 << 20
 """The default of limits.responseMemory."""
 BIG_BYTES = 500_000
@@ -119,8 +127,8 @@ def measure(pair: Pair, topic: str, rounds: int) -> list[float]:
     return taken
 
 
-def resident_bytes(pair: Pair) -> int:
-    fields = Path(f"/proc/{pair.sidecar.pid}/statm").read_text().split()
+def resident_bytes(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
     return (int(fields[1]) - int(fields[2])) * 4096
 
 
@@ -148,13 +156,13 @@ def check_nothing_stays(pair: Pair) -> None:
 def test_a_good_client_hardly_notices(pair: Pair, harm: Callable[[Raw, random.Random], None]) -> None:
     topic = create_topic(pair.direct)
     alone = measure(pair, topic, ROUNDS)
-    resident, opened = resident_bytes(pair), descriptors(pair)
+    resident, opened = resident_bytes(pair.sidecar.pid), descriptors(pair)
     crowd = [Hostile(harm, pair.through, number) for number in range(CLIENTS)]
     for one in crowd:
         one.start()
     beside = measure(pair, topic, ROUNDS)
     time.sleep(1)
-    growth = resident_bytes(pair) - resident
+    growth = resident_bytes(pair.sidecar.pid) - resident
     for one in crowd:
         one.finish()
     for one in crowd:
@@ -174,24 +182,78 @@ def check_calm(alone: list[float], beside: list[float]) -> None:
         assert after <= max(SLOWER * before, SLOWEST_S), (level, before, after)
 
 
-def test_clients_that_ask_for_much_and_never_read(pair: Pair) -> None:
-    """The rest of their answers is held in bounds, and is gone with them."""
-    big, topic = (create_topic(pair.direct) for _ in range(2))
-    with RawClient(pair.through) as writer:
-        for _ in range(8):
-            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
+    """Twelve of them, of 60 MB each, beside a good client and one whose requests are large, too."""
+    topic = create_topic(pair.direct)
     alone = measure(pair, topic, ROUNDS)
-    resident = resident_bytes(pair)
-    with contextlib.ExitStack() as stack:
-        for _ in range(CLIENTS):
-            client = stack.enter_context(Raw(pair.through))
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.send(*(build_fetch(big, 0, 100, BIG_BYTES * 8) for _ in range(50)))
-        beside = measure(pair, topic, ROUNDS)
-        growth = resident_bytes(pair) - resident
-        one_each = (
-            CLIENTS * 8 * BIG_BYTES
-        )  # at the bound a connection that holds nothing may bring one answer
-        assert growth < RESPONSE_MEMORY_BYTES + one_each + MOST_GROWTH_BYTES
-        check_calm(alone, beside)
+    resident, part = resident_bytes(pair.sidecar.pid), bytes(1 << 20)
+    over = threading.Event()
+
+    def send_most() -> None:
+        with contextlib.suppress(OSError), Raw(pair.through) as client:
+            client.send(HUNDRED_MB)
+            for _ in range(60):
+                client.send(part)
+            over.wait(PATIENCE_S)
+
+    crowd = [threading.Thread(target=send_most, daemon=True) for _ in range(12)]
+    for one in crowd:
+        one.start()
+    beside, most = measure(pair, topic, ROUNDS), 0
+    with RawClient(pair.through) as writer:
+        for _ in range(20):
+            writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
+            most = max(most, resident_bytes(pair.sidecar.pid) - resident)
+    over.set()
+    for one in crowd:
+        one.join(2 * PATIENCE_S)
+    assert most < REQUEST_MEMORY_BYTES + MOST_MORE_BYTES
+    check_calm(alone, beside)
     check_nothing_stays(pair)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("is_stored", [True, False], ids=["memory", "broker"])
+def test_clients_that_ask_for_much_and_never_read(
+    pair: Pair, encrypted: bool, is_stored: bool, tmp_path: Path
+) -> None:
+    """Forty of them, of 50 MB each, from memory or from the broker: the rest of their answers is held in bounds, is
+    gone with them, and nobody else waits for it.
+    """
+    big, topic = (create_topic(pair.direct) for _ in range(2))
+    with RawClient(pair.through if is_stored else pair.direct) as writer:
+        for _ in range(100):
+            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+    with contextlib.ExitStack() as stack:
+        sidecar, address = pair.sidecar, pair.through
+        if encrypted:
+            lease = stack.enter_context(lease_port())
+            server, address = write_certificates(tmp_path).server, f"{HOST}:{lease.port}"
+            tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
+            entry = {"listen": address, "upstream": pair.direct, "tls": tls}
+            sidecar = stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}))
+        alone = measure(pair, topic, ROUNDS)
+        resident, most = resident_bytes(sidecar.pid), 0
+        for _ in range(READERS):
+            client = stack.enter_context(Raw(address))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            if encrypted:
+                client.socket = stack.enter_context(trust_all().wrap_socket(client.socket))
+            client.send(*(build_fetch(big, 0, 100, BIG_BYTES * 100) for _ in range(4)))
+            most = max(most, resident_bytes(sidecar.pid) - resident)
+        beside = measure(pair, topic, ROUNDS)
+        for _ in range(20):
+            time.sleep(0.2)
+            most = max(most, resident_bytes(sidecar.pid) - resident)
+        assert most < REQUEST_MEMORY_BYTES + RESPONSE_MEMORY_BYTES + MOST_MORE_BYTES
+        check_calm(alone, beside)
+        direct = read_all(pair.direct, big, end=10)
+        if not encrypted:
+            assert read_all(pair.through, big, end=10) == direct
+    check_nothing_stays(pair)
+
+
+def trust_all() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

@@ -51,8 +51,28 @@ class Scene(World):
         self.asked.pop(0)
         self.dial.transports[0].protocol.data_received(frame)
 
+    def deliver(self, data):
+        """A part of an answer, as an event loop does: while a buffered protocol stands in, into its buffer."""
+        transport = self.dial.transports[0]
+        while data:
+            protocol = transport.protocol
+            if not isinstance(protocol, asyncio.BufferedProtocol):
+                protocol.data_received(data)
+                return
+            buffer = protocol.get_buffer(-1)
+            size_bytes = min(len(buffer), len(data))
+            buffer[:size_bytes] = data[:size_bytes]
+            protocol.buffer_updated(size_bytes)
+            data = data[size_bytes:]
+
     def answer_fetch(self, *partitions, throttle_time_ms=0, error_code=0):
         """The same, to a Fetch."""
+        self.answer(
+            self.build_fetch_answer(*partitions, throttle_time_ms=throttle_time_ms, error_code=error_code)
+        )
+
+    def build_fetch_answer(self, *partitions, throttle_time_ms=0, error_code=0):
+        """The broker's answer to the oldest request, a Fetch."""
         head = header.peek_request(self.asked[0])
         said = build_response(
             head.api_version,
@@ -62,7 +82,7 @@ class Scene(World):
             session_id=0,
             partitions=partitions,
         )
-        self.answer(b"".join(said))
+        return b"".join(said)
 
     def hear(self):
         """What the client was answered last, and its frame."""

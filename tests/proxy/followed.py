@@ -72,6 +72,7 @@ class QuietBroker:
         self.woken = Woken()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
+        self.answer_bytes = 1 << 30
         self.invalidated = []
         self.forgotten = []
         self.topics.learn("orders", TOPIC_ID, LEADERS)

@@ -89,27 +89,30 @@ class Front:
 
 
 @asynccontextmanager
-async def front(settings=OFF, has_log=True):
+async def front(settings=OFF, has_log=True, tls=None, listeners=1):
     broker = PlayedBroker()
     server = await asyncio.start_server(broker.accept, "127.0.0.1", 0)
     upstream = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     with TemporaryDirectory() as directory:
         path = Path(directory) / "forebay.json"
-        listeners = [{"name": "l", "listen": "127.0.0.1:0", "upstream": upstream}]
-        path.write_text(json.dumps({"listeners": listeners, "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        entry = {"name": "l", "listen": "127.0.0.1:0", "upstream": upstream} | ({"tls": tls} if tls else {})
+        entries = [entry | {"name": f"l{number}"} for number in range(listeners)]
+        path.write_text(json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings}))
         forebay = app.Forebay(load(path, {}).config)
     forebay.broker.access_log = Lines() if has_log else None
-    (listener,) = forebay.listeners
-    await listener.start()
+    for listener in forebay.listeners:
+        await listener.start()
     client = socket.socket()
     client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, tuple(listener.bound))
+    await asyncio.get_running_loop().sock_connect(client, tuple(forebay.listeners[0].bound))
     try:
         yield Front(forebay, broker, client)
     finally:
         client.close()
-        listener.stop()
-        listener.abort()
+        for listener in forebay.listeners:
+            listener.stop()
+            listener.abort()
+        forebay.broker.handshakes.close()
         forebay.broker.gate.stop()
         for writer in broker.writers:
             writer.close()

@@ -108,7 +108,7 @@ class Link:
         if on_sent:
             on_sent(True)
 
-    def forward(self, head, frame, on_answer):
+    def forward(self, head, frame, on_answer, _on_begun=None):
         self.send(head.api_key, head.correlation_id, frame, on_answer)
 
     def send(self, api_key, correlation_id, frame, on_answer):

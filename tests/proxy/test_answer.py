@@ -103,6 +103,7 @@ def setting(tmp_path):
 
     with asyncio.Runner() as runner:
         setting = runner.run(make())
+        setting.run = runner.run
         yield setting
         runner.run(setting.forebay.stop())
 
@@ -136,3 +137,47 @@ def test_a_client_that_goes_gives_its_copies_back(setting):
     assert setting.broker.responses.in_flight_bytes == BATCH_BYTES
     setting.link.wire.connection_lost(None)
     assert (setting.broker.responses.in_flight_bytes, setting.pinned_bytes) == (0, 0)
+
+
+def test_at_the_bound_memory_answers_little_at_a_time(setting):
+    setting.write(10)
+    charged = setting.broker.responses
+    charged.in_flight_bytes = charged.limit_bytes
+    setting.fetch(0)
+    assert setting.link.wire.unsent_bytes < 2 * BATCH_BYTES, "one batch, whatever it weighs"
+    charged.in_flight_bytes = 0
+    before = setting.link.wire.unsent_bytes
+    setting.fetch(0)
+    assert setting.link.wire.unsent_bytes - before >= 3 * BATCH_BYTES
+    setting.transport.drain()
+
+
+def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
+    setting.fetch(0)
+    setting.fetch(0)
+    charged = setting.broker.responses
+    charged.in_flight_bytes += charged.limit_bytes
+
+    async def overwrite():
+        setting.write(2 * 16 * MIB // BATCH_BYTES)
+        assert charged.in_flight_bytes == charged.limit_bytes, "nothing was copied"
+
+    setting.run(overwrite())
+    assert setting.broker.counters.disconnects["response_memory"] == 1
+    setting.link.wire.connection_lost(None)
+    assert setting.pinned_bytes == 0
+    charged.in_flight_bytes -= charged.limit_bytes
+    assert charged.in_flight_bytes == 0
+
+
+def test_a_client_that_does_not_take_its_answers_is_not_read(setting):
+    setting.write(10)
+    limit_bytes = setting.broker.config.limits.connection_response_memory_bytes
+    answered = 0
+    while not setting.link.wire.reading_held:
+        setting.fetch(0)
+        answered += 1
+        assert answered < 2 * limit_bytes // BATCH_BYTES
+    assert setting.link.wire.unsent_bytes >= limit_bytes
+    setting.transport.drain()
+    assert not setting.link.wire.reading_held

@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol import fetch
 from protocol.errors import ErrorCode
 from protocol.fetch import scan_request
 from protocol.header import peek_request
@@ -82,3 +83,25 @@ async def test_an_answer_that_refuses_the_whole_request_names_its_session():
     scene.answer_fetch(error_code=UNKNOWN_SERVER_ERROR)
     said, _ = scene.hear()
     assert said == (0, UNKNOWN_SERVER_ERROR, session_id, [])
+
+
+async def test_a_large_answer_that_there_is_no_room_for_leaves_as_it_comes_and_has_no_session():
+    scene = Scene()
+    session_id = await begin(scene)
+    scene.receive(build_fetch(BELOW, correlation_id=2, session=(session_id, 1)))
+    await scene.turn()
+    responses, counters = scene.broker.responses, scene.broker.counters
+    responses.in_flight_bytes += responses.limit_bytes
+    records, told_bytes = bytes(300_000), sum(counters.fetch_bytes.values())
+    frame = scene.build_fetch_answer(said_of(TOPIC_ID, records=records))
+    before, left = len(scene.transport.pieces), frame
+    for size_bytes in (100_000, 10, 150_000, len(frame)):
+        scene.deliver(left[:size_bytes])
+        left = left[size_bytes:]
+        assert responses.in_flight_bytes <= responses.limit_bytes + (1 << 16)
+    assert b"".join(scene.transport.pieces[before:]) == frame
+    assert fetch.scan_response(frame, 13).session_id == 0
+    assert responses.in_flight_bytes == responses.limit_bytes
+    assert not responses.waiting
+    assert sum(counters.fetch_bytes.values()) == told_bytes + len(records)
+    assert counters.responses_out[1].size_bytes == sum(map(len, scene.sent))
