@@ -386,6 +386,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait to be compressed"),
     ),
+    "Own log": (
+        Metric(
+            "forebay_log_dropped_lines_total",
+            "counter",
+            "Lines of Forebay's own log dropped: standard error is not read, or not there",
+        ),
+        Metric(
+            "forebay_log_suppressed_lines_total",
+            "counter",
+            "Lines of Forebay's own log that one of the same cause counts (`suppressed`): one a second is written",
+        ),
+    ),
 }
 """The metrics by section of the documentation."""
 

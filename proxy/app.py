@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from proxy.config import Config
+    from proxy.log_queue import LogQueue
 
 log = logging.getLogger("forebay")
 
@@ -48,8 +49,9 @@ PREFAULT_STEP_BYTES = 4 << 20
 class Forebay:
     """One running process."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, own_log: LogQueue | None = None) -> None:
         self.config = config
+        self.own_log = own_log
         self.boot = secrets.token_hex(8)
         self.draining = False
         self.prefaulting: asyncio.Task[None] | None = None
@@ -124,7 +126,7 @@ class Forebay:
         self.cache.close()
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, own_log: LogQueue) -> int:
     """Run until SIGTERM or SIGINT; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -132,7 +134,7 @@ async def serve(config: Config) -> int:
         loop.add_signal_handler(number, stopping.set)
     raise_file_limit()
     try:
-        forebay = Forebay(config)
+        forebay = Forebay(config, own_log)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1

@@ -62,8 +62,6 @@ FETCH_MAX_BYTES = 57_671_680
 """`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
 LEAST_DELAY_S = 0.0000005
 """What is less is no delay in a line, which tells thousandths of a millisecond."""
-LOG_FAILURES_EVERY_S = 1.0
-"""How often an error of ours is logged."""
 REST_S = 10.0
 """How long after its last Fetch a session's partitions are stood for (standing.py)."""
 
@@ -94,7 +92,6 @@ class Broker:
         if access_log is not None:
             self.block_lines = BlockLines(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
-        self._log_failures_at, self._unlogged_failures = float("-inf"), 0
         self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)
         self.woken = Woken()
@@ -145,15 +142,9 @@ class Broker:
                 otherwise()
 
     def failed(self, doing: str) -> None:
-        """`doing` has raised what is being handled. Counted always, logged once a second at most."""
+        """`doing`, one of a few texts, has raised what is being handled."""
         self.counters.internal_errors += 1
-        now = self.now()
-        if now < self._log_failures_at:
-            self._unlogged_failures += 1
-            return
-        more = f"; {self._unlogged_failures} more were not logged" if self._unlogged_failures else ""
-        self._log_failures_at, self._unlogged_failures = now + LOG_FAILURES_EVERY_S, 0
-        log.exception("%s failed%s", doing, more)
+        log.exception(f"{doing} failed")
 
     def fall_back(self, link: ClientLink, gone: int, doing: str, whole: Callable[[], object] | None) -> None:
         """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
@@ -169,7 +160,7 @@ class Broker:
                 return
         except Exception:
             self.failed("relaying a request")
-        link.close("internal_error", f"client {link.peer} cannot be served: closing it")
+        link.close("internal_error", "closing a client that cannot be served")
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 

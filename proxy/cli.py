@@ -8,6 +8,7 @@ wrong goes to standard error, all of it at once; what was asked for goes to stan
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import importlib.metadata
 import logging
@@ -21,6 +22,7 @@ from proxy import log
 from proxy.config_keys import KeyPath
 from proxy.config_load import Loaded, Setting, describe, load
 from proxy.config_yaml import ConfigError
+from proxy.log_queue import LogQueue
 
 OK, FAILED, USAGE = 0, 1, 2
 AUDIT = "spark_audit.__main__"
@@ -139,7 +141,12 @@ def run_serve(options: argparse.Namespace) -> int:
     loaded = _load(options.config, os.environ, _settings(options))
     if loaded is None:
         return USAGE
-    log.configure(loaded.config.log.level, loaded.config.log.format)
+    wanted = loaded.config.log
+    with contextlib.closing(log.configure(wanted.level, wanted.format, wanted.queue_lines)) as own_log:
+        return _serve(loaded, own_log)
+
+
+def _serve(loaded: Loaded, own_log: LogQueue) -> int:
     logger = logging.getLogger(__name__)
     for choice in loaded.choices:
         logger.info(choice)
@@ -147,7 +154,7 @@ def run_serve(options: argparse.Namespace) -> int:
         logger.warning(warning)
     app = importlib.import_module("proxy.app")
     try:
-        return _run(app.serve(loaded.config))
+        return _run(app.serve(loaded.config, own_log))
     except KeyboardInterrupt:
         return FAILED
     except OSError as error:

@@ -161,9 +161,7 @@ class ClientLink:
 
     def _on_bad(self, error: BadFrame) -> None:
         self._counters.bad_frames += 1
-        self.close(
-            "bad_frame", f"client {self.peer} ({self.client_id}) sent a frame that cannot be read: {error}"
-        )
+        self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
 
     def _on_eof(self) -> bool:
         self._book()
@@ -178,7 +176,7 @@ class ClientLink:
         self.close("client_closed" if exc is None else "client_error")
 
     def _on_upstream_lost(self, reason: str) -> None:
-        self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
+        self.close("upstream_lost", "closing a client whose connection to the broker was lost", reason)
 
     # -- replies -------------------------------------------------------------------------------------------
 
@@ -359,6 +357,12 @@ class ClientLink:
         """The client's address, for log lines."""
         return self.wire.peer
 
+    def _fields(self, reason: str) -> dict[str, object]:
+        """Of a log line about this client."""
+        fields: dict[str, object] = {"listener": self.listener.name, "connection": self.number}
+        fields |= {"client": self.peer, "clientId": self.client_id}
+        return fields | {"reason": reason} if reason else fields
+
     def finish(self) -> None:
         """Take no more requests; close once what is in flight has been answered."""
         self._book()
@@ -368,8 +372,10 @@ class ClientLink:
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
 
-    def close(self, cause: str, blame: str = "") -> None:
-        """End both sides, once. `blame` is the one log line, where somebody is to blame."""
+    def close(self, cause: str, blame: str = "", reason: str = "") -> None:
+        """End both sides, once. `blame` is the one log line, where somebody is to blame: the same for all clients.
+        Their own `reason` is a field.
+        """
         if not self._open:
             self.upstream.close()
             self.wire.abort()
@@ -379,7 +385,7 @@ class ClientLink:
         self._counters.active_connections -= 1
         if blame:
             self._counters.connection_errors += 1
-            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
+            log.warning(blame, extra=self._fields(reason))
         else:
             self._counters.disconnects[cause] += 1
         self.broker.drop_parked(self)

@@ -321,6 +321,12 @@ class Log(Section):
     format: Literal["json", "text"] = Field(
         default="json", description="One JSON object a line, or plain text."
     )
+    queue_lines: Count = Field(
+        default=1000,
+        ge=10,
+        le=1_000_000,
+        description="Lines that wait for standard error to be read; beyond it they are dropped, counted.",
+    )
 
 
 class Config(Section):

@@ -96,7 +96,8 @@ class Janitor:
         if frames != link.wire.frames:
             frames, since = link.wire.frames, now
         if now - since > timeout_s:
-            link.close("frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s")
+            blame = f"closing a client that has not completed a frame in {timeout_s:g} s"
+            link.close("frame_timeout", blame)
         else:
             begun[link] = frames, since
 

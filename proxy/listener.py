@@ -63,13 +63,20 @@ class Listener:
             self._accept, host or None, port, ssl=build_server_context(self.config), backlog=BACKLOG
         )
         self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
-        log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
+        log.info(
+            "listener %s: clients at %s, broker at %s",
+            self.name,
+            self.bound,
+            self.upstream,
+            extra={"listener": self.name},
+        )
         if self.config.catch_up_upstream is not None:
             log.info(
                 "listener %s: history comes by the broker's listener at %s; clients that authenticate by "
                 "SCRAM or GSSAPI cannot be shown there and stay on the first",
                 self.name,
                 self.config.catch_up_upstream,
+                extra={"listener": self.name},
             )
 
     def _accept(self) -> asyncio.BaseProtocol:
@@ -80,10 +87,7 @@ class Listener:
     def opened(self, link: ClientLink) -> None:
         """A client is connected."""
         if len(self.links) >= self.broker.config.limits.max_connections:
-            link.close(
-                "too_many_connections",
-                f"listener {self.name} is at limits.maxConnections: closing {link.peer}",
-            )
+            link.close("too_many_connections", "closing a client: its listener is at limits.maxConnections")
             return
         self.links[link] = None
 

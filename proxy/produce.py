@@ -237,10 +237,7 @@ class ProduceInHand:
     # -- the answers ---------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        self._link.close(
-            "refusals_full",
-            f"client {self._link.peer} ({self._link.client_id}) has too many refused batches to remember: closing it",
-        )
+        self._link.close("refusals_full", "closing a client with too many refused batches to remember")
 
     def _refused(self, plan: refusals.Plan) -> list[Refused]:
         asked = zip(self._request.partitions, plan.verdicts, strict=True)

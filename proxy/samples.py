@@ -43,6 +43,7 @@ def collect(forebay: Forebay) -> Iterator[Sample]:
     yield from _hops(broker)
     yield from _limits(forebay)
     yield from _access_log(broker)
+    yield from _own_log(forebay)
 
 
 def _fetches(broker: Broker) -> Iterator[Sample]:
@@ -236,3 +237,13 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
+
+
+def _own_log(forebay: Forebay) -> Iterator[Sample]:
+    if forebay.own_log is None:
+        return
+    statistics = forebay.own_log.statistics()
+    yield Sample("forebay_queue_depth", ("log_lines",), statistics.queued_lines)
+    yield Sample("forebay_queue_limit", ("log_lines",), statistics.limit_lines)
+    yield Sample("forebay_log_dropped_lines_total", (), statistics.dropped_lines)
+    yield Sample("forebay_log_suppressed_lines_total", (), statistics.suppressed_lines)
