@@ -263,6 +263,13 @@ class AccessLog:
         ).encode("ascii")
 
 
+def cut_text(text: str | None) -> str | None:
+    """What a line has of a text that a client chooses. Cut it before it is handed in: the queue and the caches of what
+    lines have in common hold it.
+    """
+    return text if text is None or len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS]
+
+
 _FETCH_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"%s","ts":%d,%s,"offset":%d,"isolation":%d,"result":"%s"'
     ',"reason":"%s","bytes":%d,"highWatermark":%s,"lag":%s,"ageBytes":%s,"waitMs":%.3f,"totalMs":%.3f'

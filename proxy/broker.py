@@ -14,7 +14,7 @@ from random import Random
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from metrics.access_log import FetchLine, FetchValues
+from metrics.access_log import FetchLine, FetchValues, cut_text
 from proxy.age_clock import AgeClock
 from proxy.block_lines import BlockLines
 from proxy.bounds import Bound
@@ -287,7 +287,7 @@ class Broker:
                         ts,
                         link.listener.name,
                         link.number,
-                        link.client_id,
+                        cut_text(link.client_id),
                         record.head.api_version,
                         (topic.name or None) if topic is not None else _name(asked.topic),
                         topic.id if topic is not None else _id(asked.topic),
@@ -327,7 +327,7 @@ class Broker:
                 time_ns() // 1_000_000,
                 link.listener.name,
                 link.number,
-                link.client_id,
+                cut_text(link.client_id),
                 version,
                 topic.name or None,
                 topic.id,
@@ -364,7 +364,7 @@ class Broker:
                 time_ns() // 1_000_000,
                 link.listener.name,
                 link.number,
-                link.client_id,
+                cut_text(link.client_id),
                 head.api_version,
                 None,
                 None,
@@ -393,7 +393,7 @@ class Broker:
 
 
 def _name(topic: str | bytes) -> str | None:
-    return topic if isinstance(topic, str) else None
+    return cut_text(topic) if isinstance(topic, str) else None
 
 
 def _id(topic: str | bytes) -> bytes | None:
