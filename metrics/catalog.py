@@ -3,7 +3,8 @@
 Owns the names that dashboards, alerts and the audit rely on; `metrics.catalog_docs` writes docs/metrics.md from
 them. Must not know where a value comes from.
 Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label is a client id,
-a topic or an offset; a label's values are listed here wherever they are a closed set.
+a topic or an offset, nor any other text or number from the wire; a label's values are listed here wherever they are
+a closed set.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -354,7 +355,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
     ),
     "Hops": tuple(
-        Metric(f"forebay_{hop}{suffix}_total", "counter", f"{what}{unit}, by API", ("api_key",))
+        Metric(
+            f"forebay_{hop}{suffix}_total",
+            "counter",
+            f"{what}{unit}, by API (`unknown`: none of Kafka's)",
+            ("api_key",),
+        )
         for hop, what in _HOPS
         for suffix, unit in (("", ""), ("_bytes", ": bytes"))
     ),

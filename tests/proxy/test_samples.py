@@ -60,12 +60,15 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
         ):
             hops[FETCH].frames += 1
             hops[999].frames += 1
+            hops[1000].frames += 1
         try:
             families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
         finally:
             await forebay.stop()
             forebay.own_log.close()
         suffix = {"counter": "_total"}
+        series = [(one.name, *one.labels.items()) for family in families for one in family.samples]
+        assert len(series) == len(set(series)), "no series is there twice"
         return {
             family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
             for family in families
