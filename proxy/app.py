@@ -1,7 +1,7 @@
 """`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
 
 Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what
-clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT):
+clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (ENDING):
 not ready, accept nobody, parked fetches leave with what there is, what is in flight is answered, then
 everything closes within `shutdown.gracePeriod`.
 """
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A lost terminal, a log rotator: by themselves they would end the process and leave its arena behind."""
 PREFAULT_STEP_BYTES = 4 << 20
 """Touched in one go, beside the loop: two or three milliseconds of another core."""
 
@@ -127,11 +130,13 @@ class Forebay:
 
 
 async def serve(config: Config, own_log: LogQueue) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until a signal ends it; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         loop.add_signal_handler(number, stopping.set)
+    for number in IGNORED:
+        loop.add_signal_handler(number, tell_ignored, number)
     raise_file_limit()
     try:
         forebay = Forebay(config, own_log)
@@ -148,6 +153,13 @@ async def serve(config: Config, own_log: LogQueue) -> int:
         await forebay.stop()
     log.info("stopped")
     return 0
+
+
+def tell_ignored(number: signal.Signals) -> None:
+    """One line: whoever sent it expects something else."""
+    log.warning(
+        "ignoring a signal: a changed configuration is read at the next start", extra={"signal": number.name}
+    )
 
 
 def freeze_what_stands() -> None:

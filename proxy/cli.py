@@ -52,8 +52,8 @@ FOREBAY_CACHE_SIZE, the first listener's upstream is FOREBAY_LISTENERS_0_UPSTREA
 docs/configuration.md lists all keys with their defaults and bounds.
 
 The broker's advertised.listeners for clients must name the address that clients reach --listen
-by, or they go past Forebay after their first question. SIGTERM and SIGINT answer what is in
-flight, then stop (shutdown.gracePeriod).
+by, or they go past Forebay after their first question. SIGTERM, SIGINT and SIGQUIT answer what
+is in flight, then stop (shutdown.gracePeriod); SIGHUP, SIGUSR1 and SIGUSR2 are ignored.
 
 examples:
   forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB
@@ -97,7 +97,7 @@ def _add_serve(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="run the proxy",
-        description="Run the proxy until SIGTERM or SIGINT.",
+        description="Run the proxy until SIGTERM, SIGINT or SIGQUIT.",
         epilog=_SERVE_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
