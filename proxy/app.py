@@ -28,6 +28,7 @@ from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
 from proxy.admin import AdminServer, build_routes
 from proxy.broker import Broker
+from proxy.config_check import read_secret
 from proxy.janitor import Janitor
 from proxy.listener import Listener
 from proxy.own_link import OwnLinks
@@ -81,6 +82,7 @@ class Forebay:
             routes,
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
+            token=read_secret(limits.token_file) if limits.token_file else None,
         )
 
     def readiness(self) -> tuple[bool, list[str]]:

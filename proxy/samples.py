@@ -12,6 +12,7 @@ from metrics.access_log_schema import RESULT_REASONS
 from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
+from proxy.admin import RESERVED
 from proxy.topic_questions import TOPICS_LIMIT
 from proxy.verify import QUEUE_SAMPLES
 
@@ -206,6 +207,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
+        ("admin_connections", forebay.admin.connections, broker.config.admin.max_connections + RESERVED),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
