@@ -19,6 +19,7 @@ import resource
 import secrets
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,10 @@ from proxy.own_link import OwnLinks
 from proxy.samples import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from proxy.config import Config
+    from proxy.config_units import Address
     from proxy.log_queue import LogQueue
 
 log = logging.getLogger("forebay")
@@ -99,12 +101,14 @@ class Forebay:
     async def start(self) -> None:
         """Bring everything up. OSError where an address cannot be had."""
         self.prefaulting = asyncio.create_task(prefault(self.cache), name="prefault")
-        for listener in self.listeners:
-            await listener.start()
+        for index, listener in enumerate(self.listeners):
+            with naming(f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"):
+                await listener.start()
         self.own_links.start()
         self.janitor.start()
         self.broker.pacer.start()
-        address = await self.admin.start()
+        with naming("the admin server", self.config.admin.listen, "admin.listen"):
+            address = await self.admin.start()
         log.info("admin HTTP at %s", address)
 
     async def stop(self) -> None:
@@ -157,6 +161,16 @@ async def serve(config: Config, own_log: LogQueue) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def naming(who: str, address: Address, key: str) -> Iterator[None]:
+    """What fails in it does so because `who` cannot listen at `address`. OSError, which says so and names the key."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{who} cannot listen at {address} ({key}): {reason}") from error
+
+
 def tell_ignored(number: signal.Signals) -> None:
     """One line: whoever sent it expects something else."""
     log.warning(
@@ -207,7 +221,17 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
         now_ms=lambda: time.time_ns() // 1_000_000,
         cache_size_bytes=config.cache.size_bytes,
         limits=limits,
+        on_state=partial(tell_access_log, wanted.directory),
     )
+
+
+def tell_access_log(directory: str, doing: str, error: str) -> None:
+    """Called on the access log's thread: its disk has begun to fail, or is well again (`error` "")."""
+    fields = {"directory": directory, "doing": doing}
+    if error:
+        log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
+    else:
+        log.info("the access log is written again", extra=fields)
 
 
 def choose_own(listeners: Sequence[Listener]) -> Listener:
