@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from proxy.log_queue import LogQueue, Stream
+from proxy.log_queue import EACH, LogQueue, Stream
 
 LONGEST_TEXT = 4096  # characters of one field; a client chooses some of them
 LONGEST_TRACE = 16_384
 REDACTED = "<redacted>"
 _SECRET = re.compile(r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"_?file$", re.IGNORECASE)
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", EACH}
 
 
 class JsonFormatter(logging.Formatter):

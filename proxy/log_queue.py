@@ -25,6 +25,8 @@ MOST_CAUSES = 256
 """Causes that have spoken within SPEAK_EVERY_S; beyond it all others are one."""
 LONGEST_CAUSE = 200
 APART = ("listener", "disk")
+EACH = "write_each"
+"""A record's field: it is of what is rare by itself and must not be lost, so it is of no cause. It is not shown."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a stream that nobody reads may hold the end of the process."""
 Cause = tuple[object, ...]
@@ -86,6 +88,9 @@ class LogQueue(logging.Handler):
             self.handleError(record)
 
     def _take(self, record: logging.LogRecord) -> None:
+        if getattr(record, EACH, False):
+            self._put(record, 0)
+            return
         now = self._now()
         cause = _find_cause(record)
         if cause not in self._spoken and len(self._spoken) >= MOST_CAUSES:

@@ -21,6 +21,7 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch_plan import READ_COMMITTED
+from proxy.log_queue import EACH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,12 +162,13 @@ class Verifier:
 
 def _log_difference(partition: Partition, found: Difference | None, untrue: str) -> None:
     """One line with what is needed to find the cause. `untrue` where the bytes are equal."""
+    fields = partition.log_fields | {EACH: True}
     if found is None:
         log.error(
             "memory told a read_committed client what the broker does not: %s; "
             "dropping the topic's blocks and storing no more of it from Produce",
             untrue,
-            extra=partition.log_fields,
+            extra=fields,
         )
         return
     log.error(
@@ -179,7 +181,7 @@ def _log_difference(partition: Partition, found: Difference | None, untrue: str)
         found.stored_crc & 0xFFFFFFFF,
         found.broker_crc & 0xFFFFFFFF,
         "agrees with" if found.is_whole else "contradicts",
-        extra=partition.log_fields,
+        extra=fields,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.log import TextFormatter
-from proxy.log_queue import MOST_CAUSES, SPEAK_EVERY_S, LogQueue
+from proxy.log_queue import EACH, MOST_CAUSES, SPEAK_EVERY_S, LogQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,6 +138,12 @@ def test_listeners_and_disks_are_causes_apart_and_clients_are_not(scene: Scene) 
     assert scene.end() == [
         "up listener=a", "busy disk=a", "gone client=a", "up listener=b", "busy disk=b", "gone client=b"
     ]  # fmt: skip
+
+
+def test_what_must_not_be_lost_is_written_each_time(scene: Scene) -> None:
+    for number in range(3):
+        scene.say("records differ", topic=number, **{EACH: True})
+    assert scene.end() == [f"records differ topic={number}" for number in range(3)]
 
 
 def test_beyond_their_bound_causes_are_one(scene: Scene) -> None:
