@@ -145,6 +145,10 @@ class LogQueue(logging.Handler):
             return
         self._queue.append(self.format(record))
         self._wake.set()
+        if (
+            self._closing and not self._thread.is_alive()
+        ):  # the last words of a process, when all else was taken
+            self._write_queued()
 
     def _run(self) -> None:
         while True:

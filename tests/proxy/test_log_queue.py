@@ -172,6 +172,14 @@ def test_a_line_that_cannot_be_made_is_counted(scene: Scene, capfd: pytest.Captu
     assert capfd.readouterr().err == ""
 
 
+def test_what_is_said_after_the_end_is_written_at_once(scene: Scene) -> None:
+    """What the collector finds of tasks and futures when the process ends."""
+    scene.say("stopped")
+    scene.end()
+    scene.say("destroyed")
+    assert scene.reader.read_messages() == ["stopped", "destroyed"]
+
+
 def test_nobody_at_the_other_end_is_counted_and_harms_nobody() -> None:
     reader, writer = os.pipe()
     os.close(reader)
