@@ -6,14 +6,14 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo lab bench growth test check unit e2e soak chaos matrix docs tools clean
+.PHONY: help build demo lab bench growth test check unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml requirements/dev.lock
 	@.ci/need python cc
-	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade 'pip>=25.1' && $(BIN)/pip install -q -e '.[audit]' --group dev && touch $@
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --require-hashes -r requirements/dev.lock && $(BIN)/pip install -q --no-deps --no-build-isolation -e . && touch $@
 
 build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/forebay
 	@.ci/need cc && $(BIN)/python -m blockcache._build
@@ -56,6 +56,9 @@ matrix: build tools ## clients of many kinds and ages, directly and through Fore
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
+
+lock: ## pin what pyproject.toml asks for, by hash, in requirements/; UPGRADE=--upgrade takes the newest
+	$(PYTHON) -m venv .build/lock && .build/lock/bin/pip install -q uv && .ci/lock .build/lock/bin/uv $(UPGRADE)
 
 clean: ## remove what was built in this clone
 	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/_flights* .pytest_cache .mypy_cache .ruff_cache .hypothesis

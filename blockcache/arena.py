@@ -2,12 +2,13 @@
 
 Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins), and
 memory that is lent. Must not know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is
-mapped by one process at a time (flock, held until close); views are slices of one memoryview over the mapping, which
-stays mapped while any of them lives, and any lent memory.
+mapped by one process at a time (flock, held until close), and only if this user owns it and no other may open it;
+views are slices of one memoryview over the mapping, which stays mapped while any of them lives, and any lent memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -214,7 +215,11 @@ def lock_file(path: Path) -> int:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+            foreign = ""
+            with contextlib.suppress(OSError):
+                foreign = tell_owner(path.lstat())
+            reason = f"{failure.strerror}; it {foreign}" if foreign else failure.strerror
+            raise ArenaError(f"arena file {path}: {reason}") from failure
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The same once more, as a lock that a reader can ask after without taking it (map_read_only).
@@ -248,9 +253,27 @@ def map_read_only(path: Path) -> tuple[mmap.mmap, bool]:
         os.close(fd)
 
 
+def tell_owner(status: os.stat_result) -> str:
+    """What is wrong with a file's owner, and the remedy; "" where it is ours."""
+    if status.st_uid == os.geteuid():
+        return ""
+    return (
+        f"belongs to another user (uid {status.st_uid}): remove it, or let cache.directory name a directory where "
+        "only Forebay's user may write"
+    )
+
+
 def check_is_ours(path: Path, fd: int) -> None:
-    """Refuses to empty a file that is not a (dead process's) arena."""
+    """Refuses to empty a file that is not a (dead process's) arena, or to keep records where others have access."""
     status = os.fstat(fd)
+    if foreign := tell_owner(status):
+        raise ArenaError(f"arena file {path} {foreign}")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise ArenaError(
+            f"arena file {path} has mode {mode:o}: others than its owner may open it. Forebay makes it with 600; "
+            "remove it, if no other process needs it"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise ArenaError(f"arena file {path} is not a regular file")
     if status.st_size and os.pread(fd, len(MAGIC), 0) != MAGIC:

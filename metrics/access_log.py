@@ -26,6 +26,7 @@ from metrics.log_files import LogFiles
 MAX_TEXT_CHARS = 256
 BATCH_LINES = 64
 """Formatted and written in one go."""
+WRITING, COMPRESSING = "writing", "compressing"
 _PAUSE_S = 0.0002
 _WAKE_AT_LINES = 4096
 _NO_TOPIC_ID = bytes(16)
@@ -120,8 +121,11 @@ class AccessLog:
         now_ms: Callable[[], int],
         cache_size_bytes: int = 0,
         limits: LogLimits | None = None,
+        on_state: Callable[[str, str], None] = lambda doing, error: None,
     ) -> None:
-        """Starts the thread. OSError: the directory cannot be used. ValueError: a boot id unfit for names."""
+        """Starts the thread, which calls `on_state` when what it is doing begins to fail, with the error, and when it
+        is well again, with "". OSError: the directory cannot be used. ValueError: a boot id unfit for names.
+        """
         self._limits = limits or LogLimits()
         self._boot = boot
         self._now_ms = now_ms
@@ -144,6 +148,8 @@ class AccessLog:
         self._written_lines = 0
         self._written_bytes = 0
         self._last_error = ""
+        self._on_state = on_state
+        self._failing: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
 
@@ -204,8 +210,8 @@ class AccessLog:
             busy = self._compress()
         self._write_batches()
         if self._files.is_open:
-            self._attempt(lambda: self._files.write(self._log_line("close")))
-        self._attempt(self._files.close)
+            self._attempt(lambda: self._files.write(self._log_line("close")), WRITING)
+        self._attempt(self._files.close, WRITING)
 
     def _write_batches(self) -> None:
         """Write what is queued now, in batches; a batch that the disk refused is lost and counted."""
@@ -216,7 +222,8 @@ class AccessLog:
             if not batch:
                 return
             data = "".join([self._format(line) for line in batch]).encode("ascii")
-            if self._attempt(lambda data=data: self._write(data)):  # type: ignore[misc]
+            if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
+                self._tell_well(WRITING)
                 self._written_lines += len(batch)
                 self._written_bytes += len(data)
             else:
@@ -243,16 +250,25 @@ class AccessLog:
             nonlocal more
             more = self._files.compress_step()
 
-        self._attempt(step)
+        if self._attempt(step, COMPRESSING) and more:
+            self._tell_well(COMPRESSING)
         return more
 
-    def _attempt(self, action: Callable[[], None]) -> bool:
+    def _attempt(self, action: Callable[[], None], doing: str) -> bool:
         try:
             action()
         except OSError as error:
             self._last_error = str(error)[:MAX_TEXT_CHARS]
+            if doing not in self._failing:
+                self._failing.add(doing)
+                self._on_state(doing, self._last_error)
             return False
         return True
+
+    def _tell_well(self, doing: str) -> None:
+        if doing in self._failing:
+            self._failing.discard(doing)
+            self._on_state(doing, "")
 
     def _log_line(self, event: str) -> bytes:
         dropped_lines = self._refused_lines + self._lost_lines
@@ -261,6 +277,13 @@ class AccessLog:
             f',"sequence":{self._files.sequence},"cacheSizeBytes":{self._cache_size_bytes}'
             f',"writtenLines":{self._written_lines},"droppedLines":{dropped_lines}}}\n'
         ).encode("ascii")
+
+
+def cut_text(text: str | None) -> str | None:
+    """What a line has of a text that a client chooses. Cut it before it is handed in: the queue and the caches of what
+    lines have in common hold it.
+    """
+    return text if text is None or len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS]
 
 
 _FETCH_FORMAT = (

@@ -3,7 +3,8 @@
 Owns the names that dashboards, alerts and the audit rely on; `metrics.catalog_docs` writes docs/metrics.md from
 them. Must not know where a value comes from.
 Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label is a client id,
-a topic or an offset; a label's values are listed here wherever they are a closed set.
+a topic or an offset, nor any other text or number from the wire; a label's values are listed here wherever they are
+a closed set.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -364,7 +365,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
     ),
     "Hops": tuple(
-        Metric(f"forebay_{hop}{suffix}_total", "counter", f"{what}{unit}, by API", ("api_key",))
+        Metric(
+            f"forebay_{hop}{suffix}_total",
+            "counter",
+            f"{what}{unit}, by API (`unknown`: none of Kafka's)",
+            ("api_key",),
+        )
         for hop, what in _HOPS
         for suffix, unit in (("", ""), ("_bytes", ": bytes"))
     ),
@@ -401,6 +407,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_access_log_dropped_lines_total", "counter", "Lines dropped: queue full or disk failing"
         ),
         Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait to be compressed"),
+    ),
+    "Own log": (
+        Metric(
+            "forebay_log_dropped_lines_total",
+            "counter",
+            "Lines of Forebay's own log dropped: standard error is not read, or not there",
+        ),
+        Metric(
+            "forebay_log_suppressed_lines_total",
+            "counter",
+            "Lines of Forebay's own log that one of the same cause counts (`suppressed`): one a second is written",
+        ),
     ),
 }
 """The metrics by section of the documentation."""

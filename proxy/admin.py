@@ -2,12 +2,14 @@
 
 Owns one small HTTP/1.1 server that answers GET and HEAD from a table of routes. Knows nothing of Kafka, of
 the cache or of what the handlers say. It is no data path, so asyncio's streams do. Invariants: a request's
-head, its time, the time for taking an answer and the number of connections are bounded; a request with a body
+head, its time, the time for taking an answer and the number of connections are bounded; probes find a place at that
+bound; a request with a body
 is refused and its connection closed, so that no byte of it is taken for another request; a handler that fails
 costs one answer 500, never the server.
 """
 
 import asyncio
+import hmac
 import json
 import logging
 import re
@@ -19,6 +21,9 @@ from proxy.config_units import Address
 
 MAX_HEAD_BYTES = 8192
 BACKLOG = 64
+PROBES = ("/livez", "/readyz", "/healthz")
+RESERVED = 8
+"""Connections beyond the bound, for one request each, to PROBES: the oldest gives way to the next."""
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
@@ -40,10 +45,11 @@ class Request(NamedTuple):
     method: str
     path: str
     keeps_alive: bool
+    authorization: bytes = b""
 
 
 class BadRequest(Exception):
-    """The sender's fault; `status` is the answer, after which the connection is closed."""
+    """What is not answered as asked; `status` is the answer, after which the connection is closed."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -97,6 +103,7 @@ def scan_head(head: bytes) -> Request:
     if match is None:
         raise BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request line")
     keeps_alive = match[3] == b"1"
+    authorization = b""
     for header in headers:
         field = _HEADER.fullmatch(header)
         if field is None:
@@ -106,11 +113,15 @@ def scan_head(head: bytes) -> Request:
             raise BadRequest(HTTPStatus.BAD_REQUEST, "a request may have no body here")
         if name == b"connection" and b"close" in value:
             keeps_alive = False
-    return Request(match[1].decode(), match[2].decode().partition("?")[0], keeps_alive)
+        if name == b"authorization":
+            authorization = field[2].strip()
+    return Request(match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization)
 
 
 class AdminServer:
-    """Serves `routes` (path to handler) on one address. start() once, then close() once."""
+    """Serves `routes` (path to handler) on one address. start() once, then close() once. Where there is a `token`, all
+    but PROBES wants it (RFC 6750).
+    """
 
     def __init__(
         self,
@@ -119,13 +130,21 @@ class AdminServer:
         *,
         max_connections: int = 32,
         request_timeout_s: float = 10.0,
+        token: str | None = None,
     ) -> None:
         self._listen = listen
         self._routes = dict(routes)
         self._max_connections = max_connections
         self._request_timeout_s = request_timeout_s
+        self._token = None if token is None else token.encode()
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}
+        self._reserve: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def connections(self) -> int:
+        """Open ones, those of the reserve included."""
+        return len(self._connections) + len(self._reserve)
 
     async def start(self) -> Address:
         """Listen; the address that was bound, of interest where the port was 0. Raises OSError."""
@@ -141,38 +160,47 @@ class AdminServer:
         if self._server is None:
             return
         self._server.close()
-        for task in self._connections:
+        held = [*self._connections, *self._reserve]
+        for task in held:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*held, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) >= self._max_connections:
-            busy = Answer(b"too many connections\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-            writer.write(_build_answer(busy, keeps_alive=False))
-            writer.close()
-            return
-        self._connections.add(task)
+        is_full = len(self._connections) >= self._max_connections
+        held = self._reserve if is_full else self._connections
+        if is_full and len(held) >= RESERVED:
+            oldest = next(iter(held))
+            del held[oldest]
+            oldest.cancel()
+        held[task] = None
         try:
-            while await self._serve_one(reader, writer):
+            while await self._serve_one(reader, writer, is_full):
                 pass
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
-            self._connections.discard(task)
+            held.pop(task, None)
             writer.close()
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether another may follow. TimeoutError where the answer is not taken."""
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_full: bool
+    ) -> bool:
+        """Answer one request; whether another may follow. `is_full`: only a probe, and none follows. TimeoutError where
+        the answer is not taken.
+        """
         try:
             head = await self._read_head(reader)
             if head is None:
                 return False
             request = scan_head(head)
+            if is_full and request.path not in PROBES:
+                raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
             answer, allow = self._answer(request)
+            request = request._replace(keeps_alive=request.keeps_alive and not is_full)
         except BadRequest as refusal:
             answer, allow = Answer(f"{refusal}\n".encode(), status=refusal.status), False
             request = Request("GET", "", keeps_alive=False)
@@ -194,6 +222,8 @@ class AdminServer:
 
     def _answer(self, request: Request) -> tuple[Answer, bool]:
         """The handler's answer, and whether to name the methods that are allowed."""
+        if not self._is_allowed(request):
+            return Answer(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
         handler = self._routes.get(request.path)
         if handler is None:
             known = " ".join(sorted(self._routes))
@@ -206,6 +236,12 @@ class AdminServer:
             _log.exception("the admin handler failed", extra={"path": request.path})
             return Answer(b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR), False
 
+    def _is_allowed(self, request: Request) -> bool:
+        if self._token is None or request.path in PROBES:
+            return True
+        scheme, _, given = request.authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+
 
 def _build_answer(answer: Answer, keeps_alive: bool, allow: bool = False, with_body: bool = True) -> bytes:
     lines = [
@@ -214,6 +250,7 @@ def _build_answer(answer: Answer, keeps_alive: bool, allow: bool = False, with_b
         f"Content-Length: {len(answer.body)}",
         "Cache-Control: no-store",
         *(["Allow: GET, HEAD"] if allow else []),
+        *(["WWW-Authenticate: Bearer"] if answer.status == HTTPStatus.UNAUTHORIZED else []),
         f"Connection: {'keep-alive' if keeps_alive else 'close'}",
     ]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"

@@ -1,7 +1,7 @@
 """`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
 
 Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what
-clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (SIGTERM or SIGINT):
+clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (ENDING):
 not ready, accept nobody, parked fetches leave with what there is, what is in flight is answered, then
 everything closes within `shutdown.gracePeriod`.
 """
@@ -19,6 +19,7 @@ import resource
 import secrets
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +29,25 @@ from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
 from proxy.admin import AdminServer, build_routes
 from proxy.broker import Broker
+from proxy.config_check import read_secret
 from proxy.janitor import Janitor
 from proxy.listener import Listener
 from proxy.own_link import OwnLinks
 from proxy.samples import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from proxy.config import Config
+    from proxy.config_units import Address
+    from proxy.log_queue import LogQueue
 
 log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A lost terminal, a log rotator: by themselves they would end the process and leave its arena behind."""
 PREFAULT_STEP_BYTES = 4 << 20
 """Touched in one go, beside the loop: two or three milliseconds of another core."""
 
@@ -55,8 +62,9 @@ def read_clock_s() -> float:
 class Forebay:
     """One running process."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, own_log: LogQueue | None = None) -> None:
         self.config = config
+        self.own_log = own_log
         self.boot = secrets.token_hex(8)
         self.draining = False
         self.prefaulting: asyncio.Task[None] | None = None
@@ -83,6 +91,7 @@ class Forebay:
             routes,
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
+            token=read_secret(limits.token_file) if limits.token_file else None,
         )
 
     def readiness(self) -> tuple[bool, list[str]]:
@@ -108,12 +117,14 @@ class Forebay:
     async def start(self) -> None:
         """Bring everything up. OSError where an address cannot be had."""
         self.prefaulting = asyncio.create_task(prefault(self.cache), name="prefault")
-        for listener in self.listeners:
-            await listener.start()
+        for index, listener in enumerate(self.listeners):
+            with naming(f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"):
+                await listener.start()
         self.own_links.start()
         self.janitor.start()
         self.broker.pacer.start()
-        address = await self.admin.start()
+        with naming("the admin server", self.config.admin.listen, "admin.listen"):
+            address = await self.admin.start()
         log.info("admin HTTP at %s", address)
 
     async def stop(self) -> None:
@@ -141,15 +152,17 @@ class Forebay:
         self.cache.close()
 
 
-async def serve(config: Config) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+async def serve(config: Config, own_log: LogQueue) -> int:
+    """Run until a signal ends it; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         loop.add_signal_handler(number, stopping.set)
+    for number in IGNORED:
+        loop.add_signal_handler(number, tell_ignored, number)
     raise_file_limit()
     try:
-        forebay = Forebay(config)
+        forebay = Forebay(config, own_log)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
@@ -163,6 +176,23 @@ async def serve(config: Config) -> int:
         await forebay.stop()
     log.info("stopped")
     return 0
+
+
+@contextlib.contextmanager
+def naming(who: str, address: Address, key: str) -> Iterator[None]:
+    """What fails in it does so because `who` cannot listen at `address`. OSError, which says so and names the key."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{who} cannot listen at {address} ({key}): {reason}") from error
+
+
+def tell_ignored(number: signal.Signals) -> None:
+    """One line: whoever sent it expects something else."""
+    log.warning(
+        "ignoring a signal: a changed configuration is read at the next start", extra={"signal": number.name}
+    )
 
 
 def freeze_what_stands() -> None:
@@ -208,7 +238,17 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
         now_ms=lambda: time.time_ns() // 1_000_000,
         cache_size_bytes=config.cache.size_bytes,
         limits=limits,
+        on_state=partial(tell_access_log, wanted.directory),
     )
+
+
+def tell_access_log(directory: str, doing: str, error: str) -> None:
+    """Called on the access log's thread: its disk has begun to fail, or is well again (`error` "")."""
+    fields = {"directory": directory, "doing": doing}
+    if error:
+        log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
+    else:
+        log.info("the access log is written again", extra=fields)
 
 
 def choose_own(listeners: Sequence[Listener]) -> Listener:

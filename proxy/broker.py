@@ -14,7 +14,7 @@ from random import Random
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from metrics.access_log import FetchLine, FetchValues
+from metrics.access_log import FetchLine, FetchValues, cut_text
 from protocol.framing import SMALL_BYTES
 from proxy.age_clock import AgeClock
 from proxy.block_lines import BlockLines
@@ -64,8 +64,6 @@ FETCH_MAX_BYTES = 57_671_680
 """`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
 LEAST_DELAY_S = 0.0000005
 """What is less is no delay in a line, which tells thousandths of a millisecond."""
-LOG_FAILURES_EVERY_S = 1.0
-"""How often an error of ours is logged."""
 REST_S = 10.0
 """How long after its last Fetch a session's partitions are stood for (standing.py)."""
 
@@ -96,7 +94,6 @@ class Broker:
         if access_log is not None:
             self.block_lines = BlockLines(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
-        self._log_failures_at, self._unlogged_failures = float("-inf"), 0
         self.flight_counts = FlightCounts()
         self.accounts = Accounts(self)
         self.woken = Woken()
@@ -158,15 +155,9 @@ class Broker:
                 otherwise()
 
     def failed(self, doing: str) -> None:
-        """`doing` has raised what is being handled. Counted always, logged once a second at most."""
+        """`doing`, one of a few texts, has raised what is being handled."""
         self.counters.internal_errors += 1
-        now = self.now()
-        if now < self._log_failures_at:
-            self._unlogged_failures += 1
-            return
-        more = f"; {self._unlogged_failures} more were not logged" if self._unlogged_failures else ""
-        self._log_failures_at, self._unlogged_failures = now + LOG_FAILURES_EVERY_S, 0
-        log.exception("%s failed%s", doing, more)
+        log.exception(f"{doing} failed")
 
     def fall_back(self, link: ClientLink, gone: int, doing: str, whole: Callable[[], object] | None) -> None:
         """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
@@ -182,7 +173,7 @@ class Broker:
                 return
         except Exception:
             self.failed("relaying a request")
-        link.close("internal_error", f"client {link.peer} cannot be served: closing it")
+        link.close("internal_error", "closing a client that cannot be served")
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 
@@ -309,7 +300,7 @@ class Broker:
                         ts,
                         link.listener.name,
                         link.number,
-                        link.client_id,
+                        cut_text(link.client_id),
                         record.head.api_version,
                         (topic.name or None) if topic is not None else _name(asked.topic),
                         topic.id if topic is not None else _id(asked.topic),
@@ -349,7 +340,7 @@ class Broker:
                 time_ns() // 1_000_000,
                 link.listener.name,
                 link.number,
-                link.client_id,
+                cut_text(link.client_id),
                 version,
                 topic.name or None,
                 topic.id,
@@ -386,7 +377,7 @@ class Broker:
                 time_ns() // 1_000_000,
                 link.listener.name,
                 link.number,
-                link.client_id,
+                cut_text(link.client_id),
                 head.api_version,
                 None,
                 None,
@@ -415,7 +406,7 @@ class Broker:
 
 
 def _name(topic: str | bytes) -> str | None:
-    return topic if isinstance(topic, str) else None
+    return cut_text(topic) if isinstance(topic, str) else None
 
 
 def _id(topic: str | bytes) -> bytes | None:

@@ -8,6 +8,7 @@ wrong goes to standard error, all of it at once; what was asked for goes to stan
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import importlib.metadata
 import logging
@@ -21,6 +22,7 @@ from proxy import log
 from proxy.config_keys import KeyPath
 from proxy.config_load import Loaded, Setting, describe, load
 from proxy.config_yaml import ConfigError
+from proxy.log_queue import LogQueue
 
 OK, FAILED, USAGE = 0, 1, 2
 AUDIT = "spark_audit.__main__"
@@ -50,8 +52,8 @@ FOREBAY_CACHE_SIZE, the first listener's upstream is FOREBAY_LISTENERS_0_UPSTREA
 docs/configuration.md lists all keys with their defaults and bounds.
 
 The broker's advertised.listeners for clients must name the address that clients reach --listen
-by, or they go past Forebay after their first question. SIGTERM and SIGINT answer what is in
-flight, then stop (shutdown.gracePeriod).
+by, or they go past Forebay after their first question. SIGTERM, SIGINT and SIGQUIT answer what
+is in flight, then stop (shutdown.gracePeriod); SIGHUP, SIGUSR1 and SIGUSR2 are ignored.
 
 examples:
   forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB
@@ -95,7 +97,7 @@ def _add_serve(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="run the proxy",
-        description="Run the proxy until SIGTERM or SIGINT.",
+        description="Run the proxy until SIGTERM, SIGINT or SIGQUIT.",
         epilog=_SERVE_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -139,7 +141,12 @@ def run_serve(options: argparse.Namespace) -> int:
     loaded = _load(options.config, os.environ, _settings(options))
     if loaded is None:
         return USAGE
-    log.configure(loaded.config.log.level, loaded.config.log.format)
+    wanted = loaded.config.log
+    with contextlib.closing(log.configure(wanted.level, wanted.format, wanted.queue_lines)) as own_log:
+        return _serve(loaded, own_log)
+
+
+def _serve(loaded: Loaded, own_log: LogQueue) -> int:
     logger = logging.getLogger(__name__)
     for choice in loaded.choices:
         logger.info(choice)
@@ -147,7 +154,7 @@ def run_serve(options: argparse.Namespace) -> int:
         logger.warning(warning)
     app = importlib.import_module("proxy.app")
     try:
-        return _run(app.serve(loaded.config))
+        return _run(app.serve(loaded.config, own_log))
     except KeyboardInterrupt:
         return FAILED
     except OSError as error:

@@ -186,9 +186,7 @@ class ClientLink:
 
     def _on_bad(self, error: BadFrame) -> None:
         self._counters.bad_frames += 1
-        self.close(
-            "bad_frame", f"client {self.peer} ({self.client_id}) sent a frame that cannot be read: {error}"
-        )
+        self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
 
     def _on_eof(self) -> bool:
         self._book()
@@ -223,7 +221,7 @@ class ClientLink:
         return True
 
     def _on_upstream_lost(self, reason: str) -> None:
-        self.close("upstream_lost", f"{reason}; closing client {self.peer} ({self.client_id})")
+        self.close("upstream_lost", "closing a client whose connection to the broker was lost", reason)
 
     # -- replies -------------------------------------------------------------------------------------------
 
@@ -436,6 +434,12 @@ class ClientLink:
         """The client's address, for log lines."""
         return self.wire.peer
 
+    def _fields(self, reason: str) -> dict[str, object]:
+        """Of a log line about this client."""
+        fields: dict[str, object] = {"listener": self.listener.name, "connection": self.number}
+        fields |= {"client": self.peer, "clientId": self.client_id}
+        return fields | {"reason": reason} if reason else fields
+
     def finish(self) -> None:
         """Take no more requests; close once what is in flight has been answered."""
         self._book()
@@ -448,14 +452,15 @@ class ClientLink:
     def close_for_room(self) -> None:
         """It has not taken its answers, and their memory is wanted at the bound."""
         if self._open:
-            held_bytes = self.wire.unsent_bytes
+            held = f"{self.wire.unsent_bytes} bytes"
             self.close(
-                "response_memory",
-                f"client {self.peer} does not take {held_bytes} bytes of answers at limits.responseMemory",
+                "response_memory", "closing a client that takes no answers at limits.responseMemory", held
             )
 
-    def close(self, cause: str, blame: str = "") -> None:
-        """End both sides, once. `blame` is the one log line, where somebody is to blame."""
+    def close(self, cause: str, blame: str = "", reason: str = "") -> None:
+        """End both sides, once. `blame` is the one log line, where somebody is to blame: the same for all clients.
+        Their own `reason` is a field.
+        """
         if not self._open:
             self.upstream.close()
             self.wire.abort()
@@ -470,7 +475,7 @@ class ClientLink:
         else:
             self._counters.disconnects[cause] += 1
         if blame:
-            log.warning(blame, extra={"listener": self.listener.name, "connection": self.number})
+            log.warning(blame, extra=self._fields(reason))
         self.broker.drop_parked(self)
         self.broker.gate.drop_link(self)
         self.authorization.close()

@@ -285,7 +285,16 @@ class Admin(Section):
         default=Address("127.0.0.1", 9190), description="HOST:PORT of the admin server."
     )
     max_connections: Count = Field(
-        default=32, ge=1, le=10_000, description="Open admin connections; further ones are closed."
+        default=32,
+        ge=1,
+        le=10_000,
+        description="Open admin connections; further ones are closed, but for eight that may ask a probe (`/livez`, "
+        "`/readyz`) each.",
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="File that holds a token which all but probes must show (`Authorization: Bearer`); read at "
+        "start. Unset: whoever reaches the port may ask.",
     )
     request_timeout_s: Duration = Field(
         default=10.0,
@@ -344,6 +353,12 @@ class Log(Section):
     )
     format: Literal["json", "text"] = Field(
         default="json", description="One JSON object a line, or plain text."
+    )
+    queue_lines: Count = Field(
+        default=1000,
+        ge=10,
+        le=1_000_000,
+        description="Lines that wait for standard error to be read; beyond it they are dropped, counted.",
     )
 
 

@@ -180,6 +180,12 @@ def _check_files(config: Config, _: Memory) -> Iterator[Finding]:
                 error = _unreadable(path) if key.endswith("File") and path else None
                 if error:
                     yield _problem(f"{name}.{section}.{key}: {path} cannot be read: {error}")
+    if config.admin.token_file is not None:
+        try:
+            read_secret(config.admin.token_file)
+        except (OSError, ValueError) as refusal:
+            error = getattr(refusal, "strerror", None) or str(refusal)
+            yield _problem(f"admin.tokenFile: {config.admin.token_file} cannot be used: {error}")
 
 
 def _unreadable(path: str) -> str | None:

@@ -1,6 +1,7 @@
 """What the data path counts: plain integers, read by the scrape.
 
-Owns nothing but numbers. Results and reasons are those of the table in `metrics.access_log_schema`.
+Owns nothing but numbers. Results and reasons are those of the table in `metrics.access_log_schema`. Invariant: no table
+grows with what a client sends.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from metrics.histogram import Histogram
+from protocol.api import APIS
 
 WAIT_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+UNKNOWN_KEY = -1
 
 
 @dataclass(slots=True)
@@ -21,8 +24,12 @@ class Hop:
     size_bytes: int = 0
 
 
-def _hops() -> defaultdict[int, Hop]:
-    return defaultdict(Hop)
+class Hops(dict[int, Hop]):
+    """By API key. Those that Kafka does not have are one, UNKNOWN_KEY: a client may send 65,536 of them."""
+
+    def __missing__(self, api_key: int) -> Hop:
+        known = api_key if api_key in APIS else UNKNOWN_KEY
+        return self.setdefault(known, Hop())
 
 
 @dataclass(slots=True)
@@ -43,10 +50,10 @@ class Counters:
     fetch_refused: int = 0
     lane_requests: int = 0
     disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    requests_in: defaultdict[int, Hop] = field(default_factory=_hops)
-    requests_out: defaultdict[int, Hop] = field(default_factory=_hops)
-    responses_in: defaultdict[int, Hop] = field(default_factory=_hops)
-    responses_out: defaultdict[int, Hop] = field(default_factory=_hops)
+    requests_in: Hops = field(default_factory=Hops)
+    requests_out: Hops = field(default_factory=Hops)
+    responses_in: Hops = field(default_factory=Hops)
+    responses_out: Hops = field(default_factory=Hops)
     fetch_partitions: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     undelivered_partitions: int = 0

@@ -67,6 +67,7 @@ class DiskMap:
             log.warning(
                 "throttle.disks: no device is known for %s; its misses are not delayed. Name it in `device`",
                 disk.directory or disk.broker_directory,
+                extra={"disk": disk.directory or disk.broker_directory},
             )
             return
         if name not in self.names:
@@ -137,10 +138,14 @@ class DiskMap:
         before, self._complaints[about] = self._complaints.get(about, ""), complaint
         if complaint and complaint != before:
             log.warning(
-                "throttle.disks: %s; misses of partitions that are not found are not delayed", complaint
+                "throttle.disks: %s; misses of partitions that are not found are not delayed",
+                complaint,
+                extra={"disk": about},
             )
         elif before and not complaint:
-            log.info("throttle.disks: which partitions lie where is known again (%s)", about)
+            log.info(
+                "throttle.disks: which partitions lie where is known again (%s)", about, extra={"disk": about}
+            )
 
     def close(self) -> None:
         """Stop looking; an answer that is still to come is not read."""
@@ -186,6 +191,6 @@ def _find_device(directory: str | None, diskstats_file: str) -> str | None:
         number = Path(directory).stat().st_dev
         found = scan_diskstats(Path(diskstats_file).read_text()).find(os.major(number), os.minor(number))
     except (OSError, ValueError) as error:
-        log.warning("throttle.disks: %s cannot be looked at: %s", directory, error)
+        log.warning("throttle.disks: %s cannot be looked at: %s", directory, error, extra={"disk": directory})
         return None
     return found.name if found is not None else None

@@ -30,7 +30,7 @@ from proxy.entry import Entry
 from proxy.quota_table import QuotaTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from isolation.quotas import Reservation
     from proxy.broker import Broker
@@ -254,7 +254,7 @@ class Gate:
             started_at = entry.started_at if entry.started_at >= 0 else entry.ticket.since_s
             entry.sent = Sent(tuple(entry.watched), started_at)
         for topic in self._health.answered(entry.sent, now):
-            log.info("topic %s answers again", topic)
+            log.info("a topic answers again", extra={"topic": _printed(topic)})
 
     def _begin(self, entry: Entry | OrdinaryProduce, now: float) -> None:
         """Everything before it on its link is answered: the broker works on it from now on."""
@@ -363,7 +363,10 @@ class Gate:
         self._health_at = now
         self._look(now)
         for topic in cast("list[str | bytes]", self._health.turn(now)):
-            log.warning("topic %s hangs: its requests are refused until a probe is answered", topic)
+            log.warning(
+                "a topic hangs: its requests are refused until a probe is answered",
+                extra={"topic": _printed(topic)},
+            )
             queue = queue_of_topic(topic, self.data_queues)
             self._settle(self.queues.refuse_waiting(queue, partial(_is_of, topic), now))
 
@@ -375,8 +378,7 @@ class Gate:
     def report(self) -> dict[str, object]:
         """For an operator: queues by name, topics that hang, quotas."""
         queues, health = self.statistics()
-        keys = cast("list[str | bytes]", self._health.hanging())
-        hanging = [key if isinstance(key, str) else key.hex() for key in keys]
+        hanging = [_printed(topic) for topic in self._health.hanging()]
         return {
             "enabled": self.enabled,
             "queues": {queue_name(number): state for number, state in queues.items()},
@@ -396,3 +398,8 @@ class Gate:
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:
     return topic in entry.watched
+
+
+def _printed(topic: Hashable) -> str:
+    """A topic's name, or its id in hexadecimal."""
+    return topic.hex() if isinstance(topic, bytes) else str(topic)

@@ -61,7 +61,7 @@ class Handshakes:
         """Shake hands with `client`; `made` is given its transport if that succeeds."""
         if self.is_full:
             self._end("too_many_connections")
-            log.warning("at limits.maxConnections: closing a client before its handshake")
+            log.warning("closing a client at limits.maxConnections")
             client.close()
             return
         if len(self) >= self.limit:

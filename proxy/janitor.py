@@ -125,13 +125,13 @@ class Janitor:
         came_bytes = wire.pending_frame_bytes - seen_bytes
         least_bytes = wire.charged_bytes * min(LINKS_EVERY_TICKS * TICK_S / timeout_s, 1.0)
         if now - since > timeout_s:
-            link.close("frame_timeout", f"client {link.peer} has not completed a frame in {timeout_s:g} s")
+            blame = f"closing a client that has not completed a frame in {timeout_s:g} s"
+            link.close("frame_timeout", blame)
         elif seen_bytes >= 0 and came_bytes < least_bytes and self._broker.requests.is_crowded:
-            link.close(
-                "request_memory",
-                f"client {link.peer} is slow to complete a frame of {wire.charged_bytes} bytes, and others wait at "
-                "limits.requestMemory",
+            blame = (
+                "closing a client that is slow to complete a frame while others wait at limits.requestMemory"
             )
+            link.close("request_memory", blame, f"{wire.charged_bytes} bytes")
         else:
             begun[link] = frames, since, wire.pending_frame_bytes
 

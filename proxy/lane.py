@@ -196,9 +196,8 @@ class Lane:
         self._broker.counters.lanes_lost += 1
         log.log(
             logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
-            "a client's second link is gone, its first one carries on, and this one again after %g s: %s",
-            self._pause_s,
-            reason,
+            "a client's second link is gone, its first one carries on, and this one again after a pause",
+            extra={"pauseS": self._pause_s, "reason": reason},
         )  # a warning once: what is refused may be refused until the client shows something else
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         link.close()

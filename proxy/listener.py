@@ -76,13 +76,20 @@ class Listener:
         for one in self._server.sockets:
             end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
         self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
-        log.info("listener %s: clients at %s, broker at %s", self.name, self.bound, self.upstream)
+        log.info(
+            "listener %s: clients at %s, broker at %s",
+            self.name,
+            self.bound,
+            self.upstream,
+            extra={"listener": self.name},
+        )
         if self.config.catch_up_upstream is not None:
             log.info(
                 "listener %s: history comes by the broker's listener at %s; clients that authenticate by "
                 "SCRAM or GSSAPI cannot be shown there and stay on the first",
                 self.name,
                 self.config.catch_up_upstream,
+                extra={"listener": self.name},
             )
 
     def _accept(self) -> asyncio.BaseProtocol:
@@ -100,7 +107,7 @@ class Listener:
         """A client is connected, and counted."""
         broker = self.broker
         if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
-            link.close("too_many_connections", f"at limits.maxConnections: closing {link.peer}")
+            link.close("too_many_connections", "closing a client at limits.maxConnections")
             return
         self.links[link] = None
 

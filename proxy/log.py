@@ -1,24 +1,29 @@
 """Forebay's own log: JSON lines or text on standard error.
 
-Owns the format of a line and what may stand in it. Knows no event; the access log is another thing (metrics).
+Owns the format of a line and what may stand in it; log_queue.py brings it to the stream. Knows no event; the access
+log is another thing (metrics).
 Invariants: one event is one line, whatever a client sends: control characters are escaped; bytes are never
 written, only their length, for frames carry credentials; the value of a field whose name speaks of a secret
 is replaced.
 """
 
+import io
 import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Iterator
-from typing import Literal, TextIO
+from typing import Literal
+
+from proxy.log_queue import EACH, LogQueue, Stream
 
 LONGEST_TEXT = 4096  # characters of one field; a client chooses some of them
+LONGEST_TRACE = 16_384
 REDACTED = "<redacted>"
 _SECRET = re.compile(r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"_?file$", re.IGNORECASE)
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", EACH}
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         line.update(_fields(record))
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = _bounded(self.formatException(record.exc_info), LONGEST_TRACE)
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -44,21 +49,30 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its line break."""
         fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record))
-        trace = f" exception={_word(self.formatException(record.exc_info))}" if record.exc_info else ""
+        trace = ""
+        if record.exc_info:
+            trace = f" exception={_word(_bounded(self.formatException(record.exc_info), LONGEST_TRACE))}"
         message = _escaped(_bounded(record.getMessage()))
         return f"{_timestamp(record.created)} {record.levelname:<7} {message}{fields}{trace}"
 
 
-def configure(level: str, format: Literal["json", "text"], stream: TextIO | None = None) -> None:
-    """Send everything from `level` up to `stream` (standard error); replaces what was configured before."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def configure(
+    level: str, format: Literal["json", "text"], limit_lines: int, stream: Stream | None = None
+) -> LogQueue:
+    """Send everything from `level` up to `stream` (standard error), `limit_lines` of which may wait for it; replaces
+    what was configured before. Close what is returned when nothing more is to be said.
+    """
+    handler = LogQueue(stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
+        if isinstance(old, LogQueue):
+            old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)
+    return handler
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -78,8 +92,8 @@ def _plain(value: object) -> object:
     return _bounded(str(value))
 
 
-def _bounded(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+def _bounded(text: str, most: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _escaped(text: str) -> str:

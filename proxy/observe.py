@@ -175,7 +175,8 @@ def _diverged(
     else:
         later = broker.cache.first_after_epoch(partition.slot, epoch)
         from_offset = from_offset if later < 0 else min(from_offset, later)
-    log.warning("%r was truncated: dropping its blocks from offset %d", partition, from_offset)
+    fields = partition.log_fields | {"offset": from_offset}
+    log.warning("a partition was truncated: dropping its blocks from an offset on", extra=fields)
     broker.invalidate(partition, from_offset, "diverged")
     truth.forget_offsets()
     truth.frozen = partition.has_stored(broker.cache)
@@ -191,7 +192,7 @@ def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None
     """
     truth = partition.truth
     if learned is Learned.NEW_EPOCH:
-        log.info("%r is in leader epoch %d", partition, truth.epoch)
+        log.info("a partition is in a new leader epoch", extra=partition.log_fields | {"epoch": truth.epoch})
         partition.acknowledged_end = -1
         partition.transactions.truncate(0)
     if partition.young_from < 0:
@@ -233,7 +234,8 @@ def _store(
     try:
         batches = batch.scan_batches(frame, answered.start, answered.end)
     except BadFrame as error:
-        log.error("the broker's batches of %r cannot be read, not storing them: %s", partition, error)
+        fields = partition.log_fields | {"reason": str(error)}
+        log.error("the broker's batches cannot be read, not storing them", extra=fields)
         return
     if not batches:
         return

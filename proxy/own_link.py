@@ -187,7 +187,7 @@ class OwnLinks:
 
     def _lost(self, name: str, why: str) -> None:
         if self._links.pop(name, None) is not None and not self._closed:
-            log.info("the watch's link %s was lost: %s", name, why)
+            log.info("a link of the watch was lost", extra={"link": name, "reason": why})
             if name == "proof":
                 self._open(name)
 

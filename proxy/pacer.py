@@ -237,10 +237,10 @@ class Pacer:
     def _tell(self, what: str, is_there: bool, complaint: str) -> None:
         if is_there and what in self._unreadable:
             self._unreadable.discard(what)
-            log.info("the throttle sees %s again", what)
+            log.info("the throttle sees %s again", what, extra={"disk": what})
         elif not is_there and what not in self._unreadable:
             self._unreadable.add(what)
-            log.warning("the throttle is off for what it cannot see: %s", complaint)
+            log.warning("the throttle is off for what it cannot see: %s", complaint, extra={"disk": what})
 
     def statistics(self) -> ThrottleStatistics:
         """What the throttle knows and has done."""

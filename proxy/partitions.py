@@ -108,6 +108,11 @@ class Partition:
         """
         return self.acknowledged_end > max(offset, self.truth.high_watermark)
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a log line names it by."""
+        return {"topic": self.topic.name or self.topic.id.hex(), "partition": self.index}
+
     def wake_parked(self) -> None:
         """Whoever waits on it looks again."""
         for waiter in list(self.parked):

@@ -71,7 +71,9 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> ProduceRequest
 def _relay_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     """The broker judges it. Behind refused batches it cannot go: one of theirs may be in it, out of order."""
     if len(link.refused):
-        link.close("refusals_full", f"client {link.peer} ({link.client_id}) has refused batches: closing it")
+        link.close(
+            "refusals_full", "closing a client with refused batches that sent a Produce which is not read"
+        )
         return
     link.last_ordinal += 1
     relay_whole(link, frame, None)
@@ -250,10 +252,7 @@ class ProduceInHand:
     # -- the answers ---------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        self._link.close(
-            "refusals_full",
-            f"client {self._link.peer} ({self._link.client_id}) has too many refused batches to remember: closing it",
-        )
+        self._link.close("refusals_full", "closing a client with too many refused batches to remember")
 
     def _refused(self, plan: refusals.Plan) -> list[Refused]:
         asked = zip(self._request.partitions, plan.verdicts, strict=True)

@@ -12,6 +12,7 @@ from metrics.access_log_schema import RESULT_REASONS
 from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
+from proxy.admin import RESERVED
 from proxy.topic_questions import TOPICS_LIMIT
 from proxy.verify import QUEUE_SAMPLES
 
@@ -43,6 +44,7 @@ def collect(forebay: Forebay) -> Iterator[Sample]:
     yield from _hops(broker)
     yield from _limits(forebay)
     yield from _access_log(broker)
+    yield from _own_log(forebay)
 
 
 def _fetches(broker: Broker) -> Iterator[Sample]:
@@ -210,6 +212,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
         ("handshakes", len(broker.handshakes), broker.handshakes.limit),
+        ("admin_connections", forebay.admin.connections, broker.config.admin.max_connections + RESERVED),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
@@ -241,3 +244,13 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
+
+
+def _own_log(forebay: Forebay) -> Iterator[Sample]:
+    if forebay.own_log is None:
+        return
+    statistics = forebay.own_log.statistics()
+    yield Sample("forebay_queue_depth", ("log_lines",), statistics.queued_lines)
+    yield Sample("forebay_queue_limit", ("log_lines",), statistics.limit_lines)
+    yield Sample("forebay_log_dropped_lines_total", (), statistics.dropped_lines)
+    yield Sample("forebay_log_suppressed_lines_total", (), statistics.suppressed_lines)

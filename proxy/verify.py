@@ -21,6 +21,7 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch_plan import READ_COMMITTED
+from proxy.log_queue import EACH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,28 +162,26 @@ class Verifier:
 
 def _log_difference(partition: Partition, found: Difference | None, untrue: str) -> None:
     """One line with what is needed to find the cause. `untrue` where the bytes are equal."""
-    name = partition.topic.name or partition.topic.id.hex()
+    fields = partition.log_fields | {EACH: True}
     if found is None:
         log.error(
-            "memory told a read_committed client of topic %s partition %d what the broker does not: %s; "
+            "memory told a read_committed client what the broker does not: %s; "
             "dropping the topic's blocks and storing no more of it from Produce",
-            name,
-            partition.index,
             untrue,
+            extra=fields,
         )
         return
     log.error(
-        "memory served other bytes than the broker has: topic %s partition %d offsets %d to %d, first "
+        "memory served other bytes than the broker has: offsets %d to %d, first "
         "differing byte %d of the batch, CRC %08x stored and %08x at the broker, the stored batch %s its "
         "own CRC; dropping the topic's blocks and storing no more of it from Produce",
-        name,
-        partition.index,
         found.base_offset,
         found.last_offset,
         found.at_byte,
         found.stored_crc & 0xFFFFFFFF,
         found.broker_crc & 0xFFFFFFFF,
         "agrees with" if found.is_whole else "contradicts",
+        extra=fields,
     )
 
 

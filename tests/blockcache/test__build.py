@@ -1,6 +1,7 @@
 """The build: what is fed to cffi, when nothing is done, how a compiler's refusal reads."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,36 @@ def test_a_warning_is_a_failure(tmp_path: Path) -> None:
         _build.run_compiler(
             [*_build.find_compiler(), *_build.STRICT, "-c", str(source), "-o", str(tmp_path / "o")]
         )
+
+
+@pytest.mark.parametrize("extension", _build.EXTENSIONS, ids=lambda one: one.name)
+def test_what_is_built_is_hardened(extension: _build.Extension) -> None:
+    """An overrun of the stack ends the process, and what the loader has bound cannot be written over."""
+    _build.build()
+    told = subprocess.run(
+        ["readelf", "--wide", "--dynamic", "--program-headers", "--dyn-syms", extension.path],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "__stack_chk_fail" in told
+    assert "GNU_RELRO" in told
+    assert "BIND_NOW" in told
+    assert "GNU_STACK" in told and " RWE " not in told
+
+
+def test_a_copy_beyond_its_target_ends_the_process(tmp_path: Path) -> None:
+    """Also where only the allocation tells its size (_FORTIFY_SOURCE=3)."""
+    source, program = tmp_path / "bad.c", tmp_path / "bad"
+    source.write_text(
+        "#include <stdlib.h>\n#include <string.h>\n"
+        "int main(int argc, char **argv) {\n"
+        "    size_t room = (size_t)argc;\n"
+        "    char *target = malloc(room);\n"
+        "    memcpy(target, argv[0], room + 8);\n"
+        "    return target[0] == argv[0][0];\n"
+        "}\n"
+    )
+    compiler = _build.find_compiler()
+    _build.run_compiler([*compiler, *_build.STRICT, str(source), "-o", str(program), *_build.LINKING])
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode < 0
+    assert "buffer overflow detected" in done.stderr

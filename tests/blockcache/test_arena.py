@@ -43,16 +43,60 @@ def test_two_caches_never_share_a_file(tmp_path: Path) -> None:
 def test_a_dead_process_s_file_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     path.write_bytes(MAGIC + bytes(100))
+    path.chmod(0o600)
     cache = BlockCache(SIZE, path)
     cache.check()
     assert cache.statistics().entries == 0
     cache.close()
 
 
+@pytest.mark.parametrize("content", [b"", MAGIC + bytes(100)], ids=["empty", "an arena"])
+def test_another_user_s_file_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """Who owns it could read what is cached, and change what is served."""
+    path = tmp_path / "arena"
+    path.write_bytes(content)
+    path.chmod(0o666)
+    owner = path.stat().st_uid
+    monkeypatch.setattr("blockcache.arena.os.geteuid", lambda: owner + 1)
+    with pytest.raises(ArenaError, match=rf"belongs to another user \(uid {owner}\).* cache\.directory"):
+        BlockCache(SIZE, path)
+    assert path.read_bytes() == content
+
+
+def test_another_user_s_file_that_may_not_be_opened_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory as /dev/shm the kernel lets not even root open it to be created (fs.protected_regular)."""
+    path = tmp_path / "arena"
+    path.touch(0o600)
+    owner = path.stat().st_uid
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("blockcache.arena.os.open", refuse)
+    monkeypatch.setattr("blockcache.arena.os.geteuid", lambda: owner + 1)
+    with pytest.raises(ArenaError, match=r"Permission denied.*belongs to another user .* cache\.directory"):
+        BlockCache(SIZE, path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602])
+def test_a_file_that_others_may_read_or_write_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "arena"
+    path.write_bytes(MAGIC + bytes(100))
+    path.chmod(mode)
+    with pytest.raises(ArenaError, match=rf"mode {mode:o}.* remove it"):
+        BlockCache(SIZE, path)
+    assert path.read_bytes() == MAGIC + bytes(100)
+
+
 @pytest.mark.parametrize("content", [b"precious", bytes(8), MAGIC[:7]])
 def test_a_file_that_is_no_arena_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(ArenaError, match="something else than an arena"):
         BlockCache(SIZE, path)
     assert path.read_bytes() == content

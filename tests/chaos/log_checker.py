@@ -45,7 +45,7 @@ CODEC_S = 5.0
 then: `compression.type` was changed, and no batch of the topic has been compared since (docs/decisions/0007).
 """
 MISMATCH = re.compile(
-    r"^(?P<at>\S+) .* partition (?P<partition>\d+) offsets .* and (?P<crc>[0-9a-f]{8}) at the broker"
+    r"^(?P<at>\S+) .* offsets .* and (?P<crc>[0-9a-f]{8}) at the broker.* partition=(?P<partition>\d+)\b"
 )
 TOMBSTONES_STAY_S = 3.0
 """delete.retention.ms of the topics that are compacted."""

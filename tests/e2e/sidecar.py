@@ -92,6 +92,13 @@ class Sidecar:
         """The end of Forebay's own log."""
         return self.log_path.read_text(errors="replace")[-size_bytes:] if self.log_path.exists() else ""
 
+    def wait_for_log(self, text: str) -> None:
+        """Until Forebay's own log has `text`: its thread writes it when it can. AssertionError where it never does."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while text not in self.log_path.read_text(errors="replace"):
+            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log_tail()}"
+            time.sleep(POLL_S)
+
     def start(self) -> Self:
         """Start, and wait until it is ready."""
         config = self.directory / "forebay.yaml"

@@ -91,7 +91,7 @@ def test_max_connections(cluster: KafkaCluster) -> None:
                 call(client, build_metadata())
             with Raw(sidecar.bootstrap) as third:
                 assert third.ends()
-            assert "limits.maxConnections" in sidecar.log_path.read_text()
+            sidecar.wait_for_log("limits.maxConnections")
             for client in (first, second):
                 call(client, build_metadata())
             assert sidecar.metrics()["forebay_active_connections",] == 2

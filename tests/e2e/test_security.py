@@ -174,13 +174,13 @@ def wait_hits(sidecar: Sidecar, bootstrap: str, options: Mapping[str, Any], dire
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_sasl_passes_through_and_own_credentials_give_hits(secured: Secured, mechanism: str) -> None:
     wait_hits(secured.own, secured.own.bootstrap, sign_in(mechanism), secured.broker.direct)
-    assert "the watch has its own link" in secured.own.log_path.read_text()
+    secured.own.wait_for_log("the watch has its own link")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_without_own_credentials_clients_links_carry_the_watch(secured: Secured, mechanism: str) -> None:
     wait_hits(secured.bare, secured.bare.bootstrap, sign_in(mechanism), secured.broker.direct)
-    assert "the watch has no link of its own" in secured.bare.log_path.read_text()
+    secured.bare.wait_for_log("the watch has no link of its own")
 
 
 def refusal_to_sign_in(bootstrap: str, topic: str, options: Mapping[str, Any]) -> None:
@@ -307,7 +307,7 @@ def test_client_certificates_refuse_the_start_unless_shared_identity_is_allowed(
         with pytest.raises(SidecarFailed, match="allowSharedIdentity"), Sidecar([entry]):
             pass
         with Sidecar([entry | {"allowSharedIdentity": True}]) as shared:
-            assert "memory serves nobody" in shared.log_path.read_text()
+            shared.wait_for_log("memory serves nobody")
             with pytest.raises(OSError):
                 connect(shared.bootstrap, secured.tls, shows_certificate=False)
             connect(shared.bootstrap, secured.tls, shows_certificate=True)

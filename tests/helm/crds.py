@@ -15,6 +15,7 @@ DURATION = {
     "type": "string",
     "pattern": r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?)$",
 }
+TEXT = {"type": "string", "minLength": 1}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -59,6 +60,7 @@ SPECS: dict[str, Object] = {
                 scrapeTimeout=DURATION,
                 relabelings=RELABELINGS,
                 metricRelabelings=RELABELINGS,
+                authorization=_optional(_exactly(credentials=_exactly(name=TEXT, key=TEXT))),
             ),
         },
     ),

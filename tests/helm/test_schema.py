@@ -32,6 +32,7 @@ def test_every_object_of_the_chart_is_closed() -> None:
     open_ones = {path for path, item in _objects_of(schema) if "additionalProperties" not in item}
     lists = {".extraEnv[]", ".extraVolumes[]", ".extraVolumeMounts[]"}
     lists |= {".metrics.serviceMonitor.relabelings[]", ".metrics.serviceMonitor.metricRelabelings[]"}
+    lists |= {".networkPolicy.adminFrom[]", ".metrics.serviceMonitor.authorization"}
     lists |= {".broker.tolerations[]", ".broker.topologySpreadConstraints[]", ".broker.imagePullSecrets[]"}
     assert open_ones == lists | {".global", ".accessLogVolume", ".broker.affinity"}
 

@@ -253,6 +253,38 @@ def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
     assert [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"] == [1]
 
 
+def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(tmp_path: Path, monkeypatch) -> None:
+    told: list[tuple[str, str]] = []
+
+    def tell(doing: str, error: str) -> None:
+        told.append((doing, error))
+
+    failing, seen = threading.Event(), threading.Event()
+    failing.set()
+    real = log_files.LogFiles.write
+
+    def write(self: log_files.LogFiles, data: bytes) -> None:
+        seen.set()
+        if failing.is_set():
+            raise OSError(28, "No space left on device")
+        real(self, data)
+
+    def put_and_wait() -> None:
+        seen.clear()
+        log.put(fetch_line())
+        assert seen.wait(10)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", write)
+    limits = LogLimits(flush_interval_s=0.01)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits, on_state=tell)
+    for _ in range(3):
+        put_and_wait()
+    failing.clear()
+    put_and_wait()
+    assert log.close()
+    assert told == [("writing", "[Errno 28] No space left on device"), ("writing", "")]
+
+
 def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS)
     assert log.close()

@@ -1,6 +1,7 @@
 """Files are rotated, compressed, bounded and never overwritten, whatever happened before."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_rotation_is_wanted_at_the_bound(tmp_path: Path) -> None:
     assert not files.wants_rotation
     files.write(b"x")
     assert files.wants_rotation
+
+
+def test_files_are_not_for_all_to_read(tmp_path: Path) -> None:
+    """They tell client ids and topics. The audit may run as another user of the group."""
+    before = os.umask(0)
+    try:
+        files = open_files(tmp_path)
+        write_file(files, b"x\n")
+        files.rotate()
+        compress_all(files)
+        files.open()
+    finally:
+        os.umask(before)
+    modes = {path.suffix: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {".jsonl": 0o640, ".gz": 0o640}
 
 
 def test_a_finished_file_is_compressed_whole_and_in_steps(tmp_path: Path, monkeypatch) -> None:

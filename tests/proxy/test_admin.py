@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from proxy.admin import MAX_HEAD_BYTES, AdminServer, Answer, BadRequest, Handler, build_routes, scan_head
+from proxy.admin import (
+    MAX_HEAD_BYTES,
+    PROBES,
+    RESERVED,
+    AdminServer,
+    Answer,
+    BadRequest,
+    Handler,
+    build_routes,
+    scan_head,
+)
 from proxy.config_units import Address
 
 T = TypeVar("T")
@@ -40,13 +50,17 @@ def run_on_uvloop(scenario: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def serving(
-    routes: dict[str, Handler] | None = None, max_connections: int = 4, request_timeout_s: float = NEVER_S
+    routes: dict[str, Handler] | None = None,
+    max_connections: int = 4,
+    request_timeout_s: float = NEVER_S,
+    token: str | None = None,
 ) -> AsyncIterator[Address]:
     server = AdminServer(
         Address("127.0.0.1", 0),
         routes_of() if routes is None else routes,
         max_connections=max_connections,
         request_timeout_s=request_timeout_s,
+        token=token,
     )
     address = await server.start()
     try:
@@ -201,7 +215,7 @@ def test_connections_beyond_the_bound_are_refused_and_free_places_are_used_again
             reader, writer = await asyncio.open_connection(*address)
             writer.write(GET)
             first = await reader.readuntil(b"alive\n")
-            refused = await exchange(address, b"")
+            refused = await exchange(address, get("/metrics"))
             writer.write_eof()
             await reader.read()
             writer.close()
@@ -209,6 +223,75 @@ def test_connections_beyond_the_bound_are_refused_and_free_places_are_used_again
 
     first, refused, third = run_on_uvloop(run())
     assert [answer.split()[1] for answer in (first, refused, third)] == [b"200", b"503", b"200"]
+
+
+def probe(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def holding(address: Address, count: int) -> AsyncIterator[None]:
+    """Connections that stay open and say nothing."""
+    opened = [await asyncio.open_connection(*address) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
+def test_probes_are_answered_while_others_hold_all_connections_and_the_reserve() -> None:
+    """The kubelet would end a Forebay that does not answer; whoever holds the reserve longest gives way."""
+
+    async def run() -> list[bytes]:
+        async with serving(max_connections=2) as address, holding(address, 2 + 3 * RESERVED):
+            return [
+                await exchange(address, probe(path)) for path in ("/livez", "/readyz", "/healthz", "/metrics")
+            ]
+
+    answers = run_on_uvloop(run())
+    assert [answer.split()[1] for answer in answers] == [b"200", b"200", b"200", b"503"]
+    assert all(b"Connection: close" in answer for answer in answers)
+    assert answers[3].endswith(b"too many connections\n")
+
+
+def test_the_reserve_is_bounded() -> None:
+    async def run() -> int:
+        server = AdminServer(Address("127.0.0.1", 0), routes_of(), max_connections=1)
+        address = await server.start()
+        async with holding(address, 1 + 5 * RESERVED):
+            assert await exchange(address, GET)
+            held = server.connections
+            await server.close()
+            return held
+
+    assert run_on_uvloop(run()) <= 1 + RESERVED
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ("", 401),
+        ("Authorization: Bearer hunter3", 401),
+        ("Authorization: Bearer hunter2x", 401),
+        ("Authorization: Basic hunter2", 401),
+        ("Authorization: hunter2", 401),
+        ("Authorization: Bearer hunter2", 200),
+        ("authorization: bearer hunter2", 200),
+    ],
+)
+def test_all_but_probes_wants_the_token_where_there_is_one(given: str, status: int) -> None:
+    async def run(path: str) -> bytes:
+        async with serving(token="hunter2") as address:
+            return await exchange(address, f"GET {path} HTTP/1.1\r\n{given}\r\n\r\n".encode())
+
+    for path in ("/metrics", "/config", "/nothing"):
+        answer = run_on_uvloop(run(path))
+        assert int(answer.split()[1]) == (404 if status == 200 and path == "/nothing" else status)
+        assert (b"WWW-Authenticate: Bearer" in answer) == (status == 401)
+        assert b"hunter2" not in answer
+    for path in PROBES:
+        assert run_on_uvloop(run(path)).split()[1] == b"200"
 
 
 def test_close_ends_what_is_open_and_frees_the_address() -> None:
@@ -233,6 +316,7 @@ def test_close_ends_what_is_open_and_frees_the_address() -> None:
 
 
 def test_a_head_is_scanned_without_a_socket() -> None:
-    assert scan_head(b"GET /a?b HTTP/1.1\r\nconnection: Keep-Alive\r\n\r\n") == ("GET", "/a", True)
+    assert scan_head(b"GET /a?b HTTP/1.1\r\nconnection: Keep-Alive\r\n\r\n") == ("GET", "/a", True, b"")
+    assert scan_head(b"GET / HTTP/1.1\r\nAUTHORIZATION:  Bearer xY \r\n\r\n").authorization == b"Bearer xY"
     with pytest.raises(BadRequest, match="no HTTP/1"):
         scan_head(b"\r\n\r\n")

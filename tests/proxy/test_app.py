@@ -1,6 +1,8 @@
 """What the composition root does by itself: the arena is touched before requests need it, and the collector eased."""
 
+import asyncio
 import gc
+import socket
 import subprocess
 import sys
 import time
@@ -8,7 +10,23 @@ import time
 import pytest
 
 from blockcache.cache import BlockCache
+from metrics.log_files import LogFiles
 from proxy import app
+from proxy.config_load import Setting, load
+from tests.broker.settings import HOST
+
+
+def build_config(**addresses):
+    given = {"listen": f"{HOST}:0", "admin": f"{HOST}:0"} | addresses
+    settings = {
+        ("listeners", 0, "listen"): given["listen"],
+        ("listeners", 0, "upstream"): f"{HOST}:1",
+        ("listeners", 0, "name"): "clients",
+        ("cache", "size"): "16MiB",
+        ("admin", "listen"): given["admin"],
+        ("accessLog", "directory"): given.get("log"),
+    }
+    return load(None, {}, [Setting(path, value, "") for path, value in settings.items() if value]).config
 
 
 async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +65,33 @@ def test_the_clock_does_not_stand_still_within_a_callback() -> None:
     before = app.read_clock_s()
     time.sleep(0.002)
     assert app.read_clock_s() >= before + 0.002
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("listen", "listener clients cannot listen"), ("admin", "the admin server cannot listen")],
+)
+async def test_an_address_in_use_is_told_with_whose_it_is_and_the_key(place, says):
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        address = "{}:{}".format(*other.getsockname())
+        key = "admin.listen" if place == "admin" else "listeners[0].listen"
+        forebay = app.Forebay(build_config(**{place: address}))
+        with pytest.raises(OSError, match="in use") as refused:
+            await forebay.start()
+        await forebay.stop()
+    assert f"{says} at {address} ({key}): " in str(refused.value)
+
+
+async def test_a_full_disk_of_the_access_log_is_said(monkeypatch, caplog, tmp_path):
+    def fail(self: LogFiles, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LogFiles, "write", fail)
+    log = app.open_access_log(build_config(log=str(tmp_path)), "b1")
+    log.put((1, "", "t", None, 0, 0, 1, 1, "produce", 1))
+    assert await asyncio.to_thread(log.close)
+    (record,) = caplog.records
+    assert (record.levelname, record.doing, record.directory) == ("ERROR", "writing", str(tmp_path))
+    assert "No space left" in record.reason

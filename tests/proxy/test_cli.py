@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes where, and how flags become settings."""
 
+import io
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,7 @@ class FakeApp(ModuleType):
         self.ending = ending
         self.seen: list[Config] = []
 
-    async def serve(self, config: Config) -> int:
+    async def serve(self, config: Config, _own_log: object) -> int:
         self.seen.append(config)
         if isinstance(self.ending, Exception):
             raise self.ending
@@ -37,7 +38,7 @@ class FakeApp(ModuleType):
 @pytest.fixture(autouse=True)
 def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.cli.os.environ", {})
-    monkeypatch.setattr("proxy.cli.log.configure", lambda *_: None)
+    monkeypatch.setattr("proxy.cli.log.configure", lambda *_: io.BytesIO())
 
 
 def install(monkeypatch: pytest.MonkeyPatch, ending: int | Exception = 0) -> FakeApp:

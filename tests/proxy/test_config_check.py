@@ -8,6 +8,7 @@ import pytest
 
 from proxy.config import (
     AccessLog,
+    Admin,
     Cache,
     Config,
     Limits,
@@ -159,6 +160,19 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, pem: str) -> None:
         f"listeners[0].tls.certificateFile: {absent} cannot be read: No such file or directory",
         f"listeners[0].upstreamCredentials.tokenFile: {tmp_path} cannot be read: Is a directory",
     )
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "No such file"), ("", "must hold 1 to 65536 bytes")])
+def test_an_admin_token_that_cannot_be_used_is_refused(
+    tmp_path: Path, content: str | None, says: str
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    (problem,) = found(admin=Admin(token_file=str(path))).problems
+    assert problem.startswith(f"admin.tokenFile: {path} cannot be used: ") and says in problem
+    path.write_text("hunter2")
+    assert found(admin=Admin(token_file=str(path))).problems == ()
 
 
 def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_warned_of() -> None:

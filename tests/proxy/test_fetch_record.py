@@ -2,10 +2,16 @@
 
 from types import SimpleNamespace
 
+import pytest
+
+from metrics.access_log import MAX_TEXT_CHARS
+from protocol.api import FETCH
+from protocol.header import RequestHeader
 from proxy.fetch_plan import Look, Looked, Told
 from proxy.fetch_record import FetchRecord
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.hitting import World, build_fetch
 
 
 def record_of(broker):
@@ -66,3 +72,22 @@ def test_lines_of_what_left_together_are_handed_on_together():
     assert handed == []
     broker.accounts.settle()
     assert [len(departed) for departed in handed] == [2]
+
+
+@pytest.mark.parametrize("is_short", [True, False], ids=["at once", "in general"])
+async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_short):
+    """Lines wait in a queue, and what they have in common is cached: 1,000 of them in 32 kB each would be 125 MB."""
+    world = World(is_short)
+    for number, offset in enumerate((0, 3, 9)):
+        world.receive(build_fetch(offset, correlation_id=number, client_id="x" * 300))
+    assert world.short > 0 or not is_short
+    head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
+    world.broker.count_unread(world.link, head, 0.0, True)
+    unknown = Told(
+        Looked(asked("t" * 32_000, 0), None, Look.PASS, "unknown-topic", 0), 0, "pass", "unknown-topic"
+    )
+    record = FetchRecord(world.link, head, fetch((0, -1), asked("t" * 32_000, 0)), 100)
+    world.broker.log_fetches([(record, [unknown], False, 0.0)])
+    assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
+    assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
+    assert len(world.lines) == 5

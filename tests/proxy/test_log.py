@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.log import LONGEST_TEXT, REDACTED, JsonFormatter, TextFormatter, configure
+from proxy.log import LONGEST_TEXT, LONGEST_TRACE, REDACTED, JsonFormatter, TextFormatter, configure
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,15 @@ def test_a_field_is_cut_beyond_its_bound() -> None:
     assert cut == "y" * LONGEST_TEXT + f"... ({LONGEST_TEXT + 1} characters)"
 
 
+def test_a_traceback_is_cut_beyond_its_bound() -> None:
+    try:
+        raise ValueError("y" * 2 * LONGEST_TRACE)
+    except ValueError as error:
+        made = record(exc_info=(type(error), error, error.__traceback__))
+    for line in (JsonFormatter().format(made), TextFormatter().format(made)):
+        assert LONGEST_TRACE < len(line) < LONGEST_TRACE + 1000
+
+
 def test_an_exception_stays_on_the_line() -> None:
     try:
         raise ValueError("why")
@@ -92,10 +101,11 @@ def test_an_exception_stays_on_the_line() -> None:
 
 
 def test_configure_replaces_what_was_and_keeps_the_level() -> None:
-    first, second = io.StringIO(), io.StringIO()
-    configure("info", "json", first)
-    configure("warning", "text", second)
+    first, second = io.BytesIO(), io.BytesIO()
+    configure("info", "json", 10, first)
+    queue = configure("warning", "text", 10, second)
     logging.getLogger("proxy.test").info("not this")
     logging.getLogger("proxy.test").warning("this %s", "one", extra={"topic": "t"})
-    assert first.getvalue() == ""
-    assert second.getvalue().endswith(" WARNING this one topic=t\n")
+    queue.close()
+    assert first.getvalue() == b""
+    assert second.getvalue().endswith(b" WARNING this one topic=t\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -13,6 +14,7 @@ from metrics.collector import SampleCollector
 from protocol.api import FETCH
 from proxy.app import Forebay
 from proxy.config_load import Setting, load
+from proxy.log_queue import LogQueue
 from proxy.samples import collect
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             flag(("isolation", "dataSlots", "floor"), "5"),
             flag(("isolation", "controlSlots", "floor"), "6"),
         ]
-        forebay = Forebay(load(None, {}, settings).config)
+        forebay = Forebay(load(None, {}, settings).config, LogQueue(io.BytesIO(), 10))
         forebay.broker.pacer.start()
         counters = forebay.broker.counters
         counters.produce_batches["store"] += 1
@@ -58,11 +60,15 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
         ):
             hops[FETCH].frames += 1
             hops[999].frames += 1
+            hops[1000].frames += 1
         try:
             families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
         finally:
             await forebay.stop()
+            forebay.own_log.close()
         suffix = {"counter": "_total"}
+        series = [(one.name, *one.labels.items()) for family in families for one in family.samples]
+        assert len(series) == len(set(series)), "no series is there twice"
         return {
             family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
             for family in families

@@ -242,7 +242,7 @@ def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) ->
     assert setting.counters.verified == {"mismatch": 1}
     assert setting.dropped == [setting.partition, other]
     assert not setting.partition.topic.fidelity.equal_codecs
-    assert "partition 0 offsets 12 to 13, first differing byte 70" in caplog.text
+    assert "offsets 12 to 13, first differing byte 70" in caplog.text
 
 
 @pytest.mark.parametrize("aborted", [[], [(7, 12)]], ids=["untrue", "true"])

@@ -1,0 +1,85 @@
+"""A real `forebay serve` without a broker: for what the process does by itself.
+
+Owns the process, its ports and what its admin server says. Must not know what a broker would say: none is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.broker.ports import lease_port
+from tests.broker.process import die_with_parent
+from tests.broker.settings import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 60.0
+NO_FRAME = b"\xff\xff\xff\xff"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Alone:
+    """The process. `stderr` is a descriptor for its log."""
+
+    def __init__(self, stderr: int, *flags: str) -> None:
+        self._leases = [lease_port(), lease_port()]
+        self.port, self.admin_port = (lease.port for lease in self._leases)
+        places = {"listen": self.port, "upstream": 1, "admin": self.admin_port}
+        command = [sys.executable, "-m", "proxy", "serve", "--cache-size", "16MiB", *flags]
+        for name, number in places.items():
+            command += [f"--{name}", f"{HOST}:{number}"]
+        self.process = subprocess.Popen(command, stderr=stderr, preexec_fn=die_with_parent)
+
+    def __enter__(self) -> Self:
+        wait_until(self.is_alive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.arena.unlink(missing_ok=True)
+        for lease in self._leases:
+            lease.release()
+
+    @property
+    def arena(self) -> Path:
+        """Its cache's file."""
+        return Path(f"/dev/shm/forebay-{self.port}.arena")
+
+    def ask(self, path: str) -> str:
+        """GET from the admin server; OSError for anything but 200."""
+        with urllib.request.urlopen(f"http://{HOST}:{self.admin_port}{path}", timeout=PATIENCE_S) as answer:
+            return str(answer.read().decode())
+
+    def is_alive(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.ask("/livez") == "alive\n"
+        return False
+
+    def metric(self, name: str) -> float:
+        families = text_string_to_metric_families(self.ask("/metrics"))
+        (found,) = [one.value for family in families for one in family.samples if one.name == name]
+        return found
+
+    def send_no_frame(self) -> None:
+        """A client that is closed for what it sends."""
+        with socket.create_connection((HOST, self.port), PATIENCE_S) as client:
+            client.sendall(NO_FRAME)
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""

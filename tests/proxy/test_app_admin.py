@@ -1,0 +1,26 @@
+"""What a process lets who ask at its admin port."""
+
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.broker.settings import HOST
+from tests.proxy.alone import PATIENCE_S, Alone
+
+
+def test_the_token_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("hunter2\n")
+    monkeypatch.setenv("FOREBAY_ADMIN_TOKEN_FILE", str(path))
+    with Alone(subprocess.DEVNULL) as forebay:  # it is there once /livez is answered
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            forebay.ask("/config")
+        asked = urllib.request.Request(f"http://{HOST}:{forebay.admin_port}/config")
+        asked.add_header("Authorization", "Bearer hunter2")
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+            said = answer.read()
+    assert str(path).encode() in said
+    assert b"hunter2" not in said

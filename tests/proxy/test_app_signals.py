@@ -1,0 +1,35 @@
+"""Signals that a process manager, a terminal or a log rotator may send: none ends Forebay but in order."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.alone import PATIENCE_S, Alone, wait_until
+
+
+@pytest.fixture
+def forebay(tmp_path: Path) -> Iterator[tuple[Alone, Path]]:
+    path = tmp_path / "log"
+    with path.open("wb") as log, Alone(log.fileno()) as running:
+        yield running, path
+
+
+def test_signals_with_another_meaning_elsewhere_are_ignored_and_said(forebay: tuple[Alone, Path]) -> None:
+    running, path = forebay
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        running.process.send_signal(number)
+        wait_until(lambda number=number: f'"signal":"{number.name}"' in path.read_text())
+    assert running.is_alive()
+    assert running.arena.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name)
+def test_signals_that_end_it_do_so_in_order(forebay: tuple[Alone, Path], number: signal.Signals) -> None:
+    running, path = forebay
+    assert running.arena.exists()
+    running.process.send_signal(number)
+    assert running.process.wait(PATIENCE_S) == 0
+    assert not running.arena.exists()
+    assert '"message":"stopped"' in path.read_text()
