@@ -11,9 +11,9 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.ready: pyproject.toml requirements/dev.lock
+.venv/.ready: pyproject.toml dev.lock
 	@.ci/need python cc
-	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --require-hashes -r requirements/dev.lock && $(BIN)/pip install -q --no-deps --no-build-isolation -e . && touch $@
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --require-hashes -r dev.lock && $(BIN)/pip install -q --no-deps --no-build-isolation -e . && touch $@
 
 build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/forebay
 	@.ci/need cc && $(BIN)/python -m blockcache._build
@@ -57,7 +57,7 @@ matrix: build tools ## clients of many kinds and ages, directly and through Fore
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
 
-lock: ## pin what pyproject.toml asks for, by hash, in requirements/; UPGRADE=--upgrade takes the newest
+lock: ## pin what pyproject.toml asks for, by hash, in *.lock; UPGRADE=--upgrade takes the newest
 	$(PYTHON) -m venv .build/lock && .build/lock/bin/pip install -q uv && .ci/lock .build/lock/bin/uv $(UPGRADE)
 
 clean: ## remove what was built in this clone
