@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from proxy.pacer import START_BYTES
 from proxy.waiting import GRACE_S
 from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
@@ -66,6 +67,12 @@ def make_busy(pair: Pair, disk: FakeDisk) -> None:
     disk.busy = True
     rate = ("forebay_throttle_rate_bytes_per_second", "sdx")
     wait_until(lambda: pair.sidecar.metrics()[rate] <= FLOOR_BYTES)
+
+
+def make_fast(pair: Pair) -> None:
+    """At a rate whose surge between two looks bears all of OLD_RECORDS: a busy disk has lowered it."""
+    rate = ("forebay_throttle_rate_bytes_per_second", "sdx")
+    wait_until(lambda: pair.sidecar.metrics()[rate] >= START_BYTES)
 
 
 def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
@@ -129,6 +136,7 @@ def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: Fak
 def test_on_an_idle_disk_every_fetch_brings_its_bytes_also_one_that_does_not_wait(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     produce(pair.direct, topic, 0, OLD_RECORDS)
+    make_fast(pair)
     with RawClient(pair.through, "eager") as client:
         history = RawReader(client, topic)
         rewind(history)

@@ -68,17 +68,82 @@ static void check_sent(const fl_link *link, const pair *sockets, int state, cons
     }
 }
 
+/* All that is fuzzed, and what came of it. */
+static struct {
+    fl_counts counts;
+    fl_link link;
+    fl_route routes[ROUTES];
+    uint64_t known, taken, other, landed, succeeded;
+} all;
+
+/* As Python does where a request is the first of its route: it learns the route, and asks again. */
+static int learn_route(const uint8_t *frame, uint64_t size, int fd) {
+    po_request said;
+    fl_route *route = &all.routes[all.known++];
+    memcpy(&said, all.link.said[(all.link.first + all.link.count) % FL_RING], sizeof said);
+    uint64_t length = (uint64_t)said.route_end - PO_ROUTE_START;
+    uint8_t *bytes = malloc(length);
+    MUST(bytes != NULL);
+    memcpy(bytes, frame + PO_ROUTE_START, length);
+    *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
+    all.link.route = route;
+    all.other++;
+    int went = fl_take(&all.link, frame, size, fd);
+    MUST(went != FL_OTHER_ROUTE);
+    return went;
+}
+
+static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t size, uint8_t *got) {
+    int went = fl_take(&all.link, frame, size, sockets->ours);
+    if (went == FL_OTHER_ROUTE && all.known < ROUTES) {
+        went = learn_route(frame, size, sockets->ours);
+    }
+    if (went == FL_TAKEN || went == FL_TAKEN_SO) {
+        all.taken++;
+        MUST(all.link.count <= FL_RING);
+        check_sent(&all.link, sockets, state, frame, size, got);
+    }
+}
+
+static void make_matching(uint8_t *frame, uint64_t size) {
+    if (all.link.count > 0 && size >= 8) {
+        po_request said;
+        memcpy(&said, all.link.said[all.link.first], sizeof said);
+        uint32_t id = (uint32_t)said.correlation_id;
+        for (int i = 0; i < 4; i++) {
+            frame[4 + i] = (uint8_t)(id >> (24 - 8 * i));
+        }
+    }
+}
+
+static void land(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
+    uint64_t before = all.link.count;
+    int64_t base = fl_land(&all.link, frame, size, sockets->ours, took_s);
+    MUST(all.link.count == before - (base != FL_NOT_LANDED));
+    if (base != FL_NOT_LANDED) {
+        all.landed++;
+        all.succeeded += base >= 0;
+        check_sent(&all.link, sockets, state, frame, size, got);
+    }
+}
+
+static void check_counts(void) {
+    int64_t cells = 0;
+    for (int i = 0; i <= FL_BOUNDS; i++) {
+        cells += all.counts.took[i];
+    }
+    MUST(cells == (int64_t)all.landed && all.counts.responses_in.frames == (int64_t)all.landed);
+    MUST(all.counts.requests_in.frames == (int64_t)all.taken && all.landed + all.link.count == all.taken);
+}
+
 int main(void) {
-    static fl_counts counts;
-    static fl_link link;
-    static fl_route routes[ROUTES];
-    uint64_t rows = 0, taken = 0, other = 0, landed = 0, succeeded = 0, known = 0;
+    uint64_t rows = 0;
     uint8_t head[ROW_HEAD], *got = malloc(LONGEST), *junk = calloc(1, LONGEST);
     pair broker = open_pair(), client = open_pair();
     MUST(got != NULL && junk != NULL);
-    link.counts = &counts;
+    all.link.counts = &all.counts;
     for (int i = 0; i < FL_BOUNDS; i++) {
-        counts.bounds_s[i] = i;
+        all.counts.bounds_s[i] = i;
     }
     for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
         int kind = head[0], state = head[1];
@@ -88,57 +153,22 @@ int main(void) {
         pair *sockets = kind == REQUEST ? &broker : &client;
         prepare(sockets, state, junk);
         if (kind == REQUEST) {
-            int went = fl_take(&link, frame, size, sockets->ours);
-            if (went == FL_OTHER_ROUTE && known < ROUTES) {
-                po_request said;
-                fl_route *route = &routes[known++];
-                memcpy(&said, link.said[(link.first + link.count) % FL_RING], sizeof said);
-                uint64_t length = (uint64_t)said.route_end - PO_ROUTE_START;
-                uint8_t *bytes = malloc(length);
-                MUST(bytes != NULL);
-                memcpy(bytes, frame + PO_ROUTE_START, length);
-                *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
-                link.route = route;
-                other++;
-                went = fl_take(&link, frame, size, sockets->ours);
-                MUST(went != FL_OTHER_ROUTE);
-            }
-            if (went == FL_TAKEN || went == FL_TAKEN_SO) {
-                taken++;
-                MUST(link.count <= FL_RING);
-                check_sent(&link, sockets, state, frame, size, got);
-            }
+            take(sockets, state, frame, size, got);
         } else {
-            if (kind == MATCHING && link.count > 0 && size >= 8) {
-                po_request said;
-                memcpy(&said, link.said[link.first], sizeof said);
-                uint32_t id = (uint32_t)said.correlation_id;
-                for (int i = 0; i < 4; i++) {
-                    frame[4 + i] = (uint8_t)(id >> (24 - 8 * i));
-                }
+            if (kind == MATCHING) {
+                make_matching(frame, size);
             }
-            uint64_t before = link.count;
-            int64_t base = fl_land(&link, frame, size, sockets->ours, (double)(rows % 20));
-            MUST(link.count == before - (base != FL_NOT_LANDED));
-            if (base != FL_NOT_LANDED) {
-                landed++;
-                succeeded += base >= 0;
-                check_sent(&link, sockets, state, frame, size, got);
-            }
+            land(sockets, state, frame, size, (double)(rows % 20), got);
         }
         restore(sockets, state, junk);
         free(frame);
     }
-    int64_t cells = 0;
-    for (int i = 0; i <= FL_BOUNDS; i++) {
-        cells += counts.took[i];
-    }
-    MUST(cells == (int64_t)landed && counts.responses_in.frames == (int64_t)landed);
-    MUST(counts.requests_in.frames == (int64_t)taken && landed + link.count == taken);
-    printf("rows %llu taken %llu other %llu landed %llu succeeded %llu\n", (unsigned long long)rows, (unsigned long long)taken,
-           (unsigned long long)other, (unsigned long long)landed, (unsigned long long)succeeded);
-    for (uint64_t i = 0; i < known; i++) {
-        free((void *)routes[i].bytes);
+    check_counts();
+    printf("rows %llu taken %llu other %llu landed %llu succeeded %llu\n", (unsigned long long)rows,
+           (unsigned long long)all.taken, (unsigned long long)all.other, (unsigned long long)all.landed,
+           (unsigned long long)all.succeeded);
+    for (uint64_t i = 0; i < all.known; i++) {
+        free((void *)all.routes[i].bytes);
     }
     free(got);
     free(junk);
