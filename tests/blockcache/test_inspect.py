@@ -1,6 +1,7 @@
 """An arena seen from beside: what is stored, torn reads, a process that keeps writing, one that died."""
 
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -137,7 +138,7 @@ def test_looking_takes_no_lock_and_says_who_holds_the_file(tmp_path: Path) -> No
     assert held
     with pytest.raises(ArenaInUse):
         BlockCache(MIB, path)
-    (tmp_path / "left").write_bytes(path.read_bytes())
+    shutil.copy(path, tmp_path / "left")
     cache.close()
     mapping.close()
     mapping, held = map_read_only(tmp_path / "left")
