@@ -48,8 +48,8 @@ e2e: build tools ## the tests on real brokers
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
 	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s
 
-chaos: build tools ## clients while brokers, Forebays and wires fail; SEED and MINUTES; every record is judged
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: build tools ## clients while brokers, Forebays and wires fail, and beside hostile ones; SEED and MINUTES of each
+	for run in tests.chaos tests.chaos.hostile; do $(BIN)/python -m $$run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) || exit 1; done
 
 matrix: build tools ## clients of many kinds and ages, directly and through Forebay; writes docs/clients.md
 	$(BIN)/python -m tests.matrix --write docs/clients.md $(MATRIX)

@@ -84,12 +84,15 @@ class Phase(NamedTuple):
 
 
 class HostileRun:
-    """One run. After `run`: `problems`; its phases `quiet` and `beside`; how often each kind was at work, `crowd`."""
+    """One run. After `run`: `problems`; its phases `quiet` and `beside`, and `direct`: at the broker itself, beside the
+    same crowd; how often each kind was at work, `crowd`.
+    """
 
     def __init__(self, seed: int, minutes: float, say: Callable[[str], None] = print) -> None:
         self._seed, self._seconds, self._say = seed, minutes * 60, say
         self.quiet: Phase
         self.beside: Phase
+        self.direct: Phase
         self.crowd: dict[str, int] = {}
         self.growth_bytes = 0
         self.problems: list[str] = []
@@ -112,6 +115,8 @@ class HostileRun:
         with RawClient(direct) as writer:
             for _ in range(LARGE_RECORDS):
                 writer.produce(large, batch_v2(1, value=b"x" * LARGE_BYTES))
+        with RawClient(sidecar.bootstrap) as reader:  # what Forebay opens once, for all, is open before
+            RawReader(reader, large).poll()
         topics = [create_topic(direct) for _ in range(GOOD)]
         self._say("the good clients alone")
         self.quiet = self._watch(sidecar, topics, self._seconds / 4)
@@ -126,15 +131,20 @@ class HostileRun:
             stdout=subprocess.PIPE,
             preexec_fn=die_with_parent,
         )
-        self.beside = self._watch(sidecar, topics, self._seconds * 3 / 4)
+        self.beside = self._watch(sidecar, topics, self._seconds / 2)
         self.growth_bytes = self._most_bytes - before
+        self.direct = self._watch(sidecar, topics, self._seconds / 4, direct)
         said, _ = crowd.communicate(timeout=2 * PATIENCE_S)
         self.crowd = json.loads(said)
         self._judge(sidecar, opened)
 
-    def _watch(self, sidecar: Sidecar, topics: list[str], seconds: float) -> Phase:
-        """The good clients at work for so long; the most that Forebay held of memory meanwhile is noted."""
-        clients = [Good(sidecar.bootstrap, topic) for topic in topics]
+    def _watch(
+        self, sidecar: Sidecar, topics: list[str], seconds: float, address: str | None = None
+    ) -> Phase:
+        """The good clients at work for so long, at the Forebay or at `address`; the most that Forebay held of memory
+        meanwhile is noted.
+        """
+        clients = [Good(address or sidecar.bootstrap, topic) for topic in topics]
         for one in clients:
             one.start()
         until, self._most_bytes = time.monotonic() + seconds, 0
@@ -166,7 +176,8 @@ class HostileRun:
         self.problems += [f"left behind: {name} {value:g}" for name, value in left.items()]
         self._say(
             f"beside the crowd: p50 {self.beside.p50_s * 1000:.1f} ms, p99 {self.beside.p99_s * 1000:.1f} ms, "
-            f"{self.ratio:.2f} times the quiet one; memory grew by {self.growth_bytes >> 20} MiB"
+            f"{self.ratio:.2f} times the quiet one; memory grew by {self.growth_bytes >> 20} MiB; at the broker itself "
+            f"p50 {self.direct.p50_s * 1000:.1f} ms, p99 {self.direct.p99_s * 1000:.1f} ms"
         )
         self._say("at work: " + ", ".join(f"{kind} {times}" for kind, times in self.crowd.items()))
 
@@ -188,7 +199,7 @@ def descriptors(sidecar: Sidecar) -> int:
 
 def main() -> int:
     """The exit code: 1 where a good client was harmed."""
-    parser = argparse.ArgumentParser(prog="make hostile")
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.hostile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10)
     given = parser.parse_args()
