@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REST_S = 1.0
-LONG_REST_S = 30.0
-"""Of what alone keeps one of a broker's network threads for a quarter of a second, whoever brings it there: less than one
-in a hundred of the good clients' deeds may meet that.
-"""
 STAY_S = 5.0
 NAMES = 10_000
 MANY_PARTITIONS = 150_000
@@ -180,7 +176,10 @@ KINDS: tuple[Callable[[Target, random.Random], None], ...] = (
     have_long_names,
     stop_half_way,
 )
-HEAVY = (ask_of_many_partitions,)
+LONGER_REST_S = {"ask_of_many_partitions": 30.0, "name_bogus_topics": 5.0}
+"""Of what keeps one of the broker's network threads by itself, whoever brings it there (a quarter of a second and 30 ms):
+less than one in a hundred of the good clients' deeds may meet that.
+"""
 
 
 class Crowd:
@@ -197,7 +196,7 @@ class Crowd:
             with contextlib.suppress(OSError):  # what Forebay does to it is its own affair
                 kind(self._target, rng)
             self.times[kind.__name__] += 1
-            self._over.wait(LONG_REST_S if kind in HEAVY else REST_S)
+            self._over.wait(LONGER_REST_S.get(kind.__name__, REST_S))
 
     def run(self) -> dict[str, int]:
         """How often each kind was at work, when standard input has ended."""
