@@ -34,7 +34,7 @@ growth: build tools ## how cost grows with bytes, requests, idle partitions and 
 	$(BIN)/python -m bench.ladder.growth $(GROWTH)
 
 check: build ## format, lint, types, import contracts, generated documents
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config_docs --check && $(BIN)/python -m metrics.catalog_docs --check
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config.docs --check && $(BIN)/python -m metrics.catalog_docs --check
 
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
@@ -55,10 +55,10 @@ matrix: build tools ## clients of many kinds and ages, directly and through Fore
 	$(BIN)/python -m tests.matrix --write docs/clients.md $(MATRIX)
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
-	$(BIN)/python -m proxy.config_docs && $(BIN)/python -m metrics.catalog_docs
+	$(BIN)/python -m proxy.config.docs && $(BIN)/python -m metrics.catalog_docs
 
 lock: ## pin what pyproject.toml asks for, by hash, in *.lock; UPGRADE=--upgrade takes the newest
 	$(PYTHON) -m venv .build/lock && .build/lock/bin/pip install -q uv && .ci/lock .build/lock/bin/uv $(UPGRADE)
 
 clean: ## remove what was built in this clone
-	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/_flights* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/produce/_flights* .pytest_cache .mypy_cache .ruff_cache .hypothesis

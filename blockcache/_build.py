@@ -76,7 +76,7 @@ class Extension(NamedTuple):
 EXTENSIONS = (
     Extension("blockcache", "pyfastcache"),
     Extension("protocol", "ordinary"),
-    Extension("proxy", "flights", uses=("protocol/native/ordinary.c",)),
+    Extension("proxy/produce", "flights", uses=("protocol/native/ordinary.c",)),
 )
 
 
@@ -109,7 +109,9 @@ def compile_extension(extension: Extension) -> None:
     compiler = find_compiler()
     ffi = FFI()
     ffi.cdef(extension.read_declarations())
-    ffi.set_source(f"{extension.package}._{extension.name}", f'#include "{extension.name}.h"')
+    ffi.set_source(
+        f"{extension.package.replace('/', '.')}._{extension.name}", f'#include "{extension.name}.h"'
+    )
     include = [*map(str, extension.folders), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
     flagged = [part for path in include for part in ("-I", path)]
     with tempfile.TemporaryDirectory(dir=extension.path.parent, prefix=".build-") as scratch:

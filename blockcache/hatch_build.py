@@ -31,4 +31,4 @@ class ExtensionBuildHook(BuildHookInterface[Any]):
         build_data["infer_tag"] = True
         if version != "editable":
             for path in built:
-                build_data["force_include"][str(path)] = f"{path.parent.name}/{path.name}"
+                build_data["force_include"][str(path)] = path.relative_to(self.root).as_posix()

@@ -27,20 +27,20 @@ from blockcache.arena import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
-from proxy.admin import AdminServer, build_routes
+from proxy.admin.http import AdminServer, build_routes
+from proxy.admin.samples import collect
 from proxy.broker import Broker
-from proxy.config_check import read_secret
+from proxy.config.check import read_secret
 from proxy.janitor import Janitor
-from proxy.listener import Listener
-from proxy.own_link import OwnLinks
-from proxy.samples import collect
+from proxy.net.listener import Listener
+from proxy.net.own_connections import OwnLinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from proxy.config import Config
-    from proxy.config_units import Address
-    from proxy.log_queue import LogQueue
+    from proxy.admin.log_queue import LogQueue
+    from proxy.config.model import Config
+    from proxy.config.units import Address
 
 log = logging.getLogger("forebay")
 

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING
 
 from metrics.access_log import FetchLine, FetchValues, cut_text
 from protocol.framing import SMALL_BYTES
-from proxy.age_clock import AgeClock
-from proxy.block_lines import BlockLines
-from proxy.bounds import Bound
-from proxy.cleanup import Cleanup
-from proxy.counters import Counters
-from proxy.fetch_plan import UNREAD, Look
-from proxy.fetch_record import Accounts
-from proxy.flights import FlightCounts
-from proxy.gate import Gate
-from proxy.handshakes import Handshakes
-from proxy.node import Node
-from proxy.ordinary import Routes
-from proxy.pacer import Pacer
-from proxy.partitions import Partitions
-from proxy.session_table import SessionTable
-from proxy.shared_reads import SharedReads
-from proxy.standing import Woken
-from proxy.topic_questions import TopicQuestions
-from proxy.topics import Topics
-from proxy.verify import Verifier
-from proxy.watch import Watch
+from proxy.accounting.age_clock import AgeClock
+from proxy.accounting.counters import Counters
+from proxy.accounting.stored_runs import BlockLines
+from proxy.fetch.misses.coalescing import SharedReads
+from proxy.fetch.record import Accounts
+from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.idle_partitions import Woken
+from proxy.net.byte_budget import Bound
+from proxy.net.tls_handshakes import Handshakes
+from proxy.partitions.readable import UNREAD, Look
+from proxy.partitions.table import Partitions
+from proxy.partitions.topics import Topics
+from proxy.produce.pipeline import FlightCounts
+from proxy.produce.single_batch import Routes
+from proxy.replica_fetcher.broker_settings import Node
+from proxy.replica_fetcher.compaction_policy import Cleanup
+from proxy.replica_fetcher.fetcher import Watch
+from proxy.replica_fetcher.topic_metadata import TopicQuestions
+from proxy.replica_fetcher.verifier import Verifier
+from proxy.scheduling.disk_throttle import Pacer
+from proxy.scheduling.request_scheduler import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
     from protocol.header import RequestHeader
-    from proxy.client_link import ClientLink
-    from proxy.config import Config
-    from proxy.fetch_plan import Told
-    from proxy.fetch_record import Departed
-    from proxy.listener import Listener
-    from proxy.own_link import OwnLinks
-    from proxy.parked import ParkedFetch
-    from proxy.partitions import Partition
-    from proxy.replies import Place
-    from proxy.standing import Standing
-    from proxy.topics import Topic
+    from proxy.config.model import Config
+    from proxy.fetch.delayed_fetch import ParkedFetch
+    from proxy.fetch.record import Departed
+    from proxy.fetch.sessions.idle_partitions import Standing
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.listener import Listener
+    from proxy.net.own_connections import OwnLinks
+    from proxy.net.response_order import Place
+    from proxy.partitions.readable import Told
+    from proxy.partitions.table import Partition
+    from proxy.partitions.topics import Topic
 
 log = logging.getLogger("forebay.broker")
 
@@ -65,7 +65,7 @@ FETCH_MAX_BYTES = 57_671_680
 LEAST_DELAY_S = 0.0000005
 """What is less is no delay in a line, which tells thousandths of a millisecond."""
 REST_S = 10.0
-"""How long after its last Fetch a session's partitions are stood for (standing.py)."""
+"""How long after its last Fetch a session's partitions are stood for (fetch/sessions/idle_partitions.py)."""
 
 
 class Broker:
@@ -85,7 +85,7 @@ class Broker:
         self.version = version
         self.now = now
         self.node_id = -1
-        """Which node the broker is; -1 until it has told (node.py)."""
+        """Which node the broker is; -1 until it has told (replica_fetcher/broker_settings.py)."""
         self.fetch_max_bytes = FETCH_MAX_BYTES
         self._stores = config.cache.mode != "off"
         self.cache = cache

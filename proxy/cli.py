@@ -18,11 +18,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxy import log
-from proxy.config_keys import KeyPath
-from proxy.config_load import Loaded, Setting, describe, load
-from proxy.config_yaml import ConfigError
-from proxy.log_queue import LogQueue
+from proxy.admin import log
+from proxy.admin.log_queue import LogQueue
+from proxy.config.keys import KeyPath
+from proxy.config.load import Loaded, Setting, describe, load
+from proxy.config.yaml_file import ConfigError
 
 OK, FAILED, USAGE = 0, 1, 2
 AUDIT = "spark_audit.__main__"
@@ -180,7 +180,7 @@ def run_inspect(options: argparse.Namespace) -> int:
     """`forebay arena inspect PATH`."""
     from blockcache.arena import ArenaError, map_read_only
     from blockcache.inspect import NoArena, inspect
-    from proxy.arena_report import describe
+    from proxy.admin.arena_report import describe
 
     try:
         mapping, held = map_read_only(options.path)

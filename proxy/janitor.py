@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from proxy.broker import Broker
-    from proxy.client_link import ClientLink
-    from proxy.listener import Listener
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.listener import Listener
 
 log = logging.getLogger("forebay.janitor")
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.client_link import ClientLink
-    from proxy.entry import Entry
-    from proxy.passage import Passage
-    from proxy.replies import Place
-    from proxy.wire import Wire
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.framed_transport import Wire
+    from proxy.net.response_order import Place
+    from proxy.net.splice import Passage
+    from proxy.scheduling.queued_request import Entry
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
 """What clients may be offered of the APIs whose bodies are read on the data path."""

@@ -24,7 +24,7 @@ for name in names:
 
 def modules() -> list[str]:
     """All but the entry points, which run when they are imported."""
-    paths = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).glob("*.py")]
+    paths = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return [".".join(path.with_suffix("").parts) for path in sorted(paths) if path.stem[:2] != "__"]
 
 

@@ -33,7 +33,7 @@ SETTLE_S = 10.0
 STORED = ("forebay_produce_batches_total", "store")
 WATCHED = ("forebay_watch_partitions",)
 UNWATCHED_S = 30.0
-"""The watch lets go of what nobody has read for ten seconds (proxy.watch.WANTED_S)."""
+"""The watch lets go of what nobody has read for ten seconds (proxy.replica_fetcher.fetcher.WANTED_S)."""
 
 
 class Wrong(RuntimeError):

@@ -25,7 +25,7 @@ from bench.ladder.frames import FETCH_VERSION, build_batch
 from bench.micro.requests import TOPIC, TOPIC_ID, Played, PlayedTransport, feed
 from protocol import batch, fetch
 from protocol.fetch_build import build_request
-from proxy.client_link import ClientLink
+from proxy.net.client_connection import ClientLink
 
 if TYPE_CHECKING:
     from types import CodeType

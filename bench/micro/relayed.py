@@ -27,7 +27,7 @@ from bench.micro.requests import ISOLATED, OFF, TOPIC_ID
 from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy import app
-from proxy.config_load import load
+from proxy.config.load import load
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from bench.ladder.frames import build_batch, build_produce
 from proxy import app
-from proxy.client_link import ClientLink
-from proxy.config_load import load
-from proxy.topics import Leader
+from proxy.config.load import load
+from proxy.net.client_connection import ClientLink
+from proxy.partitions.topics import Leader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.wire import Wire
+    from proxy.net.framed_transport import Wire
 
 COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
 CROWD, DEEP = 8, 5

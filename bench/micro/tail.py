@@ -23,8 +23,8 @@ from bench.ladder.frames import FETCH_VERSION
 from bench.micro.requests import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
 from protocol import batch, fetch, header, produce
 from protocol.fetch_build import FetchAnswer, build_request, build_response
-from proxy.client_link import ClientLink
-from proxy.upstream_link import UpstreamLink
+from proxy.net.broker_connection import UpstreamLink
+from proxy.net.client_connection import ClientLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from protocol import fetch
 from protocol.fetch_build import build_request
-from proxy.topic_questions import RETRY_EVERY_S
+from proxy.replica_fetcher.topic_metadata import RETRY_EVERY_S
 from tests.broker.kafka import USERS, KafkaCluster
 from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, Listener

@@ -34,7 +34,7 @@ ROUNDS = 8
 PATIENCE_S = 10.0
 SETTLE_S = 0.3
 PROOF_WAIT_S = 0.1
-"""As in proxy/parked.py."""
+"""As in proxy/fetch/delayed_fetch.py."""
 UNPROVEN = ("miss", "unproven")
 
 

@@ -27,7 +27,8 @@ SPOILED = """#!{python}
 import os, runpy, sys
 sys.path.insert(0, os.getcwd())
 from blockcache.cache import BlockCache
-from proxy import looks, ordinary_fetch
+from proxy.fetch import evaluate
+from proxy.fetch import prepared
 
 def spoil(real, calls=[0]):
     def spoiled(*args, **options):
@@ -38,8 +39,8 @@ def spoil(real, calls=[0]):
     return spoiled
 
 BlockCache.lookup = spoil(BlockCache.lookup)
-looks.plan_partition = spoil(looks.plan_partition)
-ordinary_fetch.find_limit = spoil(ordinary_fetch.find_limit)
+evaluate.plan_partition = spoil(evaluate.plan_partition)
+prepared.find_limit = spoil(prepared.find_limit)
 sys.argv = sys.argv[2:]
 runpy.run_module("proxy", run_name="__main__", alter_sys=True)
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from proxy.lane import PAUSE_S, SILENCE_S
+from proxy.net.catch_up_connection import PAUSE_S, SILENCE_S
 from tests.broker.kafka import USERS, KafkaCluster
 from tests.broker.ports import lease_port
 from tests.broker.settings import HOST, MODULES, Listener

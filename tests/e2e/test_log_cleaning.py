@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from protocol import batch, control
 from protocol.errors import ErrorCode
-from proxy.cleanup import POLICY, VERSION
-from proxy.watch import WANTED_S
+from proxy.replica_fetcher.compaction_policy import POLICY, VERSION
+from proxy.replica_fetcher.fetcher import WANTED_S
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
 from tests.e2e.raw_frames import Raw

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from proxy.waiting import READ_WAIT_S
+from proxy.fetch.completion import READ_WAIT_S
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import RawClient, RawReader
 from tests.e2e.sidecar import PATIENT_CACHE, Pair

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from proxy.pacer import START_BYTES
-from proxy.waiting import GRACE_S
+from proxy.fetch.completion import GRACE_S
+from proxy.scheduling.disk_throttle import START_BYTES
 from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
 from tests.e2e.raw_fetch import RawClient, RawReader, read_all

@@ -10,13 +10,13 @@ import struct
 from pathlib import Path
 
 from protocol.api import PRODUCE
-from proxy import flights
+from proxy.produce import pipeline
 from tests.blockcache.test_native import build_sanitized, count_rows
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
 
-FLIGHTS = Path(flights.__file__).parent / "native"
+FLIGHTS = Path(pipeline.__file__).parent / "native"
 REQUEST, ANSWER, MATCHING = range(3)
 LONGEST_BYTES = 64 << 10
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import helm_python
 import yaml
 
-from proxy.config_units import parse_size
+from proxy.config.units import parse_size
 
 HELM = Path(__file__).parents[2] / "helm"
 CHART = HELM / "forebay"

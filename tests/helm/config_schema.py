@@ -1,4 +1,4 @@
-"""The part of values.schema.json that stands for `config`: read off proxy/config.py, so that it cannot drift.
+"""The part of values.schema.json that stands for `config`: read off proxy/config/model.py, so that it cannot drift.
 
 Owns how a type of the configuration is put in JSON Schema. Knows no bounds: what is well-formed but out of
 them is left to `forebay config check`. `python -m tests.helm.config_schema` writes it into the chart;
@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import MinLen
 from pydantic import BaseModel
 
-from proxy.config import Config
-from proxy.config_section import UNIT_SUFFIXES, key_of
-from proxy.config_units import Address
+from proxy.config.model import Config
+from proxy.config.section import UNIT_SUFFIXES, key_of
+from proxy.config.units import Address
 
 SCHEMA_FILE = Path(__file__).parents[2] / "helm" / "forebay" / "values.schema.json"
 LINE_LENGTH = 110
@@ -75,7 +75,7 @@ def format_json(value: Any, indent: int = 0, used: int = 0) -> str:
 
 
 def build_values_schema() -> str:
-    """The text of values.schema.json: as it is, with `config` as proxy/config.py has it now."""
+    """The text of values.schema.json: as it is, with `config` as proxy/config/model.py has it now."""
     schema = json.loads(SCHEMA_FILE.read_text())
     schema["properties"]["config"] = build_config_schema() | {
         "required": ["listeners"],

@@ -9,8 +9,8 @@ import helm_python
 import pytest
 import yaml
 
-from proxy.admin import build_routes
-from proxy.config_units import MIB, parse_duration, parse_size
+from proxy.admin.http import build_routes
+from proxy.config.units import MIB, parse_duration, parse_size
 from tests.helm.chart import (
     HELM,
     SCENARIOS,

@@ -10,7 +10,7 @@ from protocol import fetch, header
 from protocol.fetch_build import FetchAnswer, build_response
 from protocol.framing import Framer
 from tests.proxy.hitting import END, World
-from tests.proxy.test_wire import PlayedTransport
+from tests.proxy.net.test_framed_transport import PlayedTransport
 
 
 class PlayedDial:

@@ -7,12 +7,12 @@ know sockets. Invariants: batches have one record each and are real to the cache
 from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
+from proxy.accounting.counters import Counters
 from proxy.broker import Broker
-from proxy.counters import Counters
-from proxy.fetch_record import Accounts
-from proxy.partitions import Partitions
-from proxy.standing import Woken
-from proxy.topics import Leader, Topics
+from proxy.fetch.record import Accounts
+from proxy.fetch.sessions.idle_partitions import Woken
+from proxy.partitions.table import Partitions
+from proxy.partitions.topics import Leader, Topics
 from tests.blockcache.batches import build_run, insert
 
 TOPIC_ID = bytes(range(16))

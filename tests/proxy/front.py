@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from proxy import app
-from proxy.config_load import load
-from tests.proxy.test_upstream_link import PlayedBroker
+from proxy.config.load import load
+from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
 
 OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}

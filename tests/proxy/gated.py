@@ -18,15 +18,15 @@ from isolation.refusals import RefusedSequences
 from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
+from proxy.accounting.counters import Counters
 from proxy.broker import Broker
-from proxy.config import Limits
-from proxy.config_isolation import Isolation
-from proxy.counters import Counters
-from proxy.gate import Gate
-from proxy.ordinary import Routes, pass_ordinary
-from proxy.produce import handle_produce
+from proxy.config.isolation import Isolation
+from proxy.config.model import Limits
+from proxy.net.response_order import Replies
+from proxy.produce.handler import handle_produce
+from proxy.produce.single_batch import Routes, pass_ordinary
 from proxy.relay import relay_whole
-from proxy.replies import Replies
+from proxy.scheduling.request_scheduler import Gate
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
@@ -61,7 +61,9 @@ class Clock:
 def make_broker(monkeypatch, **isolation):
     """The broker's record with a gate; one slot a queue unless told otherwise."""
     clock = Clock()
-    monkeypatch.setattr("proxy.gate.asyncio", SimpleNamespace(get_running_loop=lambda: clock))
+    monkeypatch.setattr(
+        "proxy.scheduling.request_scheduler.asyncio", SimpleNamespace(get_running_loop=lambda: clock)
+    )
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
     broker = SimpleNamespace(

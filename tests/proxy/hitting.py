@@ -18,18 +18,18 @@ from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
-from proxy import client_link
 from proxy.broker import Broker
-from proxy.client_link import ClientLink
-from proxy.config import Config
-from proxy.listener import Listener
-from proxy.ordinary_fetch import answer_ordinary
-from proxy.session_table import SessionTable
-from proxy.transactions import Aborted
-from proxy.verify import Verifier
+from proxy.config.model import Config
+from proxy.fetch.prepared import answer_ordinary
+from proxy.fetch.sessions.cache import SessionTable
+from proxy.net import client_connection
+from proxy.net.client_connection import ClientLink
+from proxy.net.listener import Listener
+from proxy.partitions.transactions import Aborted
+from proxy.replica_fetcher.verifier import Verifier
 from tests.blockcache.batches import build_batch, insert
 from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
-from tests.proxy.test_wire import PlayedTransport
+from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(
     {"listeners": [{"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}], "cache": {"size": "64MiB"}}
@@ -172,7 +172,7 @@ class World:
     # -- what a script says --------------------------------------------------------------------------------
 
     def receive(self, frame):
-        with mock.patch.object(client_link, "answer_ordinary", self._decide):
+        with mock.patch.object(client_connection, "answer_ordinary", self._decide):
             self.link.wire.data_received(frame)
 
     def _decide(self, link, frame):

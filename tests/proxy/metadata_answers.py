@@ -5,7 +5,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12 import response as metadata
 
-from proxy.topic_questions import METADATA_VERSION
+from proxy.replica_fetcher.topic_metadata import METADATA_VERSION
 from tests.protocol import oracle
 
 METADATA = 3

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 from isolation.refusals import RefusedSequences
 from protocol import ordinary
-from proxy.ordinary import Routes, pass_ordinary
-from proxy.replies import Replies
+from proxy.net.response_order import Replies
+from proxy.produce.single_batch import Routes, pass_ordinary
 from tests.protocol.test_ordinary import build
 
 VERSION = 9
 
 
 class Link:
-    """A client's link, as `proxy.ordinary` sees it."""
+    """A client's link, as `proxy.produce.single_batch` sees it."""
 
     def __init__(self, broker, stores=True):
         self.broker = broker

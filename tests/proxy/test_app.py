@@ -12,7 +12,7 @@ import pytest
 from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
 from proxy import app
-from proxy.config_load import Setting, load
+from proxy.config.load import Setting, load
 from tests.broker.settings import HOST
 
 

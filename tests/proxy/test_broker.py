@@ -7,19 +7,21 @@ import pytest
 
 from blockcache.cache import BlockCache
 from protocol import header
-from proxy import forward, looks, ordinary_fetch, parked, reads, relay
-from proxy.fetch_record import Accounts
-from proxy.gate import Gate
-from proxy.partitions import Partitions
-from proxy.quota_table import QuotaTable
-from proxy.session_table import SessionTable
-from proxy.shared_reads import SharedReads
+from proxy import relay
+from proxy.fetch import delayed_fetch, evaluate, forward, prepared
+from proxy.fetch.misses import reads
+from proxy.fetch.misses.coalescing import SharedReads
+from proxy.fetch.record import Accounts
+from proxy.fetch.sessions.cache import SessionTable
+from proxy.partitions.table import Partitions
+from proxy.scheduling.quotas import QuotaTable
+from proxy.scheduling.request_scheduler import Gate
 from tests.protocol.test_ordinary import build
 from tests.proxy.answering import Scene, said_of
+from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
 from tests.proxy.followed import TOPIC_ID
 from tests.proxy.hitting import END, build_fetch
 from tests.proxy.short_way import build_answer
-from tests.proxy.test_waiting import HEARTBEAT, RECORDS, Mixed
 from tests.proxy.turning import until
 
 
@@ -68,12 +70,12 @@ def goes_on(scene):
 
 
 AT_ONCE = {
-    "rights": (parked, "find_unproven"),
+    "rights": (delayed_fetch, "find_unproven"),
     "session": (SessionTable, "find"),
     "quota": (QuotaTable, "peek_delay_s"),
-    "plan": (looks, "plan_partition"),
+    "plan": (evaluate, "plan_partition"),
     "cache": (BlockCache, "lookup"),
-    "answer": (parked, "build_answer"),
+    "answer": (delayed_fetch, "build_answer"),
 }
 
 
@@ -90,7 +92,7 @@ async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
 async def test_a_repeated_fetch_is_the_general_ways_where_nothing_has_left(monkeypatch):
     scene = Scene(is_short=True, room_bytes=1 << 20)
     scene.receive(build_fetch(0))
-    spoil(monkeypatch, ordinary_fetch, "find_limit")
+    spoil(monkeypatch, prepared, "find_limit")
     scene.receive(build_fetch(1, correlation_id=2))
     assert ids(scene) == [1, 2]
     assert (scene.short, scene.broker.counters.internal_errors) == (0, 1)
@@ -117,7 +119,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
     scene.receive(frame)
     assert len(scene.partition.parked) == 1
-    spoil(monkeypatch, looks, "plan_partition")
+    spoil(monkeypatch, evaluate, "plan_partition")
     if news == "records":
         scene.arrive(100)
     elif news == "time":
@@ -151,7 +153,7 @@ async def test_a_fetch_whose_right_was_asked_for_first(monkeypatch):
     scene.receive(frame)
     await scene.turn()
     assert (len(scene.asked), scene.sent) == (1, [])
-    spoil(monkeypatch, looks, "plan_partition")
+    spoil(monkeypatch, evaluate, "plan_partition")
     scene.answer_fetch(said_of(TOPIC_ID))
     await goes_whole(scene, frame)
 
@@ -161,8 +163,8 @@ BESIDE = {
     "beginning": (reads, "Read"),
     "asking": (reads, "build_request"),
     "scanning": (reads, "is_plain"),
-    "looking": (looks, "plan_partition", 3),
-    "telling": (parked, "build_answer"),
+    "looking": (evaluate, "plan_partition", 3),
+    "telling": (delayed_fetch, "build_answer"),
 }
 
 
@@ -212,7 +214,7 @@ async def test_the_places_of_others_stay_theirs(monkeypatch):
     scene = Scene()
     scene.partition.covered = 1
     scene.receive(build_fetch(END, correlation_id=1))
-    spoil(monkeypatch, looks, "plan_partition")
+    spoil(monkeypatch, evaluate, "plan_partition")
     scene.receive(build_fetch(0, correlation_id=2))
     scene.receive(build_fetch(0, correlation_id=3))
     await scene.turn()
@@ -258,7 +260,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
 
 async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
     scene = Scene()
-    spoil(monkeypatch, looks, "plan_partition")
+    spoil(monkeypatch, evaluate, "plan_partition")
     spoil(monkeypatch, Gate, "enter")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
@@ -269,7 +271,7 @@ async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monke
 async def test_errors_are_counted_and_logged_by_one_text_for_each_place(monkeypatch, caplog):
     """So that the log counts those of a second instead of writing them (log_queue.py)."""
     scene = Scene()
-    spoil(monkeypatch, looks, "plan_partition", 1, 5)
+    spoil(monkeypatch, evaluate, "plan_partition", 1, 5)
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             scene.receive(build_fetch(0))

@@ -9,8 +9,8 @@ import pytest
 
 from blockcache.cache import BlockCache
 from proxy import cli
-from proxy.config import Config
-from proxy.config_units import MIB, Address
+from proxy.config.model import Config
+from proxy.config.units import MIB, Address
 from tests.blockcache.batches import TOPIC, build_run, insert
 
 SMALL = """\

@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from proxy.janitor import Janitor
-from proxy.listener import PROBES
+from proxy.net.listener import PROBES
 from tests.proxy.front import OFF, front
+from tests.proxy.net.test_client_connection import LIST_GROUPS
+from tests.proxy.produce.test_splice_request import greet, produce
 from tests.proxy.short_way import build_answer
-from tests.proxy.test_client_link import LIST_GROUPS
-from tests.proxy.test_passed_produce import greet, produce
 from tests.proxy.turning import PATIENCE_S, until
 
 IDLE_S = 100.0

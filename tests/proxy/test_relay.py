@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.relay import pipe
-from tests.proxy.test_wire import Listening
+from tests.proxy.net.test_framed_transport import Listening
 
 CHUNKS = [b"one", b"two", b"three"]
 

@@ -15,7 +15,7 @@ from protocol import fetch
 from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.wire import build_uvarint
-from proxy.wire import Wire
+from proxy.net.framed_transport import Wire
 from tests.proxy.front import OFF, front
 from tests.proxy.turning import PATIENCE_S, until
 

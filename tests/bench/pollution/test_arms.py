@@ -1,7 +1,7 @@
 """The arms' memory: equal for all but one, the arena taken from the broker's share."""
 
 from bench.pollution.arms import ARMS, TWICE, Sizes, broker_memory, build_listener, build_settings
-from proxy.config import Config
+from proxy.config.model import Config
 
 SIZES = Sizes()
 

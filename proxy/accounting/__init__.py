@@ -1,0 +1,1 @@
+"""Plain counters and the access log's runs. Decides nothing, opens nothing."""

@@ -1,0 +1,1 @@
+"""What operators see: HTTP, metrics, the arena, Forebay's own log."""

@@ -1,0 +1,257 @@
+"""HTTP for operators: metrics, health, state. [socket]
+
+Owns one small HTTP/1.1 server that answers GET and HEAD from a table of routes. Knows nothing of Kafka, of
+the cache or of what the handlers say. It is no data path, so asyncio's streams do. Invariants: a request's
+head, its time, the time for taking an answer and the number of connections are bounded; probes find a place at that
+bound; a request with a body
+is refused and its connection closed, so that no byte of it is taken for another request; a handler that fails
+costs one answer 500, never the server.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import NamedTuple
+
+from proxy.config.units import Address
+
+MAX_HEAD_BYTES = 8192
+BACKLOG = 64
+PROBES = ("/livez", "/readyz", "/healthz")
+RESERVED = 8
+"""Connections beyond the bound, for one request each, to PROBES: the oldest gives way to the next."""
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_END_OF_HEAD = b"\r\n\r\n"
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00\r\n]*)")
+_log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """What a handler says: body in bytes, status 200 unless told."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = HTTPStatus.OK
+
+
+class Request(NamedTuple):
+    """A request's head: `path` without its query, and whether the connection stays after the answer."""
+
+    method: str
+    path: str
+    keeps_alive: bool
+    authorization: bytes = b""
+
+
+class BadRequest(Exception):
+    """What is not answered as asked; `status` is the answer, after which the connection is closed."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+Handler = Callable[[], Answer]
+
+
+def json_answer(value: object) -> Answer:
+    """An answer with a JSON document, indented for people."""
+    return Answer(json.dumps(value, indent=2, default=str).encode() + b"\n", "application/json")
+
+
+def build_routes(
+    metrics: Callable[[], bytes],
+    readiness: Callable[[], tuple[bool, Sequence[str]]],
+    config: Callable[[], object],
+    cache: Callable[[], object],
+    throttle: Callable[[], object],
+    isolation: Callable[[], object],
+) -> dict[str, Handler]:
+    """The routes of Forebay. `readiness` says whether clients should come, else why not."""
+
+    def answer_alive() -> Answer:
+        return Answer(b"alive\n")
+
+    def answer_ready() -> Answer:
+        is_ready, reasons = readiness()
+        if is_ready:
+            return Answer(b"ready\n")
+        text = "".join(f"not ready: {reason}\n" for reason in reasons or ("starting",))
+        return Answer(text.encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {
+        "/metrics": lambda: Answer(metrics(), PROMETHEUS_TEXT),
+        "/healthz": answer_alive,
+        "/livez": answer_alive,
+        "/readyz": answer_ready,
+        "/config": lambda: json_answer(config()),
+        "/cache": lambda: json_answer(cache()),
+        "/throttle": lambda: json_answer(throttle()),
+        "/isolation": lambda: json_answer(isolation()),
+    }
+
+
+def scan_head(head: bytes) -> Request:
+    """A request's head up to and with its empty line. Raises BadRequest."""
+    line, *headers = head.removesuffix(_END_OF_HEAD).split(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request line")
+    keeps_alive = match[3] == b"1"
+    authorization = b""
+    for header in headers:
+        field = _HEADER.fullmatch(header)
+        if field is None:
+            raise BadRequest(HTTPStatus.BAD_REQUEST, "a header line is malformed")
+        name, value = field[1].lower(), field[2].strip().lower()
+        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            raise BadRequest(HTTPStatus.BAD_REQUEST, "a request may have no body here")
+        if name == b"connection" and b"close" in value:
+            keeps_alive = False
+        if name == b"authorization":
+            authorization = field[2].strip()
+    return Request(match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization)
+
+
+class AdminServer:
+    """Serves `routes` (path to handler) on one address. start() once, then close() once. Where there is a `token`, all
+    but PROBES wants it (RFC 6750).
+    """
+
+    def __init__(
+        self,
+        listen: Address,
+        routes: Mapping[str, Handler],
+        *,
+        max_connections: int = 32,
+        request_timeout_s: float = 10.0,
+        token: str | None = None,
+    ) -> None:
+        self._listen = listen
+        self._routes = dict(routes)
+        self._max_connections = max_connections
+        self._request_timeout_s = request_timeout_s
+        self._token = None if token is None else token.encode()
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], None] = {}
+        self._reserve: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def connections(self) -> int:
+        """Open ones, those of the reserve included."""
+        return len(self._connections) + len(self._reserve)
+
+    async def start(self) -> Address:
+        """Listen; the address that was bound, of interest where the port was 0. Raises OSError."""
+        host, port = self._listen
+        limit = MAX_HEAD_BYTES - len(_END_OF_HEAD)
+        self._server = await asyncio.start_server(
+            self._serve, host or None, port, limit=limit, backlog=BACKLOG
+        )
+        return Address(*self._server.sockets[0].getsockname()[:2])
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        held = [*self._connections, *self._reserve]
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        is_full = len(self._connections) >= self._max_connections
+        held = self._reserve if is_full else self._connections
+        if is_full and len(held) >= RESERVED:
+            oldest = next(iter(held))
+            del held[oldest]
+            oldest.cancel()
+        held[task] = None
+        try:
+            while await self._serve_one(reader, writer, is_full):
+                pass
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            held.pop(task, None)
+            writer.close()
+
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_full: bool
+    ) -> bool:
+        """Answer one request; whether another may follow. `is_full`: only a probe, and none follows. TimeoutError where
+        the answer is not taken.
+        """
+        try:
+            head = await self._read_head(reader)
+            if head is None:
+                return False
+            request = scan_head(head)
+            if is_full and request.path not in PROBES:
+                raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            answer, allow = self._answer(request)
+            request = request._replace(keeps_alive=request.keeps_alive and not is_full)
+        except BadRequest as refusal:
+            answer, allow = Answer(f"{refusal}\n".encode(), status=refusal.status), False
+            request = Request("GET", "", keeps_alive=False)
+        writer.write(_build_answer(answer, request.keeps_alive, allow, with_body=request.method != "HEAD"))
+        async with asyncio.timeout(self._request_timeout_s):
+            await writer.drain()
+        return request.keeps_alive
+
+    async def _read_head(self, reader: asyncio.StreamReader) -> bytes | None:
+        """The next request's head; None where it did not come whole, or not in time."""
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                return await reader.readuntil(_END_OF_HEAD)
+        except asyncio.LimitOverrunError:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise BadRequest(status, f"a request's head has at most {MAX_HEAD_BYTES} bytes") from None
+        except (asyncio.IncompleteReadError, TimeoutError):
+            return None
+
+    def _answer(self, request: Request) -> tuple[Answer, bool]:
+        """The handler's answer, and whether to name the methods that are allowed."""
+        if not self._is_allowed(request):
+            return Answer(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
+        handler = self._routes.get(request.path)
+        if handler is None:
+            known = " ".join(sorted(self._routes))
+            return Answer(f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND), False
+        if request.method not in ("GET", "HEAD"):
+            return Answer(b"only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED), True
+        try:
+            return handler(), False
+        except Exception:
+            _log.exception("the admin handler failed", extra={"path": request.path})
+            return Answer(b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR), False
+
+    def _is_allowed(self, request: Request) -> bool:
+        if self._token is None or request.path in PROBES:
+            return True
+        scheme, _, given = request.authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+
+
+def _build_answer(answer: Answer, keeps_alive: bool, allow: bool = False, with_body: bool = True) -> bytes:
+    lines = [
+        f"HTTP/1.1 {answer.status:d} {HTTPStatus(answer.status).phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Cache-Control: no-store",
+        *(["Allow: GET, HEAD"] if allow else []),
+        *(["WWW-Authenticate: Bearer"] if answer.status == HTTPStatus.UNAUTHORIZED else []),
+        f"Connection: {'keep-alive' if keeps_alive else 'close'}",
+    ]
+    head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    return head + answer.body if with_body else head

@@ -1,0 +1,256 @@
+"""What the scrape shows: every number of the process as a sample of the catalog.
+
+Owns the join of counters, statistics and metric names. It must not count anything itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isolation.classify import queue_name
+from metrics.access_log_schema import RESULT_REASONS
+from metrics.catalog import LABEL_VALUES
+from metrics.collector import Sample
+from protocol.api import APIS
+from proxy.admin.http import RESERVED
+from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
+from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proxy.accounting.counters import Hop
+    from proxy.app import Forebay
+    from proxy.broker import Broker
+
+COMMIT_UNKNOWN = ""
+QUEUE_GAUGES = (
+    "slots", "slots_floor", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks",
+)  # fmt: skip
+
+
+def collect(forebay: Forebay) -> Iterator[Sample]:
+    """All samples of this moment."""
+    broker = forebay.broker
+    broker.flight_counts.settle(broker.counters)
+    yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
+    yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
+    yield from _fetches(broker)
+    yield from _cache(broker)
+    yield from _watch(broker)
+    yield from _throttle(broker)
+    yield from _isolation(broker)
+    yield from _connections(forebay)
+    yield from _hops(broker)
+    yield from _limits(forebay)
+    yield from _access_log(broker)
+    yield from _own_log(forebay)
+
+
+def _fetches(broker: Broker) -> Iterator[Sample]:
+    counters = broker.counters
+    for verdict in RESULT_REASONS:
+        yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
+        yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
+    yield Sample("forebay_fetch_would_hit_bytes_total", (), counters.would_hit_bytes)
+    for purpose in LABEL_VALUES["purpose"]:
+        size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
+        yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
+    yield Sample("forebay_fetch_looks_total", (), counters.looked_partitions)
+    yield Sample("forebay_fetch_shared_reads_total", (), counters.shared_reads)
+    yield Sample("forebay_fetch_shared_bytes_total", (), counters.shared_read_bytes)
+    yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)
+    yield Sample("forebay_fetch_wait_seconds", (), counters.fetch_wait_s)
+    yield Sample("forebay_fetch_hit_seconds", (), counters.fetch_hit_s)
+    yield Sample("forebay_fetch_upstream_seconds", (), counters.fetch_upstream_s)
+    yield Sample("forebay_parked_fetches", (), counters.parked_fetches)
+    yield Sample("forebay_authorization_renewals_total", (), counters.authorization_renewals)
+    yield Sample("forebay_authorization_proofs_total", (), counters.authorization_proofs)
+    for outcome, batches in list(counters.produce_batches.items()):
+        yield Sample("forebay_produce_batches_total", (outcome,), batches)
+    yield Sample("forebay_produce_seconds", (), counters.produce_s)
+
+
+def _cache(broker: Broker) -> Iterator[Sample]:
+    statistics = broker.cache.statistics()
+    yield Sample("forebay_cache_capacity_bytes", (), statistics.arena_bytes)
+    yield Sample("forebay_cache_resident_bytes", (), broker.cache.resident_bytes)
+    yield Sample("forebay_cache_size_bytes", (), statistics.live_record_bytes)
+    yield Sample("forebay_cache_index_bytes", (), statistics.index_bytes_used)
+    yield Sample("forebay_cache_pinned_bytes", (), statistics.pinned_bytes)
+    yield Sample("forebay_cache_limbo_bytes", (), statistics.limbo_bytes)
+    yield Sample("forebay_cache_lent_bytes", (), statistics.lent_bytes)
+    yield Sample("forebay_cache_lent_limit_bytes", (), statistics.lent_limit_bytes)
+    yield Sample("forebay_cache_adopted_batches_total", (), statistics.adopted_batches)
+    yield Sample("forebay_cache_partitions", (), statistics.partitions)
+    yield Sample("forebay_cache_blocks", (), statistics.blocks)
+    yield Sample("forebay_cache_admitted_bytes_total", (), statistics.admitted_bytes)
+    for source, batches in list(broker.counters.admitted_batches.items()):
+        yield Sample("forebay_cache_admitted_batches_total", (source,), batches)
+    yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
+    yield Sample("forebay_cache_evictions_total", ("index",), statistics.evicted_blocks_index)
+    yield Sample("forebay_cache_evictions_total", ("water",), statistics.evicted_blocks_water)
+    yield Sample("forebay_cache_evicted_bytes_total", (), statistics.evicted_bytes)
+    for reason, ranges in list(broker.counters.invalidations.items()):
+        yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
+    oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
+    yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
+    age_s = broker.age_clock.age_s(statistics.oldest_admitted_bytes, broker.now()) if statistics.blocks else 0
+    yield Sample("forebay_cache_oldest_age_seconds", (), age_s)
+    yield Sample("forebay_cache_skipped_batches_total", (), statistics.skipped_batches)
+
+
+def _watch(broker: Broker) -> Iterator[Sample]:
+    now = broker.now()
+    yield Sample("forebay_watch_partitions", (), broker.watch.watched)
+    yield Sample("forebay_watch_leases", (), sum(p.truth.has_lease(now) for p in broker.partitions))
+    for purpose in ("watch", "proof"):
+        polls = broker.counters.watch_requests.get(purpose, 0)
+        yield Sample("forebay_watch_polls_total", (purpose,), polls)
+    for verdict in LABEL_VALUES["verdict"]:
+        yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
+    for way in LABEL_VALUES["way"]:
+        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0))
+    yield Sample("forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped)
+    yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
+    known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
+    yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
+    yield Sample("forebay_transactions_aborted", (), sum(one.aborted for one in known))
+
+
+def _throttle(broker: Broker) -> Iterator[Sample]:
+    statistics = broker.pacer.statistics()
+    for disk, state in statistics.disks.items():
+        queue, sample = state.queue, state.sample
+        yield Sample("forebay_throttle_disk_sampled", (disk,), int(state.sampled))
+        yield Sample("forebay_throttle_disk_busy", (disk,), int(queue.busy))
+        if sample is not None:
+            yield Sample("forebay_throttle_disk_load_ratio", (disk,), sample.load)
+            yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
+            yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
+        yield Sample("forebay_throttle_target_ratio", (disk,), state.target)
+        yield Sample("forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s)
+        yield Sample("forebay_throttle_rate_floor_bytes_per_second", (disk,), state.floor_bytes_s)
+        yield Sample("forebay_throttle_waiting_requests", (disk,), queue.waiting_requests)
+        yield Sample("forebay_throttle_waiting_bytes", (disk,), queue.waiting_bytes)
+        yield Sample("forebay_throttle_granted_total", (disk,), queue.granted)
+        yield Sample("forebay_throttle_miss_bytes_total", (disk,), queue.done_bytes)
+        yield Sample("forebay_throttle_delayed_total", (disk,), queue.delayed)
+        yield Sample("forebay_throttle_delay_seconds_total", (disk,), queue.delay_sum_s)
+        yield Sample("forebay_throttle_overdue_total", (disk,), queue.overdue)
+        yield Sample("forebay_throttle_cancelled_total", (disk,), queue.cancelled)
+        yield Sample("forebay_throttle_refused_total", (disk, "requests"), queue.refused_requests)
+        yield Sample("forebay_throttle_refused_total", (disk, "bytes"), queue.refused_bytes)
+    yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
+    yield Sample("forebay_lane_requests_total", (), broker.counters.lane_requests)
+    yield Sample("forebay_lanes_lost_total", (), broker.counters.lanes_lost)
+
+
+def _isolation(broker: Broker) -> Iterator[Sample]:
+    queues, health = broker.gate.statistics()
+    for number, state in queues.items():
+        name = queue_name(number)
+        for gauge in QUEUE_GAUGES:
+            yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
+        for total in ("admitted", "refused", "expired", "canceled", "released"):
+            yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])
+    yield Sample("forebay_isolation_topics_hanging", (), health["hanging"])
+    yield Sample("forebay_isolation_hangs_total", (), health["hangs"])
+    yield Sample("forebay_isolation_recoveries_total", (), health["recoveries"])
+    yield Sample("forebay_isolation_probes_total", (), health["probes"])
+    yield Sample("forebay_produce_refused_total", (), broker.counters.produce_refused)
+    yield Sample("forebay_fetch_refused_total", (), broker.counters.fetch_refused)
+
+
+def _connections(forebay: Forebay) -> Iterator[Sample]:
+    counters = forebay.broker.counters
+    yield Sample("forebay_connections_total", (), counters.connections)
+    yield Sample("forebay_active_connections", (), counters.active_connections)
+    yield Sample("forebay_connection_errors_total", (), counters.connection_errors)
+    for cause, ended in list(counters.disconnects.items()):
+        yield Sample("forebay_disconnects_total", (cause,), ended)
+    yield Sample("forebay_bad_frames_total", (), counters.bad_frames)
+    yield Sample("forebay_wide_requests_total", (), counters.wide_requests)
+    yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
+    yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
+    links = [link for one in forebay.listeners for link in one.links]
+    connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
+    connected += forebay.own_links.connected
+    yield Sample("forebay_upstream_connections", (), connected)
+    silent_s = forebay.own_links.silent_s(forebay.broker.now())
+    yield Sample("forebay_upstream_silent_seconds", (), silent_s)
+    yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
+    yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
+
+
+def _hops(broker: Broker) -> Iterator[Sample]:
+    counters = broker.counters
+    points: tuple[tuple[str, dict[int, Hop]], ...] = (
+        ("client_to_proxy_request", counters.requests_in),
+        ("proxy_to_server_request", counters.requests_out),
+        ("server_to_proxy_response", counters.responses_in),
+        ("proxy_to_client_response", counters.responses_out),
+    )
+    for point, by_key in points:
+        for api_key, hop in list(by_key.items()):
+            name = APIS[api_key].name if api_key in APIS else "unknown"
+            yield Sample(f"forebay_{point}_total", (name,), hop.frames)
+            yield Sample(f"forebay_{point}_bytes_total", (name,), hop.size_bytes)
+
+
+def _limits(forebay: Forebay) -> Iterator[Sample]:
+    broker = forebay.broker
+    for direction, bound in (("request", broker.requests), ("response", broker.responses)):
+        yield Sample("forebay_in_flight_bytes", (direction,), bound.in_flight_bytes)
+        yield Sample("forebay_unfinished_frame_bytes", (direction,), bound.unfinished_bytes)
+        yield Sample("forebay_in_flight_limit_bytes", (direction,), bound.limit_bytes)
+        yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
+        yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)
+    limits = broker.config.limits
+    sessions = broker.sessions.statistics()
+    yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
+    queues = (
+        ("connections", broker.counters.active_connections, limits.max_connections),
+        ("handshakes", len(broker.handshakes), broker.handshakes.limit),
+        ("admin_connections", forebay.admin.connections, broker.config.admin.max_connections + RESERVED),
+        ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
+        ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
+        ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
+        ("watched_partitions", broker.watch.watched, limits.watched_partitions),
+        ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
+        ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
+        ("followed_partitions", len(broker.partitions), broker.partitions.limit),
+        (
+            "delayed_misses",
+            broker.pacer.statistics().waiting_requests,
+            broker.config.throttle.waiting_requests * len(broker.config.throttle.disks),
+        ),
+    )
+    for queue, depth, limit in queues:
+        yield Sample("forebay_queue_depth", (queue,), depth)
+        yield Sample("forebay_queue_limit", (queue,), limit)
+
+
+def _access_log(broker: Broker) -> Iterator[Sample]:
+    if broker.access_log is None:
+        return
+    statistics = broker.access_log.statistics()
+    yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_lines)
+    yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_lines)
+    if broker.block_lines is not None:
+        yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.block_lines))
+        yield Sample("forebay_queue_limit", ("access_log_runs",), broker.block_lines.limit)
+    yield Sample("forebay_access_log_written_lines_total", (), statistics.written_lines)
+    yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
+    yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
+    yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
+
+
+def _own_log(forebay: Forebay) -> Iterator[Sample]:
+    if forebay.own_log is None:
+        return
+    statistics = forebay.own_log.statistics()
+    yield Sample("forebay_queue_depth", ("log_lines",), statistics.queued_lines)
+    yield Sample("forebay_queue_limit", ("log_lines",), statistics.limit_lines)
+    yield Sample("forebay_log_dropped_lines_total", (), statistics.dropped_lines)
+    yield Sample("forebay_log_suppressed_lines_total", (), statistics.suppressed_lines)

@@ -1,0 +1,109 @@
+"""How much memory there is, and how much of it the cache takes when nobody says.
+
+Owns the reading of cgroup and meminfo files below a given root, and the rule for an unset `cache.size`. Knows
+no other key. Invariants: the strictest limit from the process's own cgroup up to the root counts; a limit at
+or above the machine's memory is none; the plan is a pure function and never more than half of a limit, save
+for its floor.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from proxy.config.units import MIB, rough_size
+
+SMALLEST_CACHE_BYTES = 16 * MIB  # as the bound of cache.size
+
+
+class Memory(NamedTuple):
+    """Bytes that this process may use, whether a container's limit says so, and where that was read."""
+
+    total_bytes: int
+    is_limit: bool
+    origin: str
+
+
+class Plan(NamedTuple):
+    """A size for the cache and the sentence that explains it."""
+
+    size_bytes: int
+    reason: str
+
+
+def find_memory(root: Path = Path("/")) -> Memory:
+    """The strictest cgroup v2 or v1 memory limit, else MemTotal; 0 bytes where neither can be read."""
+    machine_bytes = _machine_bytes(root)
+    limits = [(limit, path) for path in _limit_files(root) if (limit := _read_number(path)) is not None]
+    limit_bytes, path = min(limits, default=(machine_bytes, None))
+    if path is None or (machine_bytes and limit_bytes >= machine_bytes):
+        return Memory(machine_bytes, False, "/proc/meminfo")
+    return Memory(limit_bytes, True, f"/{path.relative_to(root)}")
+
+
+def find_filesystem_bytes(directory: str) -> int | None:
+    """Size of the file system that holds a directory; None for no directory or one that cannot be read."""
+    if not directory:
+        return None
+    try:
+        status = os.statvfs(directory)
+    except (OSError, ValueError):
+        return None
+    return status.f_blocks * status.f_frsize
+
+
+def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None) -> Plan:
+    """The size of a cache whose size nobody set: in whole MiB, at least SMALLEST_CACHE_BYTES."""
+    share = 2 if memory.is_limit else 8
+    text = "half of the memory limit" if memory.is_limit else "an eighth of the machine's memory"
+    size_bytes = memory.total_bytes // share
+    reason = f"{text} {rough_size(memory.total_bytes)} ({memory.origin})"
+    if filesystem_bytes is not None and filesystem_bytes // 8 * 7 < size_bytes:
+        size_bytes = filesystem_bytes // 8 * 7
+        reason = (
+            f"7/8 of the {rough_size(filesystem_bytes)} of {directory}; give it more, or set cache.directory"
+        )
+    if size_bytes < SMALLEST_CACHE_BYTES:
+        return Plan(SMALLEST_CACHE_BYTES, f"the smallest possible; {reason} would be less")
+    return Plan(size_bytes // MIB * MIB, reason)
+
+
+def _machine_bytes(root: Path) -> int:
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read_text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _limit_files(root: Path) -> Iterator[Path]:
+    """Files that may hold a limit: of each hierarchy, this process's cgroup and all above it.
+
+    In a container the path in /proc/self/cgroup may be the host's and not exist below the mount; what is
+    above it, the mount at least, does.
+    """
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if ".." in path:
+            path = "/"
+        if controllers == "":
+            mount, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = mount / path.strip("/")
+        for level in (group, *group.parents):
+            yield level / name
+            if level == mount:
+                break
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_number(path: Path) -> int | None:
+    text = _read_text(path).strip()
+    return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else None

@@ -1,0 +1,122 @@
+"""One look at what a Fetch asks for: whether its client may be told, whether it is followed, what memory can say.
+
+Owns the join of the client's rights, the topics and partitions that are known, and the plan of a partition; and
+what the looks of one Fetch come to together (`View`). It must not know what becomes of a look. Invariant: a
+partition is named only where the client's right to it is proven.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from proxy.fetch.misses.read import Stage
+from proxy.partitions.readable import ASK, GAP, HARD, READY, Look, Looked, plan_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from protocol.fetch import FetchPartition
+    from proxy.fetch.misses.read import Read
+    from proxy.fetch.record import FetchRecord
+    from proxy.net.client_connection import ClientLink
+    from proxy.partitions.table import Partition
+
+
+class View(NamedTuple):
+    """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
+    `is_here`: there is something to answer with at once, from memory or from the broker; `must_arrive`: of some nothing
+    can be said before the broker has; `has_gap`: some are on their way into memory, and none are there; `has_ask`: some
+    are to be confirmed.
+    """
+
+    looks: list[Looked]
+    reads: Sequence[Read | None]
+    is_here: bool
+    must_arrive: bool
+    has_gap: bool
+    has_ask: bool
+
+
+def build_view(looks: list[Looked], reads: Sequence[Read | None]) -> View:
+    """The view of these, each with its read."""
+    is_ready = is_gap = is_ask = have_arrived = must_arrive = False
+    for looked, read in zip(looks, reads, strict=True):
+        look = looked.look
+        if look is READY:
+            is_ready = True
+        elif look is GAP:
+            is_gap = True
+        elif look is ASK:
+            is_ask = True
+        elif look in HARD:
+            is_read = read is not None and has_arrived(read)
+            have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
+            has_said = read is not None and read.said is not None
+            must_arrive = must_arrive or not (looked.nameable or is_read or has_said)
+    return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
+
+
+def has_arrived(read: Read) -> bool:
+    """Whether its records are here, from the broker."""
+    return read.stage is Stage.ARRIVED
+
+
+def look_at(record: FetchRecord, now: float) -> list[Looked]:
+    """One look at each partition, in the request's order."""
+    link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
+    partitions = record.partitions
+    link.broker.counters.looked_partitions += len(partitions)
+    if len(partitions) == 1:
+        return [look_at_one(link, partitions[0], isolation, version, now)]
+    return [look_at_one(link, asked, isolation, version, now) for asked in partitions]
+
+
+def look_at_one(
+    link: ClientLink, asked: FetchPartition, isolation_level: int, version: int, now: float
+) -> Looked:
+    """Where one partition stands for the client."""
+    broker = link.broker
+    if not link.authorization.allows(asked.topic, now):
+        return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
+    topic = broker.topics.find(asked.topic)
+    if topic is None or asked.partition not in topic.leaders:
+        if topic is not None:
+            broker.topic_questions.ask(topic.id, link)
+        return Looked(asked, None, Look.PASS, "unknown-topic", -1)
+    partition = broker.partitions.follow(topic, asked.partition)
+    if partition is None:
+        return Looked(asked, None, Look.MISS, "unproven", -1)
+    looked = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
+    if looked.look is not Look.MISS:
+        partition.wanted_at = now
+    elif asked.current_leader_epoch > partition.truth.asked_epoch:
+        broker.topic_questions.ask(
+            topic.id, link
+        )  # the client may have heard of an election before the watch has
+    return looked
+
+
+def find_unproven(
+    record: FetchRecord, partitions: Iterable[FetchPartition], now: float
+) -> dict[str | bytes, Partition]:
+    """Topics that this connection has not been shown yet, or not for long, each with a partition of which it asks
+    for what memory has, or for history that is read apart: whether it may is asked before any of it is read.
+    """
+    link, request = record.link, record.request
+    found: dict[str | bytes, Partition] = {}
+    if request.rack_id:
+        return found
+    broker = link.broker
+    for asked in partitions:
+        if asked.topic in found or link.authorization.allows(asked.topic, now):
+            continue
+        topic = broker.topics.find(asked.topic)
+        partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
+        if partition is None:
+            continue
+        isolation, version = request.isolation_level, record.head.api_version
+        looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+        is_history = looked.lagging and looked.nameable and link.reads.go_apart
+        if looked.look is Look.READY or is_history:
+            found[asked.topic] = partition
+    return found

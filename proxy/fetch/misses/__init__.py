@@ -1,0 +1,1 @@
+"""Fetches of the partitions that memory cannot answer."""

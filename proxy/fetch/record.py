@@ -1,0 +1,246 @@
+"""One client's Fetch on its way through: its place among the replies, its times, and its line in the
+accounts.
+
+Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are
+counted when the reply's last byte has left, not before. It must not know how the answer was found. Invariant:
+what one answer of the broker's wakes leaves before any of it is counted (`Accounts`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from protocol import api
+from proxy.fetch.hit_estimate import plan_observed
+from proxy.partitions.readable import HARD, Look, Looked, Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from blockcache.arena import Hit
+    from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
+    from protocol.header import RequestHeader
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.fetch.response import Found
+    from proxy.fetch.sessions.context import FetchContext
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.send_buffer import Sendable
+    from proxy.partitions.table import Partition
+
+HIT = ("hit", "")
+"""Result and reason of what memory has given."""
+
+
+class FetchRecord:
+    """A Fetch from its arrival to its last byte."""
+
+    __slots__ = (
+        "context",
+        "head",
+        "link",
+        "parked_at",
+        "received_at",
+        "reply",
+        "request",
+        "request_bytes",
+        "waited_s",
+        "would_hit_bytes",
+    )
+
+    def __init__(
+        self,
+        link: ClientLink,
+        head: RequestHeader,
+        request: FetchRequest,
+        request_bytes: int,
+        context: FetchContext | None = None,
+        received_at: float | None = None,
+    ) -> None:
+        """`context` is its session; None where that is the broker's, or nothing more is asked of it. `received_at`
+        where it leaves at once: then it has no place among the replies.
+        """
+        self.context = context
+        self.link = link
+        self.head = head
+        self.request = request
+        self.request_bytes = request_bytes
+        self.received_at = link.broker.now() if received_at is None else received_at
+        self.parked_at = -1.0
+        self.waited_s = 0.0
+        self.would_hit_bytes: list[int] | None = None
+        if received_at is None:
+            self.reply = link.replies.reserve()
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """All that it asks for, what its session remembers included."""
+        return self.request.partitions if self.context is None else self.context.partitions
+
+    def served(
+        self,
+        told: Sequence[Told],
+        buffers: Sequence[Sendable],
+        hits: Sequence[Hit],
+        held_bytes: int,
+    ) -> None:
+        """The answer is Forebay's. `told` are the partitions that it names (an incremental one leaves out
+        what has not changed); `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the
+        heap. A single buffer without hits is on the heap, and charged if it does not leave at once.
+        """
+        link = self.link
+        broker = link.broker
+
+        def sent(delivered: bool) -> None:
+            for hit in hits:
+                hit.release()
+            broker.accounts.enter(self, told, delivered, is_ours=True)
+
+        if len(buffers) == 1 and not hits:
+            (frame,) = buffers
+            link.answer_whole(api.FETCH, self.reply, frame, len(frame), self.request_bytes, sent)
+        else:
+            link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
+
+    def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
+        """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""
+        sent = self.passing(looks, response)
+        self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
+
+    def passing(self, looks: Sequence[Looked], response: FetchResponse | None) -> Callable[[bool], None]:
+        """To be run once the broker's own answer has left, or never will (False)."""
+        fetched = response.partitions if response is not None else ()
+        by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
+        sizes = [by_key.get((looked.asked.topic, looked.asked.partition), 0) for looked in looks]
+        if self.would_hit_bytes is None:
+            told = [
+                Told(looked, size_bytes, *verdict)
+                for looked, size_bytes, verdict in zip(looks, sizes, plan_verdicts(looks), strict=True)
+            ]
+        else:
+            told = list(map(plan_observed, looks, self.would_hit_bytes, sizes))
+
+        def sent(delivered: bool) -> None:
+            self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
+
+        return sent
+
+    def abandoned(self) -> None:
+        """The client or the broker went away before there was an answer."""
+        self.link.broker.counters.undelivered_partitions += len(self.partitions)
+
+    def count(self, told: Sequence[Told], is_ours: bool, left_at: float) -> None:
+        """It left at `left_at`. `is_ours`: the answer was Forebay's, not the broker's own frame."""
+        broker = self.link.broker
+        counters = broker.counters
+        for one in told:
+            verdict = one.result, one.reason
+            counters.fetch_partitions[verdict] += 1
+            counters.fetch_bytes[verdict] += one.size_bytes
+            if one.would_hit_bytes:
+                counters.would_hit_bytes += one.would_hit_bytes
+        self.count_times(is_ours, left_at)
+        if broker.gate.quotas.active:
+            broker.charge_fetch(self.link.client_id, told)
+
+    def count_times(self, is_ours: bool, ended_at: float) -> None:
+        """How long it took, delivered or not."""
+        counters = self.link.broker.counters
+        if not is_ours:
+            counters.fetch_upstream_s.observe(ended_at - self.received_at)
+            return
+        if self.parked_at >= 0:
+            counters.fetch_wait_s.observe(self.waited_s)
+        counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
+
+
+Departed: TypeAlias = "tuple[FetchRecord, Sequence[Told], bool, float]"
+"""An answer whose last byte has left: whether it was Forebay's, not the broker's own frame, and when it left."""
+
+
+class Accounts:
+    """Counts answers that have left: at once, or, while they are held, once all have left that leave together. What
+    those may have in common is in `alike` meanwhile, by what was asked: nothing that is known changes in between.
+    """
+
+    __slots__ = ("_broker", "_waiting", "alike")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: list[Departed] = []
+        self.alike: dict[Hashable, Found] | None = None
+
+    def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
+        """The answer to `record` has left, or never will."""
+        now = self._broker.now()
+        if not delivered:
+            self._broker.counters.undelivered_partitions += len(told)
+            record.count_times(is_ours, now)
+            return
+        if self.alike is not None:
+            self._waiting.append((record, told, is_ours, now))
+            return
+        record.count(told, is_ours, now)
+        if self._broker.access_log is not None:
+            self._broker.log_fetches(((record, told, is_ours, now),))
+
+    def enter_hit(
+        self,
+        link: ClientLink,
+        version: int,
+        isolation_level: int,
+        partition: Partition,
+        fetch_offset: int,
+        size_bytes: int,
+        frame_bytes: int,
+        admitted_at: int,
+        received_at: float,
+    ) -> None:
+        """`enter`, of an answer of `frame_bytes` that nobody made a record of: one partition from memory, which has
+        left whole without waiting for anything, and no quota counts it.
+        """
+        broker = self._broker
+        counters, now = broker.counters, broker.now()
+        hop = counters.responses_out[api.FETCH]
+        hop.frames += 1
+        hop.size_bytes += frame_bytes
+        counters.fetch_partitions[HIT] += 1
+        counters.fetch_bytes[HIT] += size_bytes
+        counters.fetch_hit_s.observe(now - received_at)
+        if broker.access_log is not None:
+            broker.log_hit(
+                link, version, isolation_level, partition, fetch_offset, size_bytes, admitted_at, now - received_at
+            )  # fmt: skip
+
+    def hold(self) -> None:
+        """Many may leave now. `settle` must follow in the same callback of the loop."""
+        self.alike = {}
+
+    def settle(self) -> None:
+        """All have left: count them."""
+        self.alike = None
+        if not self._waiting:
+            return
+        departed, self._waiting = self._waiting, []
+        for record, told, is_ours, left_at in departed:
+            record.count(told, is_ours, left_at)
+        if self._broker.access_log is not None:
+            self._broker.log_fetches(departed)
+
+
+def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:
+    """Result and reason of each partition of a forwarded request. What memory could have served went along:
+    `mixed`.
+    """
+    hard = any(looked.look in HARD for looked in looks)
+    verdicts = []
+    for looked in looks:
+        if looked.look in HARD:
+            verdicts.append((looked.look.value, looked.reason))
+        elif not hard and looked.look in (Look.GAP, Look.ASK):
+            verdicts.append(("miss", looked.reason))
+        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in looks):
+            verdicts.append(("miss", "unproven"))
+        else:
+            verdicts.append(("pass", "mixed"))
+    return verdicts

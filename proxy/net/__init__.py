@@ -1,0 +1,1 @@
+"""Sockets, framing, order and backpressure of connections. Knows frames, and no API."""

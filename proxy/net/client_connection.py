@@ -1,0 +1,494 @@
+"""One client connection: frames in, replies out in order, one link to the broker behind it. [socket]
+
+Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read.
+It must not know what a handler does with a request. Invariants:
+* whatever ends, either side, ends both, once, with one log line where somebody is to blame.
+* the broker is not read while this client does not drain, the client is not read while the broker does not
+  drain, at its own bound, or at the process's bound.
+* a client that has finished sending (EOF) still gets the answers to what it sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from isolation.refusals import RefusedSequences
+from protocol import fetch_ordinary, header, ordinary
+from protocol.api import FETCH, PRODUCE
+from protocol.errors import BadFrame
+from protocol.fetch_again import FetchScanner
+from proxy.dispatch import ROUTES
+from proxy.fetch.authorization import Authorization
+from proxy.fetch.misses.reads import Reads
+from proxy.fetch.passthrough import pass_ordinary_fetch
+from proxy.fetch.prepared import answer_ordinary
+from proxy.net.broker_connection import UpstreamLink
+from proxy.net.catch_up_connection import Lane
+from proxy.net.framed_transport import Wire
+from proxy.net.response_order import Replies, Reply
+from proxy.net.send_buffer import PIECE_BYTES
+from proxy.net.splice import Passage
+from proxy.produce.pipeline import fly
+from proxy.produce.receive_in_arena import find_lender
+from proxy.produce.single_batch import pass_ordinary
+from proxy.produce.splice_request import let_produces_pass
+from proxy.relay import relay, relay_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.header import RequestHeader
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.net.broker_connection import Answer, Begin, Sent
+    from proxy.net.listener import Listener
+    from proxy.net.response_order import Place
+    from proxy.net.send_buffer import Sendable
+    from proxy.produce.pipeline import Flights
+
+log = logging.getLogger("forebay.client")
+
+KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
+FETCH_KEY = FETCH.to_bytes(2, "big")
+BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
+"""Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
+UNSIGNED_FRAME_BYTES = 512 << 10
+"""What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
+
+
+class ClientLink:
+    """A client and its way to the broker."""
+
+    __slots__ = (
+        "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
+        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client",
+        "is_signed_in", "lane", "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused",
+        "replies", "request_bytes", "sasl_rounds", "seen_at", "seen_frames", "stores", "upstream", "wire",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener, number: int) -> None:
+        self.listener = listener
+        self.broker: Broker = listener.broker
+        self.stores = self.broker.stores_on(listener)
+        self.number = number
+        self.client_id: str | None = None
+        self._limits = self.broker.config.limits
+        self._counters = self.broker.counters
+        self._open = self.finishing = False
+        self.holds_client = False  # at its own bound
+        self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
+        self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
+        self.is_signed_in = False  # the broker has accepted its SASL exchange
+        self.sasl_rounds = 1  # that the broker has to accept until then
+        self.wire = Wire(
+            self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
+        )
+        self.wire.framer.lend = find_lender(self.broker, self.stores)
+        if listener.wants_sasl:
+            self.limit_unsigned()
+        self.wire.on_made = self._on_made
+        self.wire.on_drained = self._on_drained
+        self.wire.on_begun = partial(listener.tend, self)
+        self.wire.bound = self.broker.requests
+        self.replies = Replies(self.wire.send, self._on_progress)
+        self.upstream = UpstreamLink(
+            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
+        )
+        self.upstream.on_drained = self._on_upstream_drained
+        self.upstream.on_idle_closed = self._on_idle_closed
+        self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
+        self.flights: Flights | None = None  # until it could have any
+        self.lane = Lane(self.broker, listener.catch_up_dial)
+        self.authorization = Authorization(self)
+        self.fetches = FetchScanner()
+        self.reads = Reads(self)
+        self.refused = RefusedSequences()
+        self.last_ordinal = self.answered_ordinal = 0
+        self.gone = 0  # grows with each request that is sent on, and each answer
+        self.preferred_replicas = False
+        let_produces_pass(self)
+
+    # -- from the sockets ----------------------------------------------------------------------------------
+
+    def _on_made(self) -> None:
+        self._open = True
+        self._counters.connections += 1
+        self._counters.active_connections += 1
+        self.listener.opened(self)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if self.flights is not None:
+            self.flights.book()
+        is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, self.replies.line, self.gone
+        if is_fetch and self.stores and answer_ordinary(self, frame):
+            return
+        newest = line[-1] if line else None
+        try:
+            self._handle(frame, is_fetch)
+        except BadFrame as error:
+            self._on_bad(error)
+            return
+        except Exception:
+            place = line[-1] if line and line[-1] is not newest else None
+            whole = partial(relay_whole, self, frame, place)
+            self.broker.fall_back(self, gone, "handling a request", whole)
+        replies = self.replies
+        if replies.control:
+            self._yield_to_control()
+        over = self.request_bytes >= self._limits.connection_request_memory_bytes
+        if over or len(replies.line) >= self._limits.pipelined_requests:
+            self.holds_client = True
+            self.wire.hold_reading(replies)
+
+    def _handle(self, frame: Frame, is_fetch: bool) -> None:
+        size_bytes = len(frame)
+        if not is_fetch:
+            scanned = ordinary.scan_request(frame, size_bytes)
+        else:
+            scanned = None if self.stores else fetch_ordinary.scan_request(frame)
+        head = header.peek_request(frame) if scanned is None else None
+        hop = self._counters.requests_in[head.api_key if head else FETCH if is_fetch else PRODUCE]
+        hop.frames += 1
+        hop.size_bytes += size_bytes
+        self.request_bytes += size_bytes
+        requests = self.broker.requests
+        requests.in_flight_bytes += size_bytes
+        if requests.in_flight_bytes >= requests.limit_bytes:
+            requests.pause(self.wire)
+        if is_fetch and scanned is not None:
+            pass_ordinary_fetch(self, frame, scanned)
+        elif scanned is None or not pass_ordinary(self, frame, size_bytes, scanned):
+            head = head or header.peek_request(frame)
+            self.client_id = head.client_id
+            ROUTES.get(head.api_key, relay)(self, head, frame)
+        elif self.flights is None:
+            fly(self)
+
+    def limit_unsigned(self) -> None:
+        """The broker wants SASL here: until it has accepted some, no honest client sends larger frames."""
+        if not self.is_signed_in:
+            framer = self.wire.framer
+            framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
+
+    def saw_accepted(self) -> None:
+        """The broker has accepted one more step of the client's SASL exchange."""
+        self.sasl_rounds -= 1
+        if self.sasl_rounds <= 0:
+            self.is_signed_in = self.listener.wants_sasl = True
+            self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
+
+    def _book(self) -> None:
+        """Something is to happen but the next answer of what flies."""
+        if self.flights is not None:
+            self.flights.book()
+
+    def _on_bad(self, error: BadFrame) -> None:
+        self._counters.bad_frames += 1
+        self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
+
+    def _on_eof(self) -> bool:
+        self._book()
+        if self.replies.oldest is None:
+            self.close("client_closed")
+            return False
+        self.finishing = True
+        self.broker.leave_parked(self)
+        return True
+
+    def _on_closed(self, exc: Exception | None) -> None:
+        self.close("client_closed" if exc is None else "client_error")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it waits for anything, or something of its waits to leave."""
+        wire = self.wire
+        is_under_way = self.replies.line or self.upstream.unanswered or wire.unsent_bytes
+        return bool(is_under_way or wire.pending_frame_bytes)
+
+    def look_idle(self, now: float) -> float:
+        """For how many seconds it has been idle, as far as looks at it have shown."""
+        if self.seen_frames != self.wire.frames or self.is_busy:
+            self.seen_frames, self.seen_at = self.wire.frames, now
+        return now - self.seen_at
+
+    def _on_idle_closed(self) -> bool:
+        """The broker takes it for idle: if it is, it has to go, as without Forebay."""
+        if self.seen_frames != self.wire.frames or self.is_busy or self.reads.by_key:
+            return False
+        self.close("idle")
+        return True
+
+    def _on_upstream_lost(self, reason: str) -> None:
+        self.close("upstream_lost", "closing a client whose connection to the broker was lost", reason)
+
+    # -- replies -------------------------------------------------------------------------------------------
+
+    def forward(
+        self, head: RequestHeader, frame: Frame, on_answer: Answer | None, on_begun: Begin | None = None
+    ) -> None:
+        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
+        self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
+
+    def send(
+        self, api_key: int, correlation_id: int, frame: Frame, on_answer: Callable[[Frame | None], None] | None,
+        on_begun: Begin | None = None,
+    ) -> None:  # fmt: skip
+        """`forward`, for whom these two of the header are enough. `on_begun` may let a large answer pass."""
+        counters, size_bytes = self._counters, len(frame)
+        hop = counters.requests_out[api_key]
+        hop.frames += 1
+        hop.size_bytes += size_bytes
+        if on_answer is None:
+            waits = self.upstream.send(
+                frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
+            )
+        else:
+            arrived = counters.responses_in[api_key]
+            waits = self.upstream.send(frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun)
+        self.gone += 1
+        if waits:
+            self.hold_for_broker()
+
+    def hold_for_broker(self) -> None:
+        """Something sent to the broker waits to leave: beyond the connection's bound the client is not read."""
+        if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
+            self._is_held = True
+            self.wire.hold_reading(self.upstream)
+
+    def answer(
+        self, head: RequestHeader, reply: Reply, buffers: Sequence[Sendable], request_bytes: int,
+        on_sent: Callable[[bool], None] | None = None, held_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
+        size_bytes = sum(map(len, buffers))
+        self.request_done(request_bytes)
+        if held_bytes and self._open:  # else it goes nowhere
+            self.hold(reply, held_bytes)
+        self.gone += 1
+        reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
+
+    def answer_whole(
+        self, api_key: int, place: Place, frame: Frame, size_bytes: int, request_bytes: int, on_sent: Sent | None = None
+    ) -> None:  # fmt: skip
+        """`answer` with one frame on the heap, to no control request. What leaves at once is never held."""
+        replies = self.replies
+        line = replies.line
+        self.gone += 1
+        if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:
+            self.request_done(request_bytes)
+            reply = replies.stand_in(place)
+            if self._open:
+                self.hold(reply, size_bytes)
+            reply.complete((frame,), partial(self._sent, api_key, reply, size_bytes, on_sent))
+            return
+        self.request_bytes -= request_bytes
+        requests = self.broker.requests
+        requests.in_flight_bytes -= request_bytes
+        if requests.paused:
+            requests.sub(0)
+        line.popleft()
+        outgoing = self.wire.send_piece(frame, size_bytes)
+        if outgoing is None:
+            hop = self._counters.responses_out[api_key]
+            hop.frames += 1
+            hop.size_bytes += size_bytes
+            if on_sent is not None:
+                on_sent(True)
+            if self.finishing or self._holds_broker:
+                self._on_drained()
+        else:
+            reply = replies.stand_in(place)
+            self.hold(reply, size_bytes)
+            outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
+        if replies.line:
+            replies.release()
+        if outgoing is not None or self.holds_client or replies.control:
+            self._on_progress()
+
+    def begin_pieces(
+        self, head: RequestHeader, reply: Reply, request_bytes: int, on_sent: Sent | None,
+        begun: bytes, frame_bytes: int, source: Wire, on_end: Callable[[], None],
+    ) -> Passage | None:  # fmt: skip
+        """At the process's bound: a large answer, of which there is `begun`, leaves as it comes, if it is its turn
+        and nothing waits before it. `on_end` runs when its last bytes are here. None: it is received whole.
+        """
+        line = self.replies.line
+        if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
+            frame_bytes
+        ):
+            return None
+
+        def ended(last: bytes) -> None:
+            on_end()
+            self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
+
+        self.gone += 1
+        return Passage(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
+
+    def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
+        """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
+        reply = Reply(self.replies, False)
+        outgoing = self.wire.send_piece(rest, len(rest))
+        if outgoing is None:
+            self._sent(api_key, reply, size_bytes, None, True)
+            return
+        self.hold(reply, size_bytes)
+        outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, None)
+        self._on_progress()
+
+    def _sent(
+        self, api_key: int, reply: Reply, size_bytes: int, on_sent: Sent | None, delivered: bool
+    ) -> None:
+        """An answer's last byte has left, or never will."""
+        if reply.held_bytes:
+            self._response_bytes -= reply.held_bytes
+            self.broker.responses.sub(reply.held_bytes)
+            if not self._response_bytes and self.upstream.is_connected:
+                self.broker.responses.let_one(self.upstream.wire)
+        if delivered:
+            hop = self._counters.responses_out[api_key]
+            hop.frames += 1
+            hop.size_bytes += size_bytes
+        if on_sent:
+            on_sent(delivered)
+
+    def hold(self, reply: Reply, held_bytes: int) -> None:
+        """Charge `held_bytes` more of heap memory until `reply` has left, or never will: before it is completed, or
+        where what it shows of the arena was copied since.
+        """
+        reply.held_bytes += held_bytes
+        self._response_bytes += held_bytes
+        if self.upstream.is_connected:
+            self.broker.responses.add(held_bytes, self.upstream.wire)
+        else:
+            self.broker.responses.in_flight_bytes += held_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Charged for answers that have not left."""
+        return self._response_bytes
+
+    @property
+    def session_owner(self) -> object:
+        """Whose fetch sessions this client may use: its connection's own where it has an identity, else those
+        of whoever comes by this listener.
+        """
+        return self if self.upstream.authenticated else self.listener
+
+    def request_done(self, size_bytes: int) -> None:
+        """A request's bytes are no longer held. After `close` they were all given back at once."""
+        if not self._open:
+            return
+        self.request_bytes -= size_bytes
+        self.broker.requests.sub(size_bytes)
+        if self.holds_client:  # of a Produce without acks no reply will tell
+            self.release_client()
+
+    def release_client(self) -> None:
+        """Read on, if it is below its bounds again."""
+        under = self.request_bytes < self._limits.connection_request_memory_bytes
+        if under and len(self.replies) < self._limits.pipelined_requests:
+            self.holds_client = False
+            self.wire.release_reading(self.replies)
+
+    def _on_progress(self) -> None:
+        if self.replies.control:
+            self._yield_to_control()
+        over = self._response_bytes >= self._limits.connection_response_memory_bytes
+        if self.wire.unsent_bytes >= self._limits.connection_response_memory_bytes:
+            over = True
+            self.wire.hold_reading(self.lane)
+        if over and self.wire.unsent_bytes:  # else nothing leaves that would end it
+            self._holds_broker = True
+            self.upstream.hold_reading(self)
+            self.lane.hold_reading(self)
+        self.release_client()
+
+    def _yield_to_control(self) -> None:
+        """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
+        oldest = self.replies.oldest
+        if oldest is not None and not oldest.is_control:
+            self.broker.leave_oldest(self, oldest)
+
+    def _on_drained(self) -> None:
+        if self._holds_broker:
+            self._holds_broker = False
+            self.wire.release_reading(self.lane)
+            self.upstream.release_reading(self)
+            self.lane.release_reading(self)
+        if self.finishing and self.replies.oldest is None:
+            self.close("client_closed")
+
+    def _on_upstream_drained(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self.wire.release_reading(self.upstream)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for log lines."""
+        return self.wire.peer
+
+    def _fields(self, reason: str) -> dict[str, object]:
+        """Of a log line about this client."""
+        fields: dict[str, object] = {"listener": self.listener.name, "connection": self.number}
+        fields |= {"client": self.peer, "clientId": self.client_id}
+        return fields | {"reason": reason} if reason else fields
+
+    def finish(self) -> None:
+        """Take no more requests; close once what is in flight has been answered."""
+        self._book()
+        self.finishing = True
+        self.wire.hold_reading(self)
+        self.broker.leave_parked(self)
+        if self.replies.oldest is None and not self.wire.unsent_bytes:
+            self.close("drained")
+
+    def close_for_room(self) -> None:
+        """It has not taken its answers, and their memory is wanted at the bound."""
+        if self._open:
+            held = f"{self.wire.unsent_bytes} bytes"
+            self.close(
+                "response_memory", "closing a client that takes no answers at limits.responseMemory", held
+            )
+
+    def close(self, cause: str, blame: str = "", reason: str = "") -> None:
+        """End both sides, once. `blame` is the one log line, where somebody is to blame: the same for all clients.
+        Their own `reason` is a field.
+        """
+        if not self._open:
+            self.upstream.close()
+            self.wire.abort()
+            return
+        self._book()
+        self._open = False
+        self._counters.active_connections -= 1
+        if cause in BOUNDS:
+            self._counters.disconnects[cause] += 1
+        elif blame:
+            self._counters.connection_errors += 1
+        else:
+            self._counters.disconnects[cause] += 1
+        if blame:
+            log.warning(blame, extra=self._fields(reason))
+        self.broker.drop_parked(self)
+        self.broker.gate.drop_link(self)
+        self.authorization.close()
+        self.reads.close()
+        self.broker.sessions.remove_owned(self)
+        self.upstream.close()
+        self.lane.close()
+        self.replies.abandon()
+        self.broker.requests.forget(self.wire)
+        self.broker.requests.sub(self.request_bytes)
+        self.request_bytes = 0
+        if cause in ("bad_frame", "upstream_lost", "drained", "client_closed", "idle"):
+            self.wire.close_when_sent()
+        else:
+            self.wire.abort()
+        self.listener.closed(self)

@@ -1,0 +1,195 @@
+"""A client-facing socket and the one broker behind it. [socket]
+
+Owns accepting, TLS on both sides and the list of client links. It must not know what clients ask. Invariants: a
+connection above the process's bound is closed at once and counted; after `stop` nothing is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING
+
+from proxy.net.broker_connection import Dial
+from proxy.net.client_connection import ClientLink
+from proxy.net.tls_handshakes import TlsServer
+
+if TYPE_CHECKING:
+    from proxy.broker import Broker
+    from proxy.config.model import Limits, UpstreamTls
+    from proxy.config.model import Listener as ListenerConfig
+    from proxy.config.units import Address
+
+log = logging.getLogger("forebay.listener")
+
+BACKLOG = 1024
+PROBES = 10
+"""Keepalive probes within `limits.idleTimeout`."""
+
+
+class Listener:
+    """One entry of `listeners`, at work."""
+
+    def __init__(self, broker: Broker, config: ListenerConfig) -> None:
+        self.broker = broker
+        self.config = config
+        self.name = config.name
+        self.upstream: Address = config.upstream
+        self.dial = build_dial(config, config.upstream, broker.config.limits)
+        self.catch_up_dial = (
+            build_dial(config, config.catch_up_upstream, broker.config.limits)
+            if config.catch_up_upstream is not None
+            else None
+        )
+        self.links: dict[ClientLink, None] = {}
+        self.tended: dict[ClientLink, None] = {}
+        """Those with something that time may end; the janitor takes them out."""
+        self.wants_sasl = False
+        """The broker has accepted a SASL exchange here, a client's or Forebay's own. Where it wants none, it refuses
+        the handshake (KafkaApis.handleSaslHandshakeRequest).
+        """
+        self.bound: Address | None = None
+        self._server: asyncio.Server | TlsServer | None = None
+        self._accepted = 0
+        self._stopping = False
+        self.drained = asyncio.Event()
+        """Set once `stop` was called and the last client is gone."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether clients can connect."""
+        return self._server is not None and self._server.is_serving()
+
+    async def start(self) -> None:
+        """Listen. OSError where the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        host, port = self.config.listen
+        context = build_server_context(self.config)
+        if context is None:
+            self._server = await loop.create_server(self._accept, host or None, port, backlog=BACKLOG)
+        else:
+            self._server = TlsServer(self.broker.handshakes, context, self._shaken, BACKLOG)
+            await self._server.start(host or None, port)
+        for one in self._server.sockets:
+            end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
+        self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
+        log.info(
+            "listener %s: clients at %s, broker at %s",
+            self.name,
+            self.bound,
+            self.upstream,
+            extra={"listener": self.name},
+        )
+        if self.config.catch_up_upstream is not None:
+            log.info(
+                "listener %s: history comes by the broker's listener at %s; clients that authenticate by "
+                "SCRAM or GSSAPI cannot be shown there and stay on the first",
+                self.name,
+                self.config.catch_up_upstream,
+                extra={"listener": self.name},
+            )
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        self._accepted += 1
+        link = ClientLink(self, self._accepted)
+        return link.wire
+
+    def _shaken(self, transport: asyncio.Transport) -> None:
+        """A client has finished its TLS handshake."""
+        protocol = self._accept()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def opened(self, link: ClientLink) -> None:
+        """A client is connected, and counted."""
+        broker = self.broker
+        if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
+            link.close("too_many_connections", "closing a client at limits.maxConnections")
+            return
+        self.links[link] = None
+
+    def tend(self, link: ClientLink) -> None:
+        """There is something of it now that time may end: the janitor is to look after it."""
+        self.tended[link] = None
+
+    def closed(self, link: ClientLink) -> None:
+        """A client is gone."""
+        self.links.pop(link, None)
+        self.tended.pop(link, None)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if self._stopping and not self.links:
+            self.drained.set()
+
+    def stop(self) -> None:
+        """Accept nobody else; let every client finish."""
+        if self._server is not None:
+            self._server.close()
+        self._stopping = True
+        for link in list(self.links):
+            link.finish()
+        self._note_drained()
+
+    def abort(self) -> None:
+        """The grace period is over."""
+        for link in list(self.links):
+            link.close("drain_timeout")
+
+
+def end_vanished(fd: int, timeout_s: float) -> None:
+    """What is accepted from the listening socket `fd` ends by itself when its peer has not answered for `timeout_s`:
+    probes where nothing is under way, TCP_USER_TIMEOUT where something is. Linux hands both on to what is accepted.
+    That time holds for a peer that lives and does not read, too (tcp_probe_timer), so it is no short one.
+    """
+    listening = socket.socket(fileno=fd)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sys.platform == "linux":
+            probe_s = max(1, round(timeout_s / PROBES))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+    finally:
+        listening.detach()
+
+
+def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:
+    """How to reach the broker at `address`, with the security of `config`."""
+    host, port = address
+    tls = config.upstream_tls
+    return Dial(
+        host,
+        port,
+        build_client_context(tls) if tls.enabled else None,
+        tls.server_name or host,
+        limits.connect_timeout_s,
+        limits.max_response_frame_bytes,
+    )
+
+
+def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:
+    """TLS toward the broker: its certificate is checked unless the configuration says otherwise."""
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if tls.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    return context
+
+
+def build_server_context(config: ListenerConfig) -> ssl.SSLContext | None:
+    """TLS toward clients, or None for plain text."""
+    if config.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(config.tls.certificate_file, config.tls.key_file)
+    if config.tls.client_auth == "required":
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(config.tls.client_ca_file)
+    return context

@@ -1,0 +1,109 @@
+"""Forebay's own authentication toward the broker, for the watch: PLAIN, SCRAM and OAUTHBEARER as a client.
+
+Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's
+SaslHandshake v1 and SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its
+business: that is passed through. Invariants: secrets are read from their files at each authentication and
+kept nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from proxy.config.model import UpstreamCredentials
+    from proxy.net.broker_connection import UpstreamLink
+
+HANDSHAKE_VERSION = 1
+AUTHENTICATE_VERSION = 2
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MAX_ITERATIONS = 1_000_000
+
+
+class Refused(Exception):
+    """The broker does not accept our credentials, or cannot prove that it knows them."""
+
+
+async def authenticate(link: UpstreamLink, credentials: UpstreamCredentials) -> None:
+    """Run one whole exchange on a fresh link. `Refused`, or ConnectionError where it closes instead."""
+    mechanism = credentials.mechanism
+    hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism)
+    answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)
+    if answer.error_code != ErrorCode.NONE:
+        raise Refused(
+            f"the broker does not offer {mechanism}; it offers {', '.join(answer.mechanisms) or 'nothing'}"
+        )
+    link.authenticated = True
+    if mechanism in HASHES:
+        await _scram(link, credentials, HASHES[mechanism])
+    elif mechanism == "PLAIN":
+        await _exchange(link, b"\0".join((b"", _username(credentials), _secret(credentials.password_file))))
+    else:
+        token = _secret(credentials.token_file)
+        await _exchange(link, b"n,,\x01auth=Bearer " + token + b"\x01\x01")
+
+
+def _username(credentials: UpstreamCredentials) -> bytes:
+    return (credentials.username or "").encode()
+
+
+def _secret(file: str | None) -> bytes:
+    if file is None:
+        raise Refused("upstreamCredentials name no file for the secret")
+    try:
+        return Path(file).read_bytes().strip()
+    except OSError as error:
+        raise Refused(f"cannot read the secret: {error}") from error
+
+
+async def _exchange(link: UpstreamLink, token: bytes) -> bytes:
+    frame = control.build_sasl_authenticate_request(AUTHENTICATE_VERSION, 0, "forebay", auth_bytes=token)
+    answer = control.scan_sasl_authenticate_response(await link.call(frame, 0), AUTHENTICATE_VERSION)
+    if answer.error_code != ErrorCode.NONE:
+        raise Refused(answer.error_message or f"authentication failed with error {answer.error_code}")
+    return answer.auth_bytes
+
+
+async def _scram(link: UpstreamLink, credentials: UpstreamCredentials, hash_name: str) -> None:
+    name = _username(credentials).replace(b"=", b"=3D").replace(b",", b"=2C")
+    nonce = base64.b64encode(secrets.token_bytes(24))
+    first_bare = b"n=" + name + b",r=" + nonce
+    server_first = await _exchange(link, b"n,," + first_bare)
+    whole_nonce, salt, iterations = _challenge(server_first, nonce)
+    salted = hashlib.pbkdf2_hmac(hash_name, _secret(credentials.password_file), salt, iterations)
+    final_bare = b"c=biws,r=" + whole_nonce
+    signed = b",".join((first_bare, server_first, final_bare))
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    server_final = _fields(await _exchange(link, final_bare + b",p=" + base64.b64encode(proof)))
+    expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
+    if not hmac.compare_digest(server_final.get(b"v", b""), base64.b64encode(expected)):
+        raise Refused("the broker could not prove that it knows our password")
+
+
+def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
+    """The whole nonce, the salt and the iterations of the broker's first message; `Refused` where it is
+    garbled or none to ours.
+    """
+    fields = _fields(server_first)
+    try:
+        whole_nonce, salt, iterations = fields[b"r"], base64.b64decode(fields[b"s"]), int(fields[b"i"])
+    except (KeyError, ValueError) as error:
+        raise Refused(f"the broker's SCRAM challenge cannot be read: {error!r}") from error
+    if not whole_nonce.startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:
+        raise Refused("the broker's SCRAM challenge is not an answer to ours")
+    return whole_nonce, salt, iterations
+
+
+def _fields(message: bytes) -> dict[bytes, bytes]:
+    """SCRAM's `k=value,k=value`."""
+    return dict(part.split(b"=", 1) for part in message.split(b",") if b"=" in part)

@@ -1,0 +1,162 @@
+"""TLS handshakes of clients: accepted, counted and ended before anything else is made for a client. [socket]
+
+Owns accepting on a listener with TLS, and the handshakes of all of them, oldest first. It must not know what becomes of
+a client that has finished one. Invariants: a handshake counts as a connection, and above the bound on these is closed
+at once; above `limit` the oldest is closed, since an honest one takes milliseconds; none takes longer than TIMEOUT_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from proxy.accounting.counters import Counters
+
+log = logging.getLogger("forebay.listener")
+
+TIMEOUT_S = 10.0
+SHARE = 8
+"""One of so many connections may be in its handshake."""
+PAUSE_S = 1.0
+"""After accepting has failed (no descriptors left), as asyncio's own servers."""
+
+
+class Handshake(asyncio.Protocol):
+    """Stands for a client until it is one; `made` is given the transport then."""
+
+    def __init__(self, made: Callable[[asyncio.Transport], None]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake has succeeded."""
+        self._made(cast("asyncio.Transport", transport))
+
+
+class Handshakes:
+    """Those under way, of all listeners of the process."""
+
+    def __init__(self, counters: Counters, max_connections: int) -> None:
+        self._counters = counters
+        self._max_connections = max_connections
+        self.limit = max(1, max_connections // SHARE)
+        self._under_way: dict[asyncio.Task[None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be, handshakes included."""
+        return self._counters.active_connections + len(self) >= self._max_connections
+
+    def begin(
+        self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
+    ) -> None:
+        """Shake hands with `client`; `made` is given its transport if that succeeds."""
+        if self.is_full:
+            self._end("too_many_connections")
+            log.warning("closing a client at limits.maxConnections")
+            client.close()
+            return
+        if len(self) >= self.limit:
+            oldest = next(iter(self._under_way))
+            del self._under_way[oldest]
+            self._end("too_many_handshakes")
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._shake(client, context, made))
+        self._under_way[task] = None
+        task.add_done_callback(self._over)
+
+    async def _shake(
+        self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
+    ) -> None:
+        """The socket is the transport's from here on: it closes it, whatever happens."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def succeeded(transport: asyncio.Transport) -> None:
+            if self._under_way.pop(task, False) is None:
+                made(transport)
+            else:  # ended meanwhile
+                transport.abort()
+
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: Handshake(succeeded), client, ssl=context, ssl_handshake_timeout=TIMEOUT_S
+        )
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if self._under_way.pop(task, False) is None:
+            self._end("handshake")
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OSError):
+            log.error("a handshake failed", exc_info=error)
+
+    def _end(self, cause: str) -> None:
+        self._counters.connections += 1
+        self._counters.disconnects[cause] += 1
+
+    def close(self) -> None:
+        """End all that are under way."""
+        for task in list(self._under_way):
+            task.cancel()
+
+
+class TlsServer:
+    """Accepts on one address."""
+
+    def __init__(
+        self,
+        handshakes: Handshakes,
+        context: ssl.SSLContext,
+        made: Callable[[asyncio.Transport], None],
+        backlog: int,
+    ) -> None:
+        self._handshakes = handshakes
+        self._context = context
+        self._made = made
+        self._backlog = backlog
+        self.sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def start(self, host: str | None, port: int) -> None:
+        """Listen on all addresses of `host`, None: of all interfaces. OSError where one cannot be had."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self.sockets.append(socket.create_server(address[:2], family=family, backlog=self._backlog))
+        except OSError:
+            self.close()
+            raise
+        for one in self.sockets:
+            one.setblocking(False)
+            self._accepting.append(loop.create_task(self._accept(one)))
+
+    def is_serving(self) -> bool:
+        """Whether clients can connect."""
+        return bool(self._accepting)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.error("cannot accept a client: %s", error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            self._handshakes.begin(client, self._context, self._made)
+
+    def close(self) -> None:
+        """Accept nobody else."""
+        for task in self._accepting:
+            task.cancel()
+        self._accepting = []
+        for one in self.sockets:
+            one.close()

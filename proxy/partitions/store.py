@@ -1,0 +1,339 @@
+"""Bytes into the cache: from an acknowledged Produce, or from an answer of the broker's to somebody's Fetch.
+
+Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is
+expected). It must not know links. Invariants (design, "Produce", "Admission", "Bracket"):
+* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and
+  still proven now; it is served only below the HW of that same epoch, which is the proof that the epoch was
+  right.
+* what was forwarded before the topic's last surprise (`partitions/recompression.py`) is not stored, and what was stored before goes.
+* a fetched batch comes from Forebay's own Fetch by topic id, and is stored only in the epoch of its answer, and only at
+  the tail: time order, never pollution. What a client or a follower is answered never enters.
+* nothing is stored of a frozen partition.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol import batch, produce
+from protocol.errors import BadFrame, ErrorCode
+from proxy.partitions.producer_state import Sending
+from proxy.partitions.recompression import CODEC_MASK, HEAD_OUTSIDE_CRC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blockcache.cache import BlockCache
+    from blockcache.results import Inserted
+    from protocol.batch import Batch
+    from protocol.fetch import FetchPartition
+    from protocol.produce import ProducedPartition
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.partitions.table import Partition
+
+Key = tuple[str | bytes, int]
+"""Topic, as a request names it, and partition."""
+ZSTD, MAGIC_V2 = 4, 2
+FRESH = Sending.FRESH
+NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
+CRC = Struct(">I")
+BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
+"""Where a batch ends: DefaultRecordBatch, LastOffsetDelta behind CRC and attributes."""
+
+
+class Forwarded(NamedTuple):
+    """A produced batch on its way: what was known when it was forwarded. `epoch` -1: none was proven. `generation`: of
+    the topic's fidelity.
+    """
+
+    partition: Partition
+    batch: Batch
+    sending: Sending
+    epoch: int
+    high_watermark: int
+    generation: int
+
+
+def settle(partition: Partition, lapsed: bool) -> None:
+    """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and
+    the tail is at the HW.
+    """
+    high_watermark = partition.truth.high_watermark
+    if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
+        partition.tail = high_watermark
+    partition.tail = max(partition.tail, partition.truth.log_start_offset)
+
+
+def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
+    """A batch is about to be forwarded."""
+    truth = partition.truth
+    sending = partition.producers.note(
+        truth.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
+    )
+    generation = partition.topic.fidelity.generation
+    return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark, generation)
+
+
+def admit_answer(
+    broker: Broker, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
+) -> None:
+    """What the answer acknowledges of what was forwarded in `frame`."""
+    try:
+        response = produce.scan_response(answer, version)
+    except BadFrame:
+        return
+    for acknowledged in response.partitions:
+        noted = forwarded.get((acknowledged.topic, acknowledged.partition))
+        if noted is not None and acknowledged.error_code == ErrorCode.NONE:
+            partition = noted.partition
+            note_acknowledged(partition, noted.epoch, acknowledged.base_offset, noted.batch.record_count)
+            stored = admit_produced(broker, noted, acknowledged, frame)
+            announce(broker, partition, acknowledged.base_offset, stored)
+
+
+def note_acknowledged(partition: Partition, epoch: int, base_offset: int, records: int) -> None:
+    """The broker has so many records from `base_offset` on: it leads. `epoch` is the one that was proven when they were
+    forwarded; where another is by now, they may have been truncated, and the broker is asked. Acknowledgements of
+    several connections may cross.
+    """
+    truth = partition.truth
+    if 0 <= epoch != truth.epoch:
+        truth.revoke()
+        return
+    if epoch > truth.led_epoch:
+        truth.led_epoch = epoch
+    if partition.stand_at < base_offset:
+        partition.stand_at = base_offset
+    if partition.young_from < 0:
+        partition.young_from = base_offset
+    if partition.acknowledged_end < base_offset + records:
+        partition.acknowledged_end = base_offset + records
+
+
+def announce(
+    broker: Broker, partition: Partition, base_offset: int, stored: bool, now: float | None = None
+) -> None:
+    """What was acknowledged at `now` is `stored`, or not: have the watch look, and who waits where the watch was
+    faster.
+    """
+    if stored and partition.truth.high_watermark > base_offset:
+        partition.wake_parked()
+    broker.watch.produced(partition, now)
+
+
+def plan_produced(
+    partition: Partition,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+    generation: int,
+    attributes: int,
+    base_offset: int,
+) -> str:
+    """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`,
+    `high_watermark` and `generation` are what was known before it was forwarded.
+    """
+    truth, fidelity = partition.truth, partition.topic.fidelity
+    if epoch < 0 or epoch != truth.epoch or truth.frozen or not partition.is_followed:
+        return "no-epoch"
+    if sending is not Sending.FRESH:
+        return str(sending.value)
+    if base_offset < high_watermark or base_offset < truth.log_start_offset or base_offset < 0:
+        return "below-hw"
+    if fidelity.log_append_time is None or generation != fidelity.generation:
+        return "unlike"
+    return "store" if attributes & CODEC_MASK in fidelity.equal_codecs else "sample"
+
+
+def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
+    """`plan_produced`, of a batch of any format."""
+    sent = forwarded.batch
+    if sent.magic < MAGIC_V2:
+        return "old-format"
+    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
+    return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
+
+
+def is_stored_as_sent(
+    partition: Partition,
+    sending: Sending,
+    epoch: int,
+    high_watermark: int,
+    generation: int,
+    attributes: int,
+    base_offset: int,
+) -> bool:
+    """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: it is of no
+    transaction, its timestamps stay, and its codec is one that this partition is known to have where clients must be
+    told.
+    """
+    truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
+    return (
+        0 <= epoch == truth.epoch
+        and not truth.frozen
+        and partition.is_followed
+        and sending is FRESH
+        and base_offset >= 0
+        and base_offset >= high_watermark
+        and base_offset >= truth.log_start_offset
+        and fidelity.log_append_time is False
+        and generation == fidelity.generation
+        and codec in fidelity.equal_codecs
+        and not attributes & NOT_PLAIN
+        and (codec != ZSTD or partition.zstd)
+    )
+
+
+def admit_produced(
+    broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+) -> bool:
+    """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
+    partition, sent = forwarded.partition, forwarded.batch
+    _find_surprise(broker, forwarded, acknowledged)
+    plan = plan_forwarded(forwarded, acknowledged.base_offset)
+    broker.counters.produce_batches[plan] += 1
+    if plan not in ("store", "sample"):
+        return False
+    stamped, start = _stamp(partition, forwarded, acknowledged, frame)
+    end = start + sent.end - sent.start
+    if plan == "sample":
+        body = bytes(memoryview(stamped)[start + HEAD_OUTSIDE_CRC : end])
+        partition.topic.fidelity.keep_sample(
+            partition.index, acknowledged.base_offset, sent.attributes & CODEC_MASK, body
+        )
+        return False
+    last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
+    came_first = _stored_crc(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
+    if came_first is not None and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]:
+        broker.distrust(partition.topic, "mismatch")  # the watch was faster, and brought other bytes
+        return False
+    partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
+    _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
+    placed: tuple[Batch, ...] = ()
+    if batch.is_transactional(sent.attributes) or batch.is_control(sent.attributes):
+        placed = (sent._replace(base_offset=acknowledged.base_offset, last_offset=last_offset),)
+    partition.transactions.observed(stamped, placed, acknowledged.base_offset, last_offset + 1)
+    return True
+
+
+def _find_surprise(broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
+    """What an acknowledgement says against what is believed. It can make nothing known. A duplicate is answered with
+    its old offset, and a log append time whatever the topic's timestamp type (UnifiedLog.append).
+    """
+    partition = forwarded.partition
+    is_below = 0 <= acknowledged.base_offset < forwarded.high_watermark
+    if is_below and forwarded.sending is not Sending.RESENT:
+        broker.watch.doubt(partition)  # a duplicate of another's sending, or the log is another
+    is_log_append_time = acknowledged.log_append_time_ms >= 0
+    if forwarded.sending is FRESH and not partition.topic.fidelity.is_as_known(is_log_append_time):
+        broker.distrust(partition.topic, "unlike")
+
+
+def _stamp(
+    partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+) -> tuple[memoryview, int]:
+    """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the
+    broker has taken it.
+    """
+    sent = forwarded.batch
+    if isinstance(frame, bytes):
+        stamped, start = memoryview(bytearray(memoryview(frame)[sent.start : sent.end])), 0
+    else:
+        stamped, start = memoryview(frame), sent.start
+    batch.stamp_base_offset(stamped, start, acknowledged.base_offset)
+    batch.stamp_leader_epoch(stamped, start, forwarded.epoch)
+    if partition.topic.fidelity.log_append_time:
+        batch.stamp_log_append_time(stamped, start, acknowledged.log_append_time_ms)
+    return stamped, start
+
+
+def admit_fetched(
+    broker: Broker,
+    partition: Partition,
+    asking: FetchPartition,
+    frame: Frame,
+    batches: Sequence[Batch],
+) -> None:
+    """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may
+    enter.
+    """
+    for fetched in batches:
+        if fetched.attributes & CODEC_MASK == ZSTD:
+            partition.zstd = True
+        if fetched.base_offset >= partition.young_from >= 0:
+            _compare(broker, partition, fetched, frame)
+    covers_from, end = min(asking.fetch_offset, batches[0].base_offset), batches[-1].last_offset + 1
+    tail = partition.tail
+    if (
+        not covers_from <= tail < end
+    ):  # history, or nothing of it is new: the usual case, since Produce was faster
+        return
+    first = next(number for number, one in enumerate(batches) if one.last_offset >= tail)
+    if first > 0:
+        covers_from = batches[first - 1].last_offset + 1
+    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, "watch")
+    # also where the arena could not take a batch: the watch must not ask for it again and again
+    partition.tail = max(partition.tail, end)
+
+
+def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
+    """Hold a young fetched batch against the one that was produced: against the sample, or against what is stored. One
+    that was written before this process looked may be of another time, and other settings.
+    """
+    topic, log_append_time = partition.topic, batch.is_log_append_time(fetched.attributes)
+    body = memoryview(frame)[fetched.start + HEAD_OUTSIDE_CRC : fetched.end]
+    if not topic.fidelity.is_as_known(log_append_time):
+        broker.distrust(topic, "unlike")
+    elif topic.fidelity.compare_fetched(partition.index, fetched.base_offset, body) is False:
+        broker.distrust(topic, "mismatch")
+    elif fetched.base_offset >= partition.produced_from >= 0:
+        stored = _stored_crc(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
+        if stored is not None and stored != fetched.crc:
+            broker.distrust(topic, "mismatch")
+    topic.fidelity.log_append_time = log_append_time
+
+
+def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> int | None:
+    """CRC of the batch that is stored, or observed, at these offsets, if any."""
+    head = cache.peek_head(slot, base_offset)
+    if head is None:
+        return None
+    stored_base, last_delta = BASE_OFFSET.unpack_from(head)[0], LAST_DELTA.unpack_from(head, LAST_DELTA_AT)[0]
+    if stored_base + last_delta > last_offset:
+        return None
+    return int(CRC.unpack_from(head, HEAD_OUTSIDE_CRC)[0])
+
+
+def _insert(
+    broker: Broker, partition: Partition, buffer: Frame, start: int, end: int, covers_from: int, source: str
+) -> None:
+    broker.cache.eliminate()
+    inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+    _note_inserted(broker, partition, inserted, source)
+    if inserted.conflict_offset >= 0:
+        broker.invalidate(partition, inserted.conflict_offset, "conflict")
+        inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
+        _note_inserted(broker, partition, inserted, source)
+    if source == "produce" and inserted.stored_bytes:
+        note_produced(partition, covers_from)
+    if covers_from <= partition.tail or source != "produce":
+        partition.tail = max(
+            partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
+        )
+
+
+def note_produced(partition: Partition, base_offset: int) -> None:
+    """Bytes of a producer's are stored from there on. Acknowledgements of several connections may cross."""
+    if not 0 <= partition.produced_from <= base_offset:
+        partition.produced_from = base_offset
+
+
+def _note_inserted(broker: Broker, partition: Partition, inserted: Inserted, source: str) -> None:
+    if not inserted.stored_bytes:
+        return
+    broker.counters.admitted_batches[source] += 1
+    if broker.block_lines is not None:
+        first, following = inserted.first_offset, inserted.next_offset
+        broker.block_lines.add(partition, first, following, inserted.stored_bytes, source)

@@ -1,0 +1,308 @@
+"""The transactions of one partition, as its batches tell: last stable offset (LSO) and aborted lists. Pure.
+
+Owns what UnifiedLog, ProducerStateManager and TransactionIndex know, over one contiguous run of offsets. Must
+not know the cache, links, clocks. Invariants:
+* the run begins where the broker showed its LSO: nothing below is open. What began below it and had ended when the
+  LSO was shown, by a marker between it and the HW, is in the broker's lists: ours are known from behind the last such
+  abort.
+* LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the log start
+  and what the broker showed; beyond the run nothing is stable unless shown
+  (ProducerStateManager.firstUnstableOffset).
+* producers match by id alone: markers of KIP-890, and of coordinators that fence, carry a higher epoch.
+* an aborted list is exact or unknown, never too long: consumers drop committed data of a producer whose abort
+  marker lies before what they read (CompletedFetch.abortedProducerIds).
+* everything is bounded; what is dropped at a bound is the oldest, and makes the history before it unknown.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from proxy.partitions.transaction_events import Event, Piece, merge, scan_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from protocol.batch import Batch
+    from protocol.wire import Frame
+    from proxy.partitions.transaction_events import TransactionEvent
+
+NO_OFFSET = -1
+PIECES_LIMIT = 32
+
+
+class Aborted(NamedTuple):
+    """One aborted transaction; all later ones begin at or after `stable` (AbortedTxn.lastStableOffset)."""
+
+    marker: int
+    first: int
+    producer_id: int
+    stable: int
+
+
+class Decided(NamedTuple):
+    """One transaction with its marker, wherever the HW is; or several with their last marker, and first offset."""
+
+    marker: int
+    first: int
+
+
+class TransactionStatistics(NamedTuple):
+    """How much is held of one partition."""
+
+    open: int
+    aborted: int
+    undelivered: int
+    pieces: int
+    piece_events: int
+
+
+class Transactions:
+    """The follower of one partition. `limit` bounds each kind of what it holds, in transactions or events;
+    `patience_s` is how long a hole in what is observed may last, below an LSO that was shown, before the run
+    begins anew behind it.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_decided",
+        "_doubted_end",
+        "_end",
+        "_hole_since",
+        "_known_from",
+        "_limit",
+        "_log_start",
+        "_open",
+        "_patience_s",
+        "_pieces",
+        "_shown",
+    )
+
+    def __init__(self, limit: int, patience_s: float) -> None:
+        self._limit = limit
+        self._patience_s = patience_s
+        self._known_from = self._end = NO_OFFSET  # no run
+        self._doubted_end = NO_OFFSET  # aborts below it may be of transactions that began before the run
+        self._open: dict[int, int] = {}  # producer id: first offset, in the order of these
+        self._decided: list[Decided] = []  # in the order of markers, which may be above the HW
+        self._aborted: list[Aborted] = []  # in the order of markers
+        self._shown = self._log_start = NO_OFFSET
+        self._hole_since: float | None = None
+        self._pieces: list[Piece] = []
+
+    @property
+    def known_from(self) -> int:
+        """From where on aborted lists are known; -1 while nothing is."""
+        return self._known_from
+
+    @property
+    def end(self) -> int:
+        """Where the contiguous run ends: the next offset to be observed; -1 while there is no run."""
+        return self._end
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether a transaction is open, or an aborted one is kept."""
+        return bool(self._open or self._aborted)
+
+    def statistics(self) -> TransactionStatistics:
+        """Sizes, each within its bound."""
+        events = sum(len(piece.events) for piece in self._pieces)
+        return TransactionStatistics(
+            len(self._open), len(self._aborted), len(self._decided), len(self._pieces), events
+        )
+
+    def shown(
+        self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now_s: float
+    ) -> None:
+        """The broker showed these in one answer to a successful Fetch that is not older than the last
+        truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
+        start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
+        Of one above the HW only the HW counts (`Truth.learn`), and nothing begins there: the HW had moved on when
+        the broker looked whether anything is open.
+        """
+        self.advance_start(log_start_offset)
+        self._deliver(high_watermark)
+        self._shown = max(self._shown, min(last_stable_offset, high_watermark))
+        proves_nothing = 0 < last_stable_offset <= log_start_offset or last_stable_offset > high_watermark
+        if proves_nothing or last_stable_offset <= self._end:
+            return
+        if self._known_from == NO_OFFSET or self._is_blank():
+            self._begin(last_stable_offset, high_watermark)
+        elif self._hole_since is None:
+            self._hole_since = now_s
+        elif now_s - self._hole_since >= self._patience_s:
+            self._begin(last_stable_offset, high_watermark)
+
+    def observed(self, buf: Frame, batches: Sequence[Batch], start: int, end: int) -> None:
+        """The log holds exactly these batches of `buf`, in offset order, from offset `start` up to `end`;
+        other offsets between are empty. Ranges may come in any order and again.
+        """
+        if self._known_from == NO_OFFSET or start > self._end:
+            piece = Piece(start)
+            piece.extend(scan_events(buf, batches, start), end)
+            self._keep(piece)
+        elif end > self._end:
+            self._extend(scan_events(buf, batches, self._end), end)
+            self._join()
+
+    def passed(self, start: int, end: int) -> None:
+        """`observed` of one batch that belongs to no transaction and is no marker."""
+        pieces = self._pieces
+        if start == self._end and not pieces:
+            self._end = end
+            self._hole_since = None
+        elif self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end:
+            pieces[-1].end = max(pieces[-1].end, end)
+        else:
+            self.observed(b"", (), start, end)
+
+    def truncate(self, offset: int) -> None:
+        """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the
+        broker shows its LSO again: a marker that was cut off may have ended a transaction that began before
+        the run, and after an unclean election what was stable need not be.
+        """
+        self._forget()
+        self._shown = self._log_start = NO_OFFSET
+        self._pieces = [
+            piece if piece.end <= offset else piece.cut(offset)
+            for piece in self._pieces
+            if piece.start < offset
+        ]
+
+    def advance_start(self, log_start_offset: int) -> None:
+        """The log begins there now: retention, or DeleteRecords."""
+        if log_start_offset <= self._log_start:
+            return
+        self._log_start = log_start_offset
+        self._deliver(log_start_offset)
+        self.forget_before(log_start_offset)
+        if self._end < log_start_offset:
+            self._forget()
+
+    def forget_before(self, offset: int) -> None:
+        """No aborted list will be wanted for fetch offsets below `offset`."""
+        if NO_OFFSET < self._known_from < offset <= self._end:
+            self._known_from = offset
+            del self._aborted[: bisect_left(self._aborted, (offset,))]
+
+    def last_stable_offset(self, high_watermark: int) -> int | None:
+        """The LSO under that HW, as far as it is known: exact where everything below the HW has been
+        observed, else a lower bound; None where nothing is known.
+        """
+        known = self._shown if self._shown > self._log_start else self._log_start
+        if self._decided:
+            self._deliver(high_watermark)
+        if self._known_from != NO_OFFSET:
+            unstable = min([one.first for one in self._decided]) if self._decided else self._end
+            if self._open:
+                unstable = min(unstable, next(iter(self._open.values())))
+            known = unstable if unstable > known else known
+        if known == NO_OFFSET:
+            return None
+        return known if known < high_watermark else high_watermark
+
+    def listed_end(self, fetch_offset: int) -> int:
+        """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell
+        of any batch, `fetch_offset`.
+        """
+        if self._known_from == NO_OFFSET or fetch_offset < self._known_from:
+            return fetch_offset
+        return max(fetch_offset, min(self._end, next(iter(self._open.values()), self._end)))
+
+    def aborted(self, fetch_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
+        """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset,
+        end_offset) may belong to, in the order of the markers; None where that is not known
+        (TransactionIndex.collectAbortedTxns).
+        """
+        if end_offset <= fetch_offset:
+            return []
+        if end_offset > self.listed_end(fetch_offset):
+            return None
+        found = []
+        for at in range(bisect_left(self._aborted, (fetch_offset,)), len(self._aborted)):
+            one = self._aborted[at]
+            if one.first < end_offset:
+                found.append((one.producer_id, one.first))
+            if one.stable >= end_offset:
+                break
+        return found
+
+    def _is_blank(self) -> bool:
+        return self._known_from == self._end and not self._open
+
+    def _begin(self, offset: int, high_watermark: int) -> None:
+        """A new run, known from `offset` on, and what of the pieces belongs to it. Of what ended below the HW it is
+        not known where it began.
+        """
+        self._forget()
+        pieces = [piece for piece in self._pieces if piece.end >= offset]
+        self._known_from = self._end = offset
+        self._doubted_end = high_watermark
+        self._pieces = pieces
+        if pieces and pieces[0].start < offset:
+            first = pieces.pop(0)
+            self._extend(first.events, first.end)
+        self._join()
+
+    def _forget(self) -> None:
+        """There is no run."""
+        self._known_from = self._end = NO_OFFSET
+        self._hole_since = None
+        self._open = {}
+        self._decided = []
+        self._aborted = []
+
+    def _extend(self, events: Iterable[TransactionEvent], end: int) -> None:
+        """Move the run's end (ProducerAppendInfo, ProducerStateManager.completeTxn)."""
+        self._end = end
+        self._hole_since = None
+        for offset, producer_id, event in events:
+            if event is Event.BEGUN:
+                self._open.setdefault(producer_id, offset)
+                continue
+            first = self._open.pop(producer_id, None)
+            if event is Event.ABORTED and offset < self._doubted_end:
+                self.forget_before(offset + 1)
+            if first is None:
+                continue  # an empty transaction, or one that began before the run
+            if event is Event.UNREADABLE:
+                self._forget()
+                return
+            self._decided.append(Decided(offset, first))
+            if event is Event.ABORTED and offset >= self._known_from:
+                stable = next(iter(self._open.values()), offset + 1)
+                self._aborted.append(Aborted(offset, first, producer_id, stable))
+        self._keep_bounds()
+
+    def _keep_bounds(self) -> None:
+        if len(self._open) > self._limit:
+            self._forget()
+            return
+        if len(self._aborted) > self._limit:
+            dropped = self._aborted[: len(self._aborted) - self._limit // 2]
+            del self._aborted[: len(dropped)]
+            self._known_from = max(self._known_from, dropped[-1].marker + 1)
+        while len(self._decided) > self._limit:
+            one, other = self._decided[:2]
+            self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
+
+    def _join(self) -> None:
+        """Take in the pieces that the run has reached."""
+        while self._known_from != NO_OFFSET and self._pieces and self._pieces[0].start <= self._end:
+            piece = self._pieces.pop(0)
+            if piece.end > self._end:
+                end = self._end
+                self._extend([event for event in piece.events if event.offset >= end], piece.end)
+
+    def _keep(self, piece: Piece) -> None:
+        self._pieces = merge(self._pieces, piece)
+        while len(self._pieces) > PIECES_LIMIT:
+            self._pieces.pop(0)
+        while sum(len(piece.events) for piece in self._pieces) > self._limit:
+            self._pieces.pop(0)
+
+    def _deliver(self, high_watermark: int) -> None:
+        """Markers below the HW are replicated (ProducerStateManager.onHighWatermarkUpdated)."""
+        del self._decided[: bisect_left(self._decided, (high_watermark,))]

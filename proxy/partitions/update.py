@@ -1,0 +1,250 @@
+"""What an answer to one of Forebay's own Fetches teaches: the one witness of epochs, offsets, leases and bytes.
+
+Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
+It must not know where the answer goes. Invariants:
+* only answers by topic id are learned from: a name may stand for another topic by the time its answer comes.
+* nothing is stored from an answer that does not belong to the proven leader epoch, or while the partition is frozen.
+* waiters are woken once an answer, after all of it has been learned.
+* transactions see an answer's batches before its LSO, which would begin their run anew behind them.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol import batch
+from protocol.errors import BadFrame, ErrorCode
+from proxy.partitions import store
+from proxy.partitions.leader_state import Learned
+from proxy.partitions.table import REFUSED_FOR_S
+from proxy.partitions.topics import NO_LEADER
+from proxy.replica_fetcher.compaction_policy import find_cleaned_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.partitions.table import Partition, Waiter
+
+log = logging.getLogger("forebay.observe")
+
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
+OTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+DIVERGED_MAX = 2
+"""Divergence answers in a row after which nothing that is stored is trusted."""
+
+
+def observe(
+    broker: Broker,
+    asked: Iterable[FetchPartition],
+    response: FetchResponse,
+    frame: Frame,
+    sent_at: float,
+    source: str,
+) -> None:
+    """Learn from `response` (its bytes in `frame`) to Forebay's own Fetch of `asked`, by topic id, sent at `sent_at` by
+    `source` (watch or proof).
+    """
+    by_key = {(a.topic, a.partition): a for a in asked}
+    woken: dict[Waiter, Partition] = {}
+    for answered in response.partitions:
+        broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
+        asking = by_key.get((answered.topic, answered.partition))
+        topic = broker.topics.find(answered.topic)
+        if asking is None or topic is None:
+            continue
+        partition = broker.partitions.find(topic, answered.partition)
+        if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at):
+            woken.update(dict.fromkeys(partition.parked, partition))
+    for waiter, partition in woken.items():
+        broker.attempt(partial(waiter.wake, partition), "waking a fetch")
+
+
+def _learn(
+    broker: Broker,
+    partition: Partition,
+    asking: FetchPartition,
+    answered: FetchedPartition,
+    frame: Frame,
+    sent_at: float,
+) -> bool:
+    """Whether those who wait on the partition should look again."""
+    if answered.error_code != ErrorCode.NONE:
+        return learn_error(broker, partition, asking, answered)
+    if answered.diverging is not None:
+        _diverged(broker, partition, asking, *answered.diverging)
+        return False
+    partition.failures = 0  # also where nothing else is learned: the broker answers for it
+    partition.retry_at = sent_at
+    truth = partition.truth
+    before = truth.offsets
+    is_news = not truth.has_lease(broker.now()) or answered.end > answered.start
+    lapsed = not truth.has_lease(sent_at)
+    partition.stand_at = answered.high_watermark
+    learned = truth.learn(
+        asking.current_leader_epoch,
+        answered.high_watermark,
+        answered.last_stable_offset,
+        answered.log_start_offset,
+        sent_at + broker.config.cache.confirm_every_s,
+    )
+    if learned is Learned.NOTHING:
+        return False
+    if learned is not Learned.CONFIRMED:
+        _enter_epoch(broker, partition, learned)
+    if truth.frozen and _is_check(broker, partition, asking):
+        truth.frozen = False
+        partition.divergences = 0
+        is_news = True
+    if answered.log_start_offset > partition.log_start_offset:
+        partition.log_start_offset = answered.log_start_offset
+        broker.cache.advance_start(partition.slot, answered.log_start_offset)
+    if answered.end > answered.start and not truth.frozen:
+        _store(broker, partition, asking, answered, frame)
+    partition.transactions.shown(
+        answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
+    )
+    if truth.is_replica and not truth.frozen:
+        _keep_checkable(broker, partition, lapsed)
+    store.settle(partition, lapsed)
+    if truth.frozen:
+        broker.watch.prove_next(partition)
+    if truth.high_watermark > before[0]:
+        partition.news_at = broker.now()
+    return is_news or lapsed or before != truth.offsets
+
+
+def learn_error(
+    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition
+) -> bool:
+    """An error answer to Forebay's own question: what it means for memory. True: those who wait should look again."""
+    truth, error = partition.truth, answered.error_code
+    if error in GONE:
+        broker.forget_topic(partition.topic.id)
+        return True
+    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        partition.own_refused_until = broker.now() + REFUSED_FOR_S
+        broker.watch.forget(partition)
+        truth.revoke()
+        return True  # who waits has the right, and a link that may ask
+    if error in OTHER_EPOCH:
+        truth.drop_suggestion(asking.current_leader_epoch)
+        partition.topic.leaders[partition.index] = NO_LEADER
+    if answered.current_leader is not None:
+        leader_id, leader_epoch = answered.current_leader
+        truth.suggest(leader_epoch, broker.is_this(leader_id))
+    truth.revoke()
+    _back_off(broker, partition, asking.current_leader_epoch)
+    broker.topic_questions.ask(partition.topic.id)
+    if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        broker.invalidate(partition, 0, "out-of-range")
+        truth.forget_offsets()
+        truth.frozen = False
+        partition.stand_at = partition.acknowledged_end = -1
+    return True
+
+
+def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
+    """Leave the partition alone for a while: one step however many polls bring the error, none where the
+    question was out of date when it was answered.
+    """
+    now = broker.now()
+    if asked_epoch < partition.truth.asked_epoch:
+        partition.retry_at = now
+    elif partition.retry_at <= now:
+        partition.retry_at = now + broker.watch.back_off_s(partition)
+
+
+def _diverged(
+    broker: Broker, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
+) -> None:
+    """The broker's log of `epoch` ends at `end_offset`, below what is stored: batches from there on, and those of
+    later epochs, are not the broker's. The check repeats, at most DIVERGED_MAX times.
+    """
+    truth = partition.truth
+    if asking.current_leader_epoch < truth.epoch or not _stood_at_end(broker, partition, asking):
+        return  # a crossing answer, of an older epoch or of what has gone since
+    partition.divergences += 1
+    from_offset = max(end_offset, 0)
+    if partition.divergences > DIVERGED_MAX:
+        from_offset = 0
+    else:
+        later = broker.cache.first_after_epoch(partition.slot, epoch)
+        from_offset = from_offset if later < 0 else min(from_offset, later)
+    fields = partition.log_fields | {"offset": from_offset}
+    log.warning("a partition was truncated: dropping its blocks from an offset on", extra=fields)
+    broker.invalidate(partition, from_offset, "diverged")
+    truth.forget_offsets()
+    truth.frozen = partition.has_stored(broker.cache)
+    partition.stand_at = max(end_offset, 0)
+    partition.acknowledged_end = -1
+    broker.watch.prove_next(partition)
+
+
+def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
+    """A newer leader epoch is proven: what is stored is frozen until its end, visible by now or not, has been checked
+    with the epoch that it was stored in. Of transactions all goes: what is seen but not stored is in no check. What was
+    acknowledged may have been truncated, and would be waited for until the log has grown over it again.
+    """
+    truth = partition.truth
+    if learned is Learned.NEW_EPOCH:
+        log.info("a partition is in a new leader epoch", extra=partition.log_fields | {"epoch": truth.epoch})
+        partition.acknowledged_end = -1
+        partition.transactions.truncate(0)
+    if partition.young_from < 0:
+        partition.young_from = truth.high_watermark
+    partition.divergences = 0
+    truth.frozen = partition.has_stored(broker.cache)
+    if not truth.frozen:
+        partition.tail = partition.produced_from = -1  # of the log before
+
+
+def _keep_checkable(broker: Broker, partition: Partition, lapsed: bool) -> None:
+    """Where the log may be truncated at any time, only that is kept whose end the watch's next Fetch stands at: neither
+    what lies above the HW nor what lies below a gap that is history.
+    """
+    high_watermark = partition.truth.high_watermark
+    if lapsed and partition.tail < high_watermark:
+        broker.invalidate(partition, 0, "replica")
+    elif broker.cache.tail(partition.slot)[1] > high_watermark:
+        broker.invalidate(partition, high_watermark, "replica")
+    start, end = broker.cache.tail(partition.slot)
+    if start < end:
+        partition.tail = end
+
+
+def _is_check(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+    """Whether this successful Fetch shows that nothing has diverged (Partition.readRecords)."""
+    return not partition.has_stored(broker.cache) or _stood_at_end(broker, partition, asking)
+
+
+def _stood_at_end(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+    """Whether this Fetch stood at the end of the stored bytes, and carried their epoch."""
+    edges = broker.cache.edges(partition.slot, 0)
+    return (asking.fetch_offset, asking.last_fetched_epoch) == (edges.tail_end, edges.last_epoch)
+
+
+def _store(
+    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition, frame: Frame
+) -> None:
+    try:
+        batches = batch.scan_batches(frame, answered.start, answered.end)
+    except BadFrame as error:
+        fields = partition.log_fields | {"reason": str(error)}
+        log.error("the broker's batches cannot be read, not storing them", extra=fields)
+        return
+    if not batches:
+        return
+    if any(b.magic < 2 for b in batches):
+        partition.old_format = True
+        return
+    cleaned_end = find_cleaned_end(asking.fetch_offset, batches)
+    if cleaned_end >= 0:
+        broker.cache.advance_start(partition.slot, cleaned_end)
+    store.admit_fetched(broker, partition, asking, frame, batches)
+    covers_from = min(asking.fetch_offset, batches[0].base_offset)
+    partition.transactions.observed(frame, batches, covers_from, batches[-1].last_offset + 1)

@@ -1,0 +1,274 @@
+"""Ordinary Produces in flight: from the client's socket to the broker's and back by two calls of C.
+
+Owns what of one connection is in flight this way, from the moment its frame is the kernel's to its answer's. Must not
+know how a Produce waits, is refused, cut or charged to a quota: whatever is to happen to one but its answer makes
+ordinary requests of all (`book`), which `proxy.produce.single_batch` knows. Invariants: where `take` or `land` is False
+nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but another; what becomes of a
+request is the same on all ways; what is isolated holds a slot, and is known to its queue and to health whenever they
+look. Why: docs/decisions/0025.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from isolation.tickets import ACKS
+from protocol import api
+from proxy.accounting.counters import WAIT_BOUNDS_S
+from proxy.partitions.producer_state import NO_PRODUCER_ID
+from proxy.produce._flights import ffi, lib
+from proxy.produce.single_batch import (
+    CORRELATION_ID,
+    FRESH,
+    NOT_BEGUN,
+    PRODUCER_ID,
+    ROUTE_END,
+    ROUTE_START,
+    OrdinaryProduce,
+    admit_acknowledged,
+)
+
+if TYPE_CHECKING:
+    from proxy.accounting.counters import Counters
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.framed_transport import Wire
+    from proxy.partitions.producer_state import Sending
+    from proxy.produce.single_batch import Route
+
+    Flight = tuple[bytes, Route, float, Sending | None, int, int, int]
+    """A request that the broker has, what it is about, when it came, and what was known of its partition then: epoch
+    and high watermark last. Without a `Sending` it is not to be stored.
+    """
+
+HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
+take_flight, land_flight = lib.fl_take, lib.fl_land
+TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
+
+
+class FlightCounts:
+    """What C counts of all flights, until somebody reads it."""
+
+    __slots__ = ("native",)
+
+    def __init__(self) -> None:
+        self.native = ffi.new("fl_counts *")
+        self.native.bounds_s = WAIT_BOUNDS_S
+
+    def settle(self, counters: Counters) -> None:
+        """Add it to what is counted of all Produces."""
+        native = self.native
+        for name in HOPS:
+            counted, hop = getattr(native, name), getattr(counters, name)[api.PRODUCE]
+            hop.frames += counted.frames
+            hop.size_bytes += counted.size_bytes
+            counted.frames = counted.size_bytes = 0
+        counters.produce_s.add(list(native.took), native.took_s[0])
+        native.took = [0] * len(native.took)
+        native.took_s[0] = 0.0
+
+
+class Flights:
+    """Those of one client. It is made with its first ordinary Produce: most connections need none."""
+
+    __slots__ = (
+        "_broker", "_clears", "_gate", "_headers", "_held_limit_bytes", "_in_flight", "_is_alone", "_limit", "_link",
+        "_native", "_route", "_started_at", "_stores", "wire",
+    )  # fmt: skip
+
+    def __init__(self, link: ClientLink) -> None:
+        self._link, self._broker, self._gate = link, link.broker, link.broker.gate
+        limits = link.broker.config.limits
+        self._held_limit_bytes = limits.connection_request_memory_bytes
+        self._limit = limits.pipelined_requests
+        self._stores = link.stores
+        self._native = ffi.new("fl_link *")
+        self._native.counts = link.broker.flight_counts.native
+        self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
+        self._in_flight: deque[Flight] = deque()
+        self._started_at = NOT_BEGUN  # when the broker came to work on the oldest
+        self._is_alone = False  # nothing but flights has been on the connection since nothing was
+        self._route: Route | None = None
+        self._clears = -1
+        self.wire: Wire = link.upstream.wire
+        """The broker's."""
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    # -- there ---------------------------------------------------------------------------------------------
+
+    def take(self, frame: bytes) -> bool:
+        """A request has come: send it on, if it is an ordinary Produce and nothing stands against it."""
+        link, broker, gate = self._link, self._broker, self._gate
+        native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
+        requests = broker.requests
+        if (
+            fd < 0
+            or link.request_bytes + size_bytes >= self._held_limit_bytes
+            or requests.in_flight_bytes + size_bytes >= requests.limit_bytes
+            or not (self._is_alone or self._may_follow())
+            or type(frame) is not bytes
+        ):
+            return False
+        route, now, queue = self._route, broker.now(), None
+        if route is None or self._clears != broker.routes.clears:
+            native.route = ffi.NULL
+        elif (queue := route.line) is not None and not (
+            now < gate.look_at
+            and not gate.watched
+            and not gate.is_going
+            and (gate.due_at <= now + gate.release_after_s or route.waits is not ACKS)
+            and gate.queues.lift(queue, link, now)
+        ):
+            return False
+        code = take_flight(native, frame, size_bytes, fd)
+        if code <= OTHER_ROUTE:
+            if queue is not None:
+                gate.queues.drop(queue)
+            return code == OTHER_ROUTE and self._turn_to(frame) and self.take(frame)
+        assert route is not None
+        if not in_flight and link not in gate.lines:
+            self._started_at = now
+        partition = route.partition
+        if self._stores and partition is not None:
+            truth, sending = partition.truth, FRESH
+            if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
+                said = self._headers[(native.first + native.count - 1) % RING].tolist()
+                sending = partition.producers.note(truth.epoch, *said[PRODUCER_ID:])
+            generation = partition.topic.fidelity.generation
+            in_flight.append((frame, route, now, sending, truth.epoch, truth.high_watermark, generation))
+        else:
+            in_flight.append((frame, route, now, None, -1, -1, -1))
+        link.client_id = route.client_id
+        link.last_ordinal += 1
+        link.request_bytes += size_bytes
+        requests.in_flight_bytes += size_bytes
+        if code != TAKEN and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
+            link.hold_for_broker()
+        return True
+
+    def _may_follow(self) -> bool:
+        """Whether a request may fly behind all that is on the connection now."""
+        link, upstream, line = self._link, self._link.upstream, self._link.replies.line
+        if link.replies.control or link.refused.entries or upstream.last_unanswerable or upstream.is_taking:
+            return False
+        self._is_alone = not (line or upstream.expected) and self._limit > RING + 1
+        return len(line) + len(self._in_flight) + 1 < self._limit
+
+    def _turn_to(self, frame: bytes) -> bool:
+        """The request is about another partition than the one before: whether that one's route is known."""
+        native = self._native
+        said = self._headers[(native.first + native.count) % RING]
+        route = self._broker.routes.known.get((said[0], frame[ROUTE_START : said[ROUTE_END]]))
+        if route is None or (self._stores and route.partition is None):
+            return False
+        self._route, native.route, self._clears = route, route.native, self._broker.routes.clears
+        return True
+
+    # -- and back ------------------------------------------------------------------------------------------
+
+    def land(self, answer: bytes) -> bool:
+        """The broker has answered: hand it on and store what it acknowledges, if it answers what flies, and its turn
+        has come.
+        """
+        in_flight, link, gate = self._in_flight, self._link, self._gate
+        if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
+            return False
+        broker, fd, size_bytes = self._broker, link.wire.free_fd, len(answer)
+        if fd < 0 or type(answer) is not bytes:
+            return False
+        now = broker.now()
+        frame, route, since_s, sending, epoch, high_watermark, generation = in_flight[0]
+        queue, topic, started_at = route.line, route.topic, self._started_at
+        if queue is not None and (
+            gate.watched
+            or topic not in gate.acquitted
+            or started_at < 0
+            or now - started_at >= gate.hang_after_s
+            or queue.waiting
+            or now >= queue.ages_at_s
+        ):
+            return False
+        native = self._native
+        said = self._headers[native.first]
+        base_offset = land_flight(native, answer, size_bytes, fd, now - since_s)
+        if base_offset == NOT_LANDED:
+            return False
+        in_flight.popleft()
+        ordinal = link.last_ordinal - len(in_flight)
+        self._started_at = now if in_flight else NOT_BEGUN
+        if queue is not None:
+            gate.queues.land(queue, now, now - started_at)
+            if gate.acquitted[topic] < started_at:
+                gate.acquitted[topic] = started_at
+        if base_offset < 0 and native.sent != size_bytes:
+            link.answer_rest(api.PRODUCE, answer[native.sent :], size_bytes)
+            base_offset = native.base_offset
+        requests = broker.requests
+        link.request_bytes -= len(frame)
+        requests.in_flight_bytes -= len(frame)
+        if requests.paused:
+            requests.sub(0)
+        if link.holds_client:
+            link.release_client()
+        # before any Fetch behind it is answered, but the client need not wait for it
+        if sending is not None:
+            try:
+                admit_acknowledged(
+                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, generation,
+                    base_offset, answer, now,
+                )  # fmt: skip
+            except Exception:
+                broker.failed("storing from Produce")
+        link.answered_ordinal = ordinal
+        return True
+
+    def begin(self, now: float) -> None:
+        """All that was before what flies is answered: the broker works on that from now on."""
+        if self._in_flight:
+            self._started_at = now
+
+    # -- all else ------------------------------------------------------------------------------------------
+
+    def book(self) -> None:
+        """Something is to happen but the next answer: what flies is ordinary from now on, in all the places where such
+        a request stands.
+        """
+        self._is_alone = False
+        if not self._in_flight:
+            return
+        link, gate, native = self._link, self._gate, self._native
+        in_flight = list(self._in_flight)
+        self._in_flight.clear()  # the same one: who takes may be asking
+        first, started_at, native.count = native.first, self._started_at, 0
+        self._started_at = NOT_BEGUN
+        booked = []
+        for number, (frame, route, since_s, sending, epoch, high_watermark, generation) in enumerate(
+            in_flight
+        ):
+            scanned = self._headers[(first + number) % RING].tolist()
+            going = OrdinaryProduce(link, frame, len(frame), route, scanned, since_s)
+            going.sending, going.epoch, going.high_watermark = sending, epoch, high_watermark
+            going.generation = generation
+            going.ordinal = link.last_ordinal - len(in_flight) + 1 + number
+            link.replies.line.append(going)
+            link.upstream.expect(scanned[CORRELATION_ID], going.on_answer)
+            booked.append(going)
+        booked[0].started_at = started_at
+        if gate.enabled:
+            gate.book(link, booked)
+
+
+def fly(link: ClientLink) -> None:
+    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and no quota is
+    set.
+    """
+    upstream = link.upstream
+    if link.broker.gate.quotas.active or link.wire.plain_fd < 0:
+        return
+    if upstream.is_connected and upstream.wire.plain_fd >= 0:
+        link.flights = Flights(link)
+        link.wire.shortcut = link.flights.take
+        upstream.carry(link.flights)
+        link.broker.gate.flights[link.flights] = None

@@ -1,0 +1,1 @@
+"""Forebay's own requests: leases, tails, epochs, settings, verification."""

@@ -1,0 +1,296 @@
+"""Forebay's own standing Fetch: leases, HW, LSO, log start and epochs of the partitions that somebody tails
+or was served lately.
+
+Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls
+of at most 500 each with a link and a session of its own, proofs (max_wait 0) at once for what no poll covers
+yet. It must not know bytes or replies. Invariants (design, "The watch"):
+* a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
+  is always covered.
+* what is waited on while the small poll is out without it stands in further ones until the small one is sent
+  again.
+* one proof in flight; a partition that answers with an error is retried apart, with back-off.
+* where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from proxy.partitions.leader_state import NO_EPOCH
+from proxy.partitions.topics import NO_LEADER
+from proxy.replica_fetcher.idle_poll import IDLE_MAX, NEWS_S, WANTED_S, IdlePoll
+from proxy.replica_fetcher.poll import Poll
+
+if TYPE_CHECKING:
+    from protocol.fetch import FetchPartition
+    from proxy.broker import Broker
+    from proxy.net.broker_connection import UpstreamLink
+    from proxy.net.client_connection import ClientLink
+    from proxy.net.own_connections import OwnLinks
+    from proxy.partitions.table import Partition
+
+log = logging.getLogger("forebay.watch")
+
+REFRESH_EPOCH_S = 30.0
+"""How often the epoch of a partition that only Produce feeds is proven again."""
+JOIN_POLLS = 3
+LOOK_EVERY_S = 0.02
+"""How often a partition is looked at that is waited on and that no poll had room for."""
+FIRST_BACK_OFF_S = 0.1
+MAX_BACK_OFF_S = 5.0
+
+
+class Watch:
+    """The broker's truth, kept fresh."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._long_s = broker.config.cache.confirm_every_s / 3
+        self._hot: dict[Partition, None] = {}
+        self._idle: list[IdlePoll] = []
+        self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
+        self._join_polls = [Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)]
+        self._joining = False
+        self._proof = Poll(broker, "proof", 0.0, in_session=False)
+        self._turn = 0
+        self._to_prove: dict[Partition, None] = {}
+        self._to_join: dict[Partition, None] = {}
+        self._link_polls: dict[ClientLink, Poll] = {}
+        self._link_proofs: dict[ClientLink, Poll] = {}
+        self._ticked_at = broker.now()
+
+    @property
+    def watched(self) -> int:
+        """Partitions that a standing poll of Forebay's own follows."""
+        return len(self._hot) + sum(len(idle.members) for idle in self._idle)
+
+    # -- what others ask of it -----------------------------------------------------------------------------
+
+    def cover(self, partition: Partition, link: ClientLink) -> bool:
+        """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
+        if partition.covered:
+            return True
+        if not self._own(partition):
+            return self._cover_on(link)
+        if partition not in self._hot and not any(partition in idle.members for idle in self._idle):
+            if self.watched >= self._broker.config.limits.watched_partitions:
+                return False
+            self._hot[partition] = None
+        self._to_join[partition] = None
+        if not self._joining:  # once all have come who are about to wait
+            self._joining = True
+            asyncio.get_running_loop().call_soon(self._gather)
+        return True
+
+    def follow(self, partition: Partition, asked: FetchPartition | None) -> None:
+        """Somebody reads it and does not wait here (`cache.mode: observe`): as `cover`, on own links alone.
+        `asked`: what is to be confirmed at once.
+        """
+        if not self._own(partition):
+            return
+        if asked is not None:
+            self.ask(partition, None, asked)
+        is_polled = partition in self._hot or any(partition in idle.members for idle in self._idle)
+        if not is_polled and self.watched < self._broker.config.limits.watched_partitions:
+            self._hot[partition] = None
+            self.pump()
+
+    def _gather(self) -> None:
+        self._joining = False
+        self.pump()
+
+    def _join(self, own: OwnLinks) -> None:
+        """What is waited on while the small poll is out without it stands in one more, until that is sent again."""
+        self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
+        for number, poll in enumerate(self._join_polls):
+            link = own.link(f"join-{number}") if self._to_join and not poll.in_flight else None
+            if link is not None and poll.send(link, self._to_join):
+                self._to_join = {p: None for p in self._to_join if not p.covered}
+        now = self._broker.now()
+        for partition in self._to_join:  # each of them is out: no more than a look now and then
+            if now - partition.looked_at > LOOK_EVERY_S:
+                partition.looked_at = now
+                self._to_prove[partition] = None
+
+    def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
+        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset where
+        the log is. Its epoch is not taken for one.
+        """
+        truth = partition.truth
+        if not partition.is_followed:
+            return False
+        if truth.asked_epoch < 0:
+            self.suggest(partition)
+        if truth.asked_epoch < 0:
+            self._broker.topic_questions.ask(partition.topic.id, link)
+        if partition.retry_at > self._broker.now():
+            return False
+        if asked is not None and truth.high_watermark < 0:
+            partition.stand_at = max(asked.fetch_offset, 0)
+        if self._own(partition):
+            self._to_prove[partition] = None
+            self.pump()
+            return True
+        return link is not None and self._ask_on(link, partition)
+
+    def prove_next(self, partition: Partition) -> None:
+        """As `ask`, with what is sent when the answer that is being learned from has been."""
+        if partition.is_followed and self._own(partition):
+            self._to_prove[partition] = None
+
+    def doubt(self, partition: Partition) -> None:
+        """The broker has said what it cannot have said of the log that is known here: its word is asked for anew."""
+        partition.truth.revoke()
+        self.ask(partition, None)
+
+    def produced(self, partition: Partition, now: float | None = None) -> None:
+        """A Produce of `partition` was acknowledged, at `now`."""
+        if partition.parked and not partition.covered:
+            for waiter in list(partition.parked)[:1]:
+                waiter.wake(partition)
+            return
+        truth = partition.truth
+        if now is None:
+            now = self._broker.now()
+        if truth.epoch == NO_EPOCH or now - truth.proven_at > REFRESH_EPOCH_S:
+            self.ask(partition, None)
+
+    def back_off_s(self, partition: Partition) -> float:
+        """How long a partition that answered with an error is left alone."""
+        partition.failures += 1
+        return float(min(FIRST_BACK_OFF_S * 2 ** min(partition.failures - 1, 10), MAX_BACK_OFF_S))
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is not followed any more."""
+        self._hot.pop(partition, None)
+        self._to_prove.pop(partition, None)
+        self._to_join.pop(partition, None)
+        for idle in self._idle:
+            idle.members.pop(partition, None)
+
+    def drop_link(self, link: ClientLink) -> None:
+        """A client is gone, and what its link carried."""
+        self._link_polls.pop(link, None)
+        self._link_proofs.pop(link, None)
+
+    # -- whose link ----------------------------------------------------------------------------------------
+
+    def _own(self, partition: Partition) -> bool:
+        return self._broker.own_links.usable and not partition.is_refused(self._broker.now())
+
+    def _ask_on(self, link: ClientLink, partition: Partition) -> bool:
+        poll = self._link_proofs.get(link)
+        if poll is None:
+            poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0, in_session=False)
+        return poll.in_flight or poll.send(link.upstream, (partition,))
+
+    def _cover_on(self, link: ClientLink) -> bool:
+        """The waiting client's own link carries a poll over what it waits for: session-less, one at once."""
+        poll = self._link_polls.get(link)
+        if poll is None:
+            poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
+        waiting = self._broker.parked_partitions(link)
+        return poll.in_flight or poll.send(link.upstream, waiting)
+
+    # -- the polls -----------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send whatever is due."""
+        own = self._broker.own_links
+        if not own.usable:
+            return
+        if self._hot and not self._hot_poll.in_flight and (link := own.link("watch")) is not None:
+            self._send_hot(link)
+        for idle in self._idle:
+            idle.pump(own)
+        self._join(own)
+        if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
+            due, self._to_prove = self._to_prove, {}
+            now = self._broker.now()
+            self._proof.send(link, [p for p in due if p.retry_at <= now])
+
+    def _send_hot(self, link: UpstreamLink) -> None:
+        now = self._broker.now()
+        for partition in [p for p in self._hot if self._may_leave_hot(p, now)]:
+            del self._hot[partition]
+        ready = [p for p in self._hot if p.retry_at <= now]
+        if ready:
+            first = self._turn = (self._turn + 1) % len(
+                ready
+            )  # each is the first in its turn: Poll, group_by_topic
+            self._hot_poll.send(link, ready[first:] + ready[:first])
+
+    def _may_leave_hot(self, partition: Partition, now: float) -> bool:
+        if now - partition.wanted_at > WANTED_S and not partition.parked:
+            return True
+        if now - partition.news_at <= NEWS_S or not partition.truth.has_lease(now) or partition.truth.frozen:
+            return False
+        for idle in self._idle:
+            if partition in idle.members:
+                return idle.covers(partition)
+        self._assign_idle(partition)
+        return False
+
+    def _assign_idle(self, partition: Partition) -> None:
+        for idle in self._idle:
+            if len(idle.members) < IDLE_MAX:
+                idle.members[partition] = None
+                return
+        idle = IdlePoll(self._broker, f"idle-{len(self._idle)}", self._long_s)
+        idle.members[partition] = None
+        self._idle.append(idle)
+
+    def polled(self, poll: Poll, _answered: bool) -> None:
+        """A poll has come back: ask again, with those that have news in the small one."""
+        now = self._broker.now()
+        for idle in self._idle:
+            for partition in idle.take_lively(now):
+                self._hot[partition] = None
+        for link, carried in list(self._link_polls.items()):
+            if carried is poll:
+                for partition in self._broker.parked_partitions(link):
+                    if not partition.covered:
+                        self._cover_on(link)
+                        break
+        self.pump()
+
+    def tick(self, now: float) -> None:
+        """Once in a while: partitions whose back-off is over are asked again, unwanted ones leave the idle
+        polls, leases are counted.
+        """
+        for idle in self._idle:
+            idle.drop_unwanted(now)
+        for partition in self._broker.partitions:
+            if (
+                partition.failures
+                and partition.retry_at <= now
+                and (partition.parked or partition in self._hot)
+            ):
+                self._broker.topic_questions.ask(partition.topic.id)
+                self.ask(partition, None)
+        self._count_lapses(now)
+        self.pump()
+
+    def _count_lapses(self, now: float) -> None:
+        last, self._ticked_at = self._ticked_at, now
+        lapsed = sum(last <= p.truth.lease_until < now for p in self._hot)
+        self._broker.counters.lease_lapses += lapsed
+
+    # -- who leads ------------------------------------------------------------------------------------------
+
+    def learn_node(self) -> None:
+        """Which node this broker is has become known: who leads what is looked at again."""
+        for partition in self._broker.partitions:
+            self.suggest(partition)
+
+    def suggest(self, partition: Partition) -> None:
+        """What Metadata said last. A newer epoch is asked with at once: the broker may be back from a restart."""
+        truth, now = partition.truth, self._broker.now()
+        leader = partition.topic.leaders.get(partition.index, NO_LEADER)
+        is_news = truth.suggest(leader.epoch, self._broker.is_this(leader.node_id))
+        if is_news:
+            partition.retry_at = now
+        if is_news or (partition.parked and not truth.has_lease(now)):
+            self.prove_next(partition)

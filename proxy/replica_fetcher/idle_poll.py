@@ -1,0 +1,68 @@
+"""One of the watch's polls over quiet partitions: up to IDLE_MAX of them in one fetch session on a link of its own.
+
+Owns its members and which of them the poll in flight names. It must not know the small poll. Invariants: a member with
+news, an error or no lease leaves; one that nobody wants leaves, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.replica_fetcher.poll import Poll
+
+if TYPE_CHECKING:
+    from proxy.broker import Broker
+    from proxy.net.own_connections import OwnLinks
+    from proxy.partitions.table import Partition
+
+WANTED_S = 10.0
+"""How long a partition is watched after it was last tailed or served."""
+NEWS_S = 1.0
+"""How long after its last news a partition stands in the small poll."""
+IDLE_MAX = 500
+
+
+class IdlePoll:
+    """Up to IDLE_MAX quiet partitions in one fetch session on a link of its own."""
+
+    __slots__ = ("_broker", "_long_s", "_named", "_poll", "_rest_until", "members", "name")
+
+    def __init__(self, broker: Broker, name: str, long_s: float) -> None:
+        self._broker = broker
+        self.name = name
+        self.members: dict[Partition, None] = {}
+        self._long_s = long_s
+        self._poll = Poll(broker, "watch", long_s, in_session=True)
+        self._named: set[Partition] = set()
+        self._rest_until = 0.0
+
+    def covers(self, partition: Partition) -> bool:
+        """Whether the poll in flight names it."""
+        return self._poll.in_flight and partition in self._named
+
+    def pump(self, own: OwnLinks) -> None:
+        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names
+        everything.
+        """
+        now = self._broker.now()
+        if self._poll.in_flight or not self.members or now < self._rest_until:
+            return
+        link = own.link(self.name)
+        if link is None:
+            return
+        self._rest_until = now + 2 * self._long_s if self._poll.session_refused else 0.0
+        members = [p for p in self.members if p.retry_at <= now]
+        if self._poll.send(link, members):
+            self._named = set(members)
+
+    def take_lively(self, now: float) -> list[Partition]:
+        """Members with news, an error or no lease: they go back to the small poll."""
+        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.truth.has_lease(now)]
+        for partition in lively:
+            del self.members[partition]
+        return lively
+
+    def drop_unwanted(self, now: float) -> None:
+        """Nobody has asked for a while."""
+        for partition in [p for p in self.members if now - p.wanted_at > WANTED_S and not p.parked]:
+            del self.members[partition]

@@ -1,0 +1,1 @@
+"""When a request may go to the broker: queues, quotas, disks."""

@@ -1,0 +1,247 @@
+"""The throttle at work: looks at the disks, asks whether a miss may go, and lets waiting ones go in time.
+[file]
+
+Owns the sampler's reads, the throttle's timer and its rules from the configuration. It must not know what a
+miss is for. Invariants: fails open: where nothing is known of a disk, nothing waits; the looks go on at their
+pace whatever happens to one of them; one clear line when a file cannot be read, and one when it can again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxy.scheduling.log_dirs import DiskMap
+from throttle.budget import FairRule
+from throttle.controller import ControllerRule
+from throttle.disks import BusyRule, scan_diskstats, scan_pressure
+from throttle.throttle import Throttle, ThrottleRules
+from throttle.tickets import QueueRule, Refused, Ticket, TicketKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.broker import Broker
+    from proxy.config.throttle import Throttle as ThrottleConfig
+    from proxy.net.client_connection import ClientLink
+    from proxy.partitions.readable import Looked
+    from proxy.partitions.table import Partition
+    from throttle.disks import Pressure
+    from throttle.throttle import ThrottleStatistics
+
+log = logging.getLogger("forebay.pacer")
+
+ENTER_SHARE, LEAVE_SHARE = 5 / 6, 1 / 2
+"""Of the target: where a disk begins to count as busy, and where it no longer does."""
+
+START_BYTES = 16 << 20
+"""What a disk gets a second before anything is known of it."""
+RECORD_BYTES = 1024
+"""Taken for a record of a partition that has got none since the start."""
+NOT_SOON = -1, 0
+"""`Partition.missed_from` where the first miss came later than soon after the start."""
+
+
+def build_rules(config: ThrottleConfig) -> ThrottleRules:
+    """The throttle's rules from its configuration."""
+    busy = BusyRule(
+        await_ms=config.busy_await_s * 1000,
+        in_flight=float(config.busy_in_flight),
+        pressure=config.busy_pressure,
+        enter=config.target * ENTER_SHARE,
+        leave=config.target * LEAVE_SHARE,
+    )
+    floor, ceiling = float(config.floor_bytes), float(config.ceiling_bytes)
+    start = min(max(float(START_BYTES), floor), ceiling)
+    fair = FairRule(weights=tuple((entry.client_id, entry.weight) for entry in config.weights))
+    return ThrottleRules(
+        busy=busy,
+        controller=ControllerRule(config.target, floor, ceiling, start),
+        queue=QueueRule(
+            max_delay_s=config.max_delay_s,
+            waiting_requests=config.waiting_requests,
+            waiting_bytes=config.waiting_size_bytes,
+            in_flight_s=config.in_flight_s,
+            fair=fair,
+        ),
+        stale_s=max(10 * config.sample_every_s, 5.0),
+    )
+
+
+class Pacer:
+    """Lets misses go upstream, now or later."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._config = broker.config.throttle
+        self.disks = DiskMap(broker, self._config)
+        self._grace_until = broker.now() + self._config.start_grace_s
+        self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
+        self._going: dict[Ticket, Callable[[], None]] = {}
+        self._sampling: asyncio.TimerHandle | None = None
+        self._granting: asyncio.TimerHandle | None = None
+        self._due_at = float("inf")
+        self._unreadable: set[str] = set()
+
+    def start(self) -> None:
+        """Begin to look at the disks."""
+        if not self._config.enabled or not self.disks.names:
+            log.info("the throttle is off: %s", self._why_off())
+            return
+        log.info(
+            "the throttle holds %s at %g of their time", ", ".join(self.disks.names), self._config.target
+        )
+        self._sample()
+
+    def _why_off(self) -> str:
+        return "throttle.disks names none" if self._config.enabled else "throttle.enabled is false"
+
+    def stop(self) -> None:
+        """Look no more; what waits is dropped with its connections."""
+        for timer in (self._sampling, self._granting):
+            if timer is not None:
+                timer.cancel()
+        self.disks.close()
+
+    # -- misses --------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether any miss can be delayed."""
+        return self._sampling is not None
+
+    def submit(
+        self,
+        connection: ClientLink,
+        client_id: str | None,
+        looked: Looked,
+        size_bytes: int,
+        go: Callable[[], None],
+    ) -> Ticket | Refused:
+        """A miss of about `size_bytes`. Granted already, or `go` is called when it is; Refused at a bound.
+
+        What is not history never comes before the throttle, which counts what it cannot hold back.
+        """
+        now = self._broker.now()
+        asked = looked.asked
+        key = TicketKey(connection, (asked.topic, asked.partition), asked.fetch_offset)
+        if not self._may_wait(looked):
+            return Ticket.build_free(key, client_id or "", size_bytes, now)
+        ticket = self._throttle.submit(key, client_id or "", self._disk_of(looked), size_bytes, now)
+        if isinstance(ticket, Ticket) and not ticket.granted:
+            self._going[ticket] = go
+            self._schedule(now)
+        return ticket
+
+    def _may_wait(self, looked: Looked) -> bool:
+        """Whether it is history that can be answered empty meanwhile."""
+        partition = looked.partition
+        if not looked.lagging or not looked.nameable or partition is None:
+            return False
+        behind = partition.truth.high_watermark - looked.asked.fetch_offset
+        return behind >= self._config.lag_threshold and not self._would_be_held(partition, behind)
+
+    def _would_be_held(self, partition: Partition, behind: int) -> bool:
+        """Whether a memory that had not begun at the start would hold what is `behind` records back. All partitions'
+        traffic before the start is taken to be, for each record of this one, what it has been since.
+        """
+        high_watermark, admitted_bytes = (
+            partition.truth.high_watermark,
+            self._broker.cache.peek_admitted_bytes(),
+        )
+        if partition.missed_from is None:
+            is_soon = self._broker.now() < self._grace_until
+            partition.missed_from = (high_watermark, admitted_bytes) if is_soon else NOT_SOON
+        first, first_bytes = partition.missed_from
+        if not high_watermark - behind < first:
+            return False
+        since, since_bytes = high_watermark - first, admitted_bytes - first_bytes
+        record_bytes = since_bytes / since if since else since_bytes + RECORD_BYTES
+        return behind * record_bytes <= self._broker.config.cache.size_bytes
+
+    def _disk_of(self, looked: Looked) -> str | None:
+        partition = looked.partition
+        if partition is None or not partition.topic.name:
+            return None
+        return self.disks.disk_of(partition.topic.name, partition.index)
+
+    def done(self, ticket: Ticket, size_bytes: int) -> None:
+        """A granted miss has been answered with so many record bytes."""
+        self._throttle.done(ticket, size_bytes)
+        self._schedule(self._broker.now())
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Nobody wants it any more."""
+        self._going.pop(ticket, None)
+        self._throttle.cancel(ticket)
+        self._schedule(self._broker.now())
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def _schedule(self, now: float) -> None:
+        due_at = self._throttle.next_due_s(now)
+        if due_at is None or due_at >= self._due_at:
+            return
+        if self._granting is not None:
+            self._granting.cancel()
+        self._due_at = due_at
+        self._granting = asyncio.get_running_loop().call_later(max(due_at - now, 0.001), self._grant)
+
+    def _grant(self) -> None:
+        self._due_at = float("inf")
+        now = self._broker.now()
+        for ticket in self._throttle.advance(now):
+            go = self._going.pop(ticket, None)
+            if go is not None:
+                self._broker.attempt(go, "letting a delayed miss go")
+        self._schedule(now)
+
+    def _sample(self) -> None:
+        self._sampling = asyncio.get_running_loop().call_later(self._config.sample_every_s, self._sample)
+        now = self._broker.now()
+        self._broker.attempt(lambda: self._look(now), "looking at the disks")
+        self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
+        self._grant()
+
+    def _look(self, now: float) -> None:
+        text = self._read(self._config.diskstats_file)
+        pressure = self._look_at_pressure() if self._config.busy_pressure else None
+        stats = scan_diskstats(text or "")
+        for name in self.disks.names:
+            counters = stats.disks.get(name)
+            self._throttle.observe(name, counters, pressure, now)
+            if text is not None:
+                self._tell(
+                    name, counters is not None, f"no line of {self._config.diskstats_file} is about {name}"
+                )
+
+    def _look_at_pressure(self) -> Pressure | None:
+        path = self._config.pressure_file
+        text = self._read(path)
+        pressure = scan_pressure(text) if text is not None else None
+        if text is not None:
+            self._tell(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
+        return pressure
+
+    def _read(self, path: str) -> str | None:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            self._tell(path, False, f"{path} cannot be read: {error}")
+            return None
+        self._tell(path, True, "")
+        return text
+
+    def _tell(self, what: str, is_there: bool, complaint: str) -> None:
+        if is_there and what in self._unreadable:
+            self._unreadable.discard(what)
+            log.info("the throttle sees %s again", what, extra={"disk": what})
+        elif not is_there and what not in self._unreadable:
+            self._unreadable.add(what)
+            log.warning("the throttle is off for what it cannot see: %s", complaint, extra={"disk": what})
+
+    def statistics(self) -> ThrottleStatistics:
+        """What the throttle knows and has done."""
+        return self._throttle.statistics()

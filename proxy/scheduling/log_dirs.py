@@ -1,0 +1,196 @@
+"""Which of the broker's disks a partition lies on. [file]
+
+Owns the table and its refresh: from log directories mounted here, and from what the broker says
+(DescribeLogDirs); where there is but one disk it stands for all. It must not know how busy a disk is.
+Invariants: a partition that is not found lies on no disk, and is then never delayed; directories are listed,
+and the broker's answer is read, off the loop; what is wrong is said once, until it is well again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol import control
+from protocol.errors import BadFrame
+from throttle.disks import scan_diskstats
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from typing import Any
+
+    from protocol.control import LogDirectory
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.config.throttle import Disk, Throttle
+
+log = logging.getLogger("forebay.disks")
+
+REFRESH_S = 30.0
+VERSION = 4
+CLIENT_ID = "forebay"
+PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
+"""`topic-partition`. What ends otherwise is a copy under way to another disk, which nobody reads yet, or
+deleted (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
+"""
+
+Placed = dict[tuple[str, int], str]
+
+
+class DiskMap:
+    """Disks by name, as in /proc/diskstats. `names` are those that could be told at start."""
+
+    def __init__(self, broker: Broker, config: Throttle) -> None:
+        self._broker = broker
+        self._by_directory: dict[str, str] = {}
+        self._mounted: dict[str, str] = {}
+        self._listed: Placed = {}
+        self._told: Placed = {}
+        self._listed_at = self._asked_at = float("-inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._complaints: dict[str, str] = {}
+        self._all_known = True
+        self._closed = False
+        self.names: list[str] = []
+        for disk in config.disks if config.enabled else ():
+            self._add(disk, config.diskstats_file)
+        self._one = self.names[0] if self._all_known and len(self.names) == 1 else None
+
+    def _add(self, disk: Disk, diskstats_file: str) -> None:
+        name = disk.device or _find_device(disk.directory, diskstats_file)
+        if name is None:
+            self._all_known = False
+            log.warning(
+                "throttle.disks: no device is known for %s; its misses are not delayed. Name it in `device`",
+                disk.directory or disk.broker_directory,
+                extra={"disk": disk.directory or disk.broker_directory},
+            )
+            return
+        if name not in self.names:
+            self.names.append(name)
+        if disk.directory is not None:
+            self._mounted[disk.directory] = name
+        if disk.broker_directory is not None:
+            self._by_directory[disk.broker_directory.rstrip("/")] = name
+
+    def disk_of(self, topic: str, partition: int) -> str | None:
+        """The disk that a partition's log lies on; what is seen here counts before what the broker says."""
+        if self._one is not None:
+            return self._one
+        key = topic, partition
+        return self._listed.get(key) or self._told.get(key)
+
+    def tick(self, now: float) -> None:
+        """Timed: look again where partitions lie."""
+        if self._one is not None or self._tasks:
+            return
+        if self._mounted and now - self._listed_at >= REFRESH_S:
+            self._listed_at = now
+            self._begin(self._list())
+        if self._by_directory and now - self._asked_at >= REFRESH_S:
+            self._ask(now)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _list(self) -> None:
+        self._listed, unlisted = await asyncio.to_thread(list_partitions, dict(self._mounted))
+        self._say("directory", "; ".join(unlisted))
+
+    def _ask(self, now: float) -> None:
+        own_links = self._broker.own_links
+        link = own_links.link("proof") if own_links.usable else None
+        if link is None:
+            if own_links.refusal:
+                self._say("link", "the broker cannot be asked, for Forebay has no link of its own to it")
+            return
+        self._asked_at = now
+        self._say("link", "")
+        link.send(control.build_describe_log_dirs_request(VERSION, 0, CLIENT_ID), 0, self._answered)
+
+    def _answered(self, answer: Frame | None) -> None:
+        if answer is not None and not self._closed:
+            self._begin(self._learn(bytes(answer)))
+
+    async def _learn(self, answer: bytes) -> None:
+        try:
+            directories = await asyncio.to_thread(control.scan_describe_log_dirs_response, answer, VERSION)
+        except BadFrame as error:
+            self._say("brokerDirectory", f"the broker's DescribeLogDirs cannot be read: {error}")
+            return
+        self._told = place_partitions(directories, self._by_directory)
+        missing = ", ".join(sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories}))
+        self._say(
+            "brokerDirectory",
+            missing
+            and f"the broker does not tell of {missing}; it may want DESCRIBE on the cluster for Forebay's "
+            "principal, or has other paths in log.dirs",
+        )
+
+    def _say(self, about: str, complaint: str) -> None:
+        """Once for each complaint; an empty one says that it is well again."""
+        before, self._complaints[about] = self._complaints.get(about, ""), complaint
+        if complaint and complaint != before:
+            log.warning(
+                "throttle.disks: %s; misses of partitions that are not found are not delayed",
+                complaint,
+                extra={"disk": about},
+            )
+        elif before and not complaint:
+            log.info(
+                "throttle.disks: which partitions lie where is known again (%s)", about, extra={"disk": about}
+            )
+
+    def close(self) -> None:
+        """Stop looking; an answer that is still to come is not read."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+
+
+def place_partitions(directories: Sequence[LogDirectory], disks: dict[str, str]) -> Placed:
+    """(topic, partition) -> disk, from the broker's directories and the disks of some of them by path."""
+    placed: Placed = {}
+    for directory in directories:
+        name = disks.get(directory.path.rstrip("/"))
+        if name is not None:
+            placed.update(dict.fromkeys(directory.partitions, name))
+    return placed
+
+
+def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
+    """(topic, partition) -> disk, from the names of the directories within each log directory; and what was
+    wrong with those that cannot be listed.
+    """
+    placed: Placed = {}
+    wrong: list[str] = []
+    for directory, name in directories.items():
+        try:
+            entries = [entry.name for entry in Path(directory).iterdir()]
+        except OSError as error:
+            wrong.append(f"{directory} cannot be listed: {error.strerror}")
+            continue
+        for entry in entries:
+            match = PARTITION_DIRECTORY.fullmatch(entry)
+            if match is not None:
+                placed[match["topic"], int(match["partition"])] = name
+    return placed, wrong
+
+
+def _find_device(directory: str | None, diskstats_file: str) -> str | None:
+    """The device that holds `directory`, by its number."""
+    if directory is None:
+        return None
+    try:
+        number = Path(directory).stat().st_dev
+        found = scan_diskstats(Path(diskstats_file).read_text()).find(os.major(number), os.minor(number))
+    except (OSError, ValueError) as error:
+        log.warning("throttle.disks: %s cannot be looked at: %s", directory, error, extra={"disk": directory})
+        return None
+    return found.name if found is not None else None

@@ -1,0 +1,14 @@
+"""What is counted by key of a request: known keys each, all others as one."""
+
+from protocol.api import APIS, FETCH
+from proxy.accounting.counters import UNKNOWN_KEY, Counters
+
+
+def test_api_keys_that_kafka_does_not_have_are_one():
+    counters = Counters()
+    for api_key in range(-(1 << 15), 1 << 15):
+        counters.requests_in[api_key].frames += 1
+    hops = counters.requests_in
+    assert hops.keys() == {*APIS, UNKNOWN_KEY}
+    assert hops[UNKNOWN_KEY].frames == (1 << 16) - len(APIS)
+    assert hops[FETCH].frames == 1

@@ -1,0 +1,126 @@
+"""Runs of admitted batches, and when they become lines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from metrics.access_log import BlockLine
+from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, BlockLines
+
+LIMIT = 30
+
+
+class Admitted:
+    """A log and a cache; `lines` are without their times."""
+
+    def __init__(self):
+        self.lines = []
+        self.admitted_bytes = 0
+        self.runs = BlockLines(self, self, LIMIT * QUEUE_SHARE)
+
+    def put(self, line):
+        self.lines.append(BlockLine(*line)._replace(ts=0))
+
+    def peek_admitted_bytes(self):
+        return self.admitted_bytes
+
+    def add(self, partition, first, following, size_bytes=100, source="produce"):
+        self.admitted_bytes += size_bytes
+        self.runs.add(partition, first, following, size_bytes, source)
+
+
+class Partition:
+    def __init__(self, index, name):
+        self.topic, self.index = SimpleNamespace(name=name, id=bytes(16)), index
+
+
+def partition_of(index, name="orders"):
+    return Partition(index, name)
+
+
+def line_of(partition, first, following, size_bytes, admitted_bytes, source="produce"):
+    topic = partition.topic
+    return BlockLine(
+        0, "", topic.name or None, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes
+    )  # fmt: skip
+
+
+@pytest.fixture
+def admitted():
+    return Admitted()
+
+
+def test_what_follows_without_a_gap_is_one_line(admitted):
+    orders = partition_of(3)
+    for offset in range(5, 25, 5):
+        admitted.add(orders, offset, offset + 5)
+    assert admitted.lines == []
+    admitted.runs.tick(0.0)
+    assert admitted.lines == [line_of(orders, 5, 25, 400, 400)]
+    assert len(admitted.runs) == 0
+
+
+def test_a_gap_another_source_and_another_partition_end_none_but_their_own(admitted):
+    orders, names = partition_of(0), partition_of(1, name="")
+    admitted.add(orders, 0, 10)
+    admitted.add(names, 0, 10, 1)
+    admitted.add(orders, 11, 20)
+    admitted.add(orders, 20, 30, source="watch")
+    assert admitted.lines == [line_of(orders, 0, 10, 100, 201), line_of(orders, 11, 20, 100, 301)]
+    admitted.runs.close()
+    assert admitted.lines[2:] == [
+        line_of(names, 0, 10, 1, 301),
+        line_of(orders, 20, 30, 100, 301, source="watch"),
+    ]
+
+
+def test_what_was_admitted_again_is_a_run_of_its_own(admitted):
+    """An invalidation: the same offsets come once more."""
+    orders = partition_of(0)
+    admitted.add(orders, 0, 10)
+    admitted.add(orders, 0, 10)
+    admitted.runs.close()
+    assert [(one.base_offset, one.next_offset, one.bytes) for one in admitted.lines] == 2 * [(0, 10, 100)]
+
+
+def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(admitted):
+    many = [partition_of(index) for index in range(25)]
+    for partition in many:
+        admitted.add(partition, 0, 1)
+    admitted.runs.tick(0.0)
+    assert [one.partition for one in admitted.lines] == [0, 1, 2]
+    for partition in many:
+        admitted.add(partition, 1, 2)
+    for _ in range(TICKS - 2):
+        admitted.runs.tick(0.0)
+    ended = [(one.partition, one.base_offset, one.next_offset) for one in admitted.lines]
+    assert ended == [*((index, 0, 1) for index in range(3)), *((index, 0, 2) for index in range(3, 25))]
+    for _ in range(TICKS):
+        admitted.runs.tick(0.0)
+    assert len(admitted.runs) == 0
+    assert [(one.partition, one.base_offset) for one in admitted.lines[25:]] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_at_the_bound_the_oldest_run_ends_for_a_new_one(admitted):
+    many = [partition_of(index) for index in range(LIMIT + 2)]
+    for partition in many:
+        admitted.add(partition, 0, 1)
+    assert len(admitted.runs) == admitted.runs.limit == LIMIT
+    assert [one.partition for one in admitted.lines] == [0, 1]
+    admitted.add(many[2], 1, 2)
+    assert len(admitted.lines) == 2
+
+
+def test_every_admitted_byte_is_in_one_line(admitted):
+    many = [partition_of(index) for index in range(7)]
+    for number in range(500):
+        admitted.add(many[number * number % 7], number // 7, number // 7 + 1, number)
+        if number % 50 == 0:
+            admitted.runs.tick(0.0)
+    admitted.runs.close()
+    assert sum(one.bytes for one in admitted.lines) == admitted.admitted_bytes == sum(range(500))
+    assert [one.admitted_bytes for one in admitted.lines] == sorted(
+        one.admitted_bytes for one in admitted.lines
+    )

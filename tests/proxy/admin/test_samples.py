@@ -1,0 +1,89 @@
+"""The process shows every metric of the catalog, and nothing that the catalog does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from metrics.access_log_schema import BLOCK_SOURCES
+from metrics.catalog import CATALOG
+from metrics.collector import SampleCollector
+from protocol.api import FETCH
+from proxy.admin.log_queue import LogQueue
+from proxy.admin.samples import collect
+from proxy.app import Forebay
+from proxy.config.load import Setting, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def flag(path: tuple[str | int, ...], value: str) -> Setting:
+    return Setting(path, value, "--" + "-".join(map(str, path)))
+
+
+def shown(log_directory: Path) -> dict[str, set[float]]:
+    """Family -> the values of its samples, as a process shows them that has counted one of everything."""
+
+    disks = log_directory / "diskstats"
+    disks.write_text("8 0 sdx 1 0 8 1 1 0 8 1 0 2 2\n")
+
+    async def run() -> dict[str, set[float]]:
+        settings = [
+            flag(("listeners", 0, "listen"), "127.0.0.1:0"),
+            flag(("listeners", 0, "upstream"), "127.0.0.1:1"),
+            flag(("cache", "size"), "16MiB"),
+            flag(("accessLog", "directory"), str(log_directory)),
+            flag(("throttle", "disks", 0, "device"), "sdx"),
+            flag(("throttle", "diskstatsFile"), str(disks)),
+            flag(("throttle", "target"), "0.35"),
+            flag(("throttle", "floor"), "3MiB"),
+            flag(("isolation", "dataSlots", "floor"), "5"),
+            flag(("isolation", "controlSlots", "floor"), "6"),
+        ]
+        forebay = Forebay(load(None, {}, settings).config, LogQueue(io.BytesIO(), 10))
+        forebay.broker.pacer.start()
+        counters = forebay.broker.counters
+        counters.produce_batches["store"] += 1
+        counters.invalidations["epoch"] += 1
+        counters.disconnects["client"] += 1
+        for source in BLOCK_SOURCES:
+            counters.admitted_batches[source] += 1
+        for hops in (
+            counters.requests_in,
+            counters.requests_out,
+            counters.responses_in,
+            counters.responses_out,
+        ):
+            hops[FETCH].frames += 1
+            hops[999].frames += 1
+            hops[1000].frames += 1
+        try:
+            families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
+        finally:
+            await forebay.stop()
+            forebay.own_log.close()
+        suffix = {"counter": "_total"}
+        series = [(one.name, *one.labels.items()) for family in families for one in family.samples]
+        assert len(series) == len(set(series)), "no series is there twice"
+        return {
+            family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
+            for family in families
+        }
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
+
+
+def test_the_scrape_and_the_catalog_name_the_same_metrics(tmp_path: Path) -> None:
+    assert shown(tmp_path).keys() == CATALOG.keys()
+
+
+def test_what_alerts_compare_with_is_as_configured(tmp_path: Path) -> None:
+    families = shown(tmp_path)
+    assert families["forebay_throttle_target_ratio"] == {0.35}
+    assert families["forebay_throttle_rate_floor_bytes_per_second"] == {3 << 20}
+    assert families["forebay_isolation_slots_floor"] == {5, 6}

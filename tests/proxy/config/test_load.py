@@ -1,0 +1,181 @@
+"""From file, environment and flags to one Config: precedence, sources, and all refusals at once."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.config.load import Loaded, Setting, describe, load, scan_environment
+from proxy.config.memory import Memory
+from proxy.config.model import Cache, Config
+from proxy.config.units import GIB, MIB, Address
+from proxy.config.yaml_file import ConfigError
+
+SMALL = "listeners:\n  - listen: 127.0.0.1:0\n    upstream: 127.0.0.1:9092\ncache:\n  directory: ''\n"
+MEMORY = Memory(4 * GIB, True, "/limit")
+
+
+def load_text(directory: Path, text: str, environ: dict[str, str] | None = None, *flags: Setting) -> Loaded:
+    path = directory / "forebay.yaml"
+    path.write_text(text)
+    return load(path, environ or {}, flags, MEMORY)
+
+
+def problems_of(
+    directory: Path, text: str, environ: dict[str, str] | None = None, *flags: Setting
+) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_text(directory, text, environ, *flags)
+    return caught.value.problems
+
+
+def test_the_smallest_file_gives_defaults_and_a_derived_size(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, SMALL)
+    assert loaded.config.listeners[0].upstream == Address("127.0.0.1", 9092)
+    assert loaded.config.cache == Cache(size_bytes=2 * GIB, directory="")
+    assert loaded.choices == ("cache.size is 2GiB: half of the memory limit 4GiB (/limit)",)
+    assert loaded.warnings == ()
+
+
+def test_a_size_that_is_given_is_not_derived(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, SMALL + "  size: 64MiB\n")
+    assert loaded.config.cache.size_bytes == 64 * MIB
+    assert loaded.choices == ()
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    text = SMALL + "  size: 64MiB\n  holeWait: 1ms\n  confirmEvery: 2s\n"
+    environ = {"FOREBAY_CACHE_SIZE": "65MiB", "FOREBAY_CACHE_HOLE_WAIT": "2ms", "PATH": "/bin"}
+    loaded = load_text(tmp_path, text, environ, Setting(("cache", "size"), "66MiB", "--cache-size"))
+    cache = loaded.config.cache
+    assert (cache.size_bytes, cache.hole_wait_s, cache.confirm_every_s) == (66 * MIB, 0.002, 2.0)
+    assert cache.authorize_every_s == 60.0
+    sources = [
+        loaded.sources.get(("cache", key)) for key in ("size", "holeWait", "confirmEvery", "authorizeEvery")
+    ]
+    assert sources == ["--cache-size", "FOREBAY_CACHE_HOLE_WAIT", "forebay.yaml:8", None]
+
+
+def test_the_environment_alone_is_enough() -> None:
+    environ = {
+        "FOREBAY_LISTENERS_0_LISTEN": ":0",
+        "FOREBAY_LISTENERS_0_UPSTREAM": "broker:9092",
+        "FOREBAY_LISTENERS_1_NAME": "second",
+        "FOREBAY_LISTENERS_1_LISTEN": ":0",
+        "FOREBAY_LISTENERS_1_UPSTREAM": "broker:9093",
+        "FOREBAY_CACHE_MODE": "off",
+        "FOREBAY_CACHE_DIRECTORY": "",
+        "FOREBAY_LIMITS_MAX_CONNECTIONS": "7",
+        "FOREBAY_PORT_9092_TCP": "tcp://10.0.0.1:9092",
+    }
+    config = load(None, environ, memory=MEMORY).config
+    assert [listener.upstream.port for listener in config.listeners] == [9092, 9093]
+    assert (config.cache.mode, config.cache.directory, config.limits.max_connections) == ("off", "", 7)
+
+
+def test_null_empty_sections_and_empty_variables_are_unset(tmp_path: Path) -> None:
+    text = SMALL + "  size: null\naccessLog:\n  directory: logs\nlimits:\n"
+    loaded = load_text(tmp_path, text, {"FOREBAY_ACCESS_LOG_DIRECTORY": ""})
+    assert loaded.config.access_log.directory is None
+    assert loaded.config.cache.size_bytes == 2 * GIB
+
+
+def test_all_that_is_wrong_is_said_at_once_with_its_place(tmp_path: Path) -> None:
+    text = (
+        "listeners:\n  - listen: 9092\n    upstrem: b:1\n  - 5\n"
+        "cache:\n  size: 4KiB\n  confirm_every: 1s\nlog: 1\n"
+    )
+    environ = {"FOREBAY_CACHE_HOLE_WAIT": "5", "FOREBAY_CACHE_SIZ": "1", "FOREBAY_LISTENERS_5_NAME": "x"}
+    assert set(problems_of(tmp_path, text, environ)) == {
+        "FOREBAY_CACHE_SIZ: unknown environment variable; did you mean FOREBAY_CACHE_SIZE?",
+        "FOREBAY_LISTENERS_5_NAME: there is no listeners[2]; count from 0",
+        "listeners[0].listen: '9092' is not an address; write HOST:PORT, for example 127.0.0.1:9092 "
+        "or [::1]:9092 (forebay.yaml:2)",
+        "listeners[0].upstream: is missing; set it, or FOREBAY_LISTENERS_0_UPSTREAM",
+        "listeners[0].upstrem: unknown key; did you mean upstream? (forebay.yaml:3)",
+        "listeners[1]: must be a section with keys below it, is '5' (forebay.yaml:4)",
+        "cache.size: must be at least 16MiB, is 4KiB (forebay.yaml:6)",
+        "cache.confirm_every: unknown key; did you mean confirmEvery? (forebay.yaml:7)",
+        "cache.holeWait: '5' is not a duration; write a number with its unit, for example 250ms, 30s "
+        "or 1h30m (FOREBAY_CACHE_HOLE_WAIT)",
+        "log: must be a section with keys below it, is '1' (forebay.yaml:8)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cache: {directory: 1}", "cache.directory: must be text; put it in quotes, is '1' (forebay.yaml:4)"),
+        ("isolation: {enabled: 2}", "isolation.enabled: must be true or false, is '2' (forebay.yaml:4)"),
+        (
+            "cache: {mode: of}",
+            "cache.mode: must be 'serve', 'observe' or 'off', is 'of' (forebay.yaml:4)",
+        ),
+        ("cache: {confirmEvery: 1h}", "cache.confirmEvery: must be at most 30s, is 1h (forebay.yaml:4)"),
+        ("limits: {maxConnections: 0}", "limits.maxConnections: must be at least 1, is 0 (forebay.yaml:4)"),
+        (
+            "limits: {maxConnections: x}",
+            "limits.maxConnections: must be a whole number, is 'x' (forebay.yaml:4)",
+        ),
+        (
+            "log: {level: loud}",
+            "log.level: must be 'debug', 'info', 'warning' or 'error', is 'loud' (forebay.yaml:4)",
+        ),
+        ("log: [1]", "log: must be a section with keys below it (forebay.yaml:4)"),
+        (
+            "accessLog: {directory: ''}",
+            "accessLog.directory: must not be empty; remove it to unset it, is '' (forebay.yaml:4)",
+        ),
+        ("7: 8", "[7]: unknown key; remove it (docs/configuration.md lists all keys)"),
+    ],
+)
+def test_each_kind_of_refusal_says_what_to_change(tmp_path: Path, line: str, said: str) -> None:
+    text = "listeners:\n  - listen: 127.0.0.1:0\n    upstream: b:1\n" + line
+    assert problems_of(tmp_path, text) == (said,)
+
+
+@pytest.mark.parametrize("text", ["", "listeners: []", "listeners:"])
+def test_no_listener_is_refused_with_the_flags_that_make_one(tmp_path: Path, text: str) -> None:
+    (problem,) = problems_of(tmp_path, text)
+    assert problem.startswith("listeners: name at least one listener")
+    assert "--upstream" in problem
+
+
+def test_a_listener_that_is_not_in_a_list_is_refused(tmp_path: Path) -> None:
+    text = "listeners:\n  listen: a:1\n"
+    (problem,) = problems_of(tmp_path, text, {"FOREBAY_LISTENERS_0_UPSTREAM": "b:2"})
+    assert problem == "listeners: must be a list; begin each item with a dash (forebay.yaml:1)"
+
+
+def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
+    text = SMALL.replace("cache:", "    upstreamCredentials: {mechanism: PLAIN, password: hunter2}\ncache:")
+    problems = problems_of(tmp_path, text, {"FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD": "hunter2"})
+    assert "did you mean passwordFile?" in " ".join(problems)
+    assert "did you mean FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD_FILE?" in " ".join(problems)
+    assert "hunter2" not in " ".join(problems)
+
+
+def test_rules_over_several_keys_are_asked_too(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, SMALL + "  size: 5GiB\n")
+    assert problem.startswith("cache.size: 5GiB is more than the memory there is, 4GiB (/limit)")
+
+
+def test_the_description_is_yaml_that_loads_to_the_same_with_a_source_behind_each_value(
+    tmp_path: Path,
+) -> None:
+    loaded = load_text(tmp_path, SMALL, {"FOREBAY_LOG_LEVEL": "debug"})
+    text = describe(loaded)
+    again = Config.model_validate(yaml.safe_load(text), by_alias=True, by_name=False)
+    assert again.model_dump() == loaded.config.model_dump()
+    lines = {line.split(":")[0].strip(" -"): line.partition("  # ")[2] for line in text.splitlines()}
+    assert lines["upstream"] == "forebay.yaml:3"
+    assert lines["level"] == "FOREBAY_LOG_LEVEL"
+    assert lines["size"] == "derived: half of the memory limit 4GiB (/limit)"
+    assert lines["holeWait"] == "default"
+
+
+def test_settings_come_in_the_order_of_their_indexes() -> None:
+    environ = {f"FOREBAY_LISTENERS_{index}_NAME": "n" for index in (10, 2, 0)}
+    settings, problems = scan_environment(environ)
+    assert [setting.path[1] for setting in settings] == [0, 2, 10]
+    assert problems == []

@@ -1,0 +1,323 @@
+"""Several consumers miss the same range: one read, each its own right, and nobody waits for somebody else's trouble."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import fetch
+from protocol.fetch_build import build_response
+from proxy.fetch.misses.coalescing import (
+    JOINING_S,
+    PATIENCE_S,
+    SharedReads,
+    begin_forwarded,
+    build_question,
+    end_forwarded,
+)
+from proxy.fetch.misses.read import Stage
+from proxy.partitions.readable import Look, Looked
+from proxy.partitions.table import Partition
+from proxy.partitions.topics import Topic
+from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
+
+PARTITION, OTHER = (Partition(Topic(bytes(16), "t"), index, index, None) for index in range(2))
+
+
+class Loop:
+    """Keeps the timers; `run` lets those fire that were not cancelled."""
+
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, delay_s, action, *args):
+        timer = SimpleNamespace(delay_s=delay_s, action=action, args=args, cancelled=False)
+        timer.cancel = lambda: setattr(timer, "cancelled", True)
+        self.timers.append(timer)
+        return timer
+
+    def run(self):
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if not timer.cancelled:
+                assert timer.delay_s == PATIENCE_S
+                timer.action(*timer.args)
+
+
+@pytest.fixture(autouse=True)
+def loop(monkeypatch):
+    found = Loop()
+    monkeypatch.setattr(
+        "proxy.fetch.misses.coalescing.asyncio", SimpleNamespace(get_running_loop=lambda: found)
+    )
+    return found
+
+
+def several(count=3, joiners=100):
+    """Links of one process: their reads, time, throttle and numbers are one."""
+    links = [Link() for _ in range(count)]
+    shared = SharedReads(links[0].broker, joiners)
+    for link in links:
+        link.broker.shared_reads = shared
+        link.upstream.wire = SimpleNamespace(reading_held=False)
+        link.broker.counters = links[0].broker.counters
+        link.broker.now = links[0].broker.now
+        link.broker.pacer = links[0].broker.pacer
+    return links
+
+
+def missed(wanted, partition=PARTITION, reason="cold"):
+    return Looked(wanted, partition, Look.MISS, reason, 500 if partition else -1)
+
+
+def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
+    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
+    record = SimpleNamespace(head=SimpleNamespace(api_version=version, client_id="c"), request=request)
+    assert link.reads.begin(record, [missed(one, partition) for one in wanted], waiter or Waiter())
+
+
+def find(link, wanted=None, isolation_level=0, partition=PARTITION):
+    return link.reads.find(missed(wanted or asked(), partition), isolation_level, VERSION)
+
+
+def sent(links):
+    return [len(link.upstream.sent) for link in links]
+
+
+def test_one_read_serves_all_who_ask_the_same_meanwhile():
+    links = several()
+    waiters = [Waiter() for _ in links]
+    for link, waiter in zip(links, waiters, strict=True):
+        begin(link, asked(), waiter=waiter)
+    assert sent(links) == [1, 0, 0]
+    links[0].upstream.answer(answer(), throttle_time_ms=9)
+    reads = [find(link) for link in links]
+    assert [read.stage for read in reads] == [Stage.ARRIVED] * 3
+    assert {bytes(read.records(1 << 20, True)) for read in reads} == {RECORDS}
+    assert [read.throttle_time_ms for read in reads] == [9, 0, 0], "the first one's quota is its own"
+    assert [waiter.woken for waiter in waiters] == [1, 1, 1]
+    assert [len(link.learned) for link in links] == [1, 0, 0], "the right of the others is theirs to prove"
+    assert links[0].broker.counters.shared_reads == 2
+    assert [link.broker.responses.in_flight_bytes for link in links] == [len(RECORDS)] * 3
+    assert len(links[0].broker.shared_reads) == 0
+    begin(links[1], asked(offset=101))
+    assert sent(links) == [0, 1, 0], "what has landed is not joined"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        (asked(offset=101), {}),
+        (asked(epoch=3), {}),
+        (asked()._replace(last_fetched_epoch=3), {}),
+        (asked(max_bytes=1001), {}),
+        (asked(), {"isolation_level": 1}),
+        (asked(), {"version": VERSION - 1}),
+        (asked(), {"partition": OTHER}),
+        (asked(), {"partition": None}),
+    ],
+    ids=["offset", "epoch", "last-epoch", "more", "isolation", "version", "partition", "no-right"],
+)
+def test_another_question_is_another_read(wanted, options):
+    links = several(2)
+    begin(links[0], asked())
+    begin(links[1], wanted, **options)
+    assert sent(links) == [1, 1]
+
+
+def test_fewer_bytes_are_a_part_of_what_is_read():
+    links = several(2)
+    begin(links[0], asked())
+    begin(links[1], asked(max_bytes=10))
+    assert sent(links) == [1, 0]
+
+
+def test_only_what_the_broker_answers_at_once_is_shared():
+    wanted = asked(offset=500)
+    assert build_question(missed(wanted), VERSION, 0) is None, "at the end the broker would wait"
+    assert build_question(missed(asked(offset=499)), VERSION, 0) is not None
+    assert build_question(missed(asked())._replace(look=Look.PASS), VERSION, 0) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (answer(error_code=1, records=b""),),
+        (answer(error_code=29, records=b""),),
+        (answer(records=b""),),
+        (),
+        None,
+    ],
+    ids=["out-of-range", "not-authorized", "empty", "not-named", "link-lost"],
+)
+def test_what_is_not_records_is_the_first_ones_alone(said):
+    links = several(2)
+    for link in links:
+        begin(link, asked())
+    if said is None:
+        links[0].upstream.sent.pop()[1](None)
+    else:
+        links[0].upstream.answer(*said)
+    assert sent(links) == [0, 1], "the other asks for itself"
+    links[1].upstream.answer(answer())
+    assert find(links[1]).stage is Stage.ARRIVED
+    assert links[0].broker.counters.shared_reads == 0
+
+
+def test_of_those_whom_the_first_one_leaves_one_reads_and_the_others_join_it():
+    links = several(4)
+    for link in links:
+        begin(link, asked())
+    links[0].reads.close()
+    links[0].upstream.sent.pop()[1](None)
+    assert sent(links) == [0, 1, 0, 0]
+    links[1].upstream.answer(answer())
+    assert [find(link).stage for link in links[1:]] == [Stage.ARRIVED] * 3
+
+
+def test_a_first_one_that_no_longer_wants_it_reads_for_the_others():
+    links = several(2)
+    for link in links:
+        begin(link, asked())
+    links[0].reads.close()
+    links[0].upstream.answer(answer())
+    assert find(links[1]).stage is Stage.ARRIVED
+    assert links[0].broker.responses.in_flight_bytes == 0
+
+
+def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
+    links = several(3)
+    for link in links:
+        begin(link, asked())
+    loop.run()
+    assert sent(links) == [1, 1, 0]
+    links[0].clock.now = JOINING_S
+    loop.run()
+    assert sent(links) == [1, 1, 1]
+    links[0].upstream.answer(answer())
+    links[2].upstream.answer(answer())
+    assert [find(link) and find(link).stage for link in links] == [
+        Stage.ARRIVED,
+        Stage.READING,
+        Stage.ARRIVED,
+    ]
+
+
+def test_one_has_as_many_joiners_as_the_bound_says():
+    links = several(4, joiners=2)
+    for link in links:
+        begin(link, asked())
+    assert sent(links) == [1, 0, 0, 1]
+    links = several(2, joiners=0)
+    for link in links:
+        begin(link, asked())
+    assert sent(links) == [1, 1]
+
+
+def test_nobody_joins_what_its_client_or_its_link_holds_up():
+    links = several(3)
+    begin(links[0], asked(partition=7), partition=OTHER)
+    begin(links[0], asked())
+    begin(links[1], asked())
+    assert sent(links) == [2, 1, 0], "the first stands behind another request of its link"
+    links[1].upstream.wire = SimpleNamespace(reading_held=True)
+    begin(links[2], asked())
+    assert sent(links) == [2, 1, 1], "the second one's client does not drain"
+
+
+def test_who_has_lost_its_right_meanwhile_gets_nothing_of_it():
+    links = several(3)
+    for link in links:
+        begin(link, asked())
+    assert find(links[1], partition=None) is None, "while it is under way"
+    links[0].upstream.answer(answer())
+    assert find(links[2], partition=None) is None, "and when it has arrived"
+    assert find(links[0], partition=None) is not None, "its own answer is its right"
+    assert links[1].broker.responses.in_flight_bytes == links[2].broker.responses.in_flight_bytes == 0
+
+
+def test_a_joiner_that_goes_away_is_charged_nothing():
+    links = several(2)
+    for link in links:
+        begin(link, asked())
+    links[1].reads.close()
+    links[0].upstream.answer(answer())
+    assert (len(links[1].reads), links[1].broker.responses.in_flight_bytes) == (0, 0)
+    assert links[0].broker.counters.shared_reads == 0
+
+
+def test_a_joiner_without_a_link_to_the_broker_opens_none():
+    links = several(2)
+    for link in links:
+        begin(link, asked())
+    links[1].upstream.is_connected = False
+    links[1].broker.responses = SimpleNamespace(in_flight_bytes=0)
+    links[0].upstream.answer(answer())
+    assert links[1].broker.responses.in_flight_bytes == len(RECORDS)
+
+
+def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
+    links = several(3)
+    pacer = links[0].broker.pacer
+    pacer.holds = True
+    for link in links:
+        begin(link, asked())
+    assert [find(link).stage for link in links] == [Stage.DELAYED] * 3
+    pacer.held.insert(0, pacer.held.pop(1))
+    pacer.release()
+    assert sent(links) == [0, 1, 0]
+    assert [ticket.key[0] for ticket in pacer.cancelled] == [links[0], links[2]]
+    links[1].upstream.answer(answer())
+    assert pacer.finished == [len(RECORDS)]
+    assert [find(link).stage for link in links] == [Stage.ARRIVED] * 3
+
+
+def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
+    links, waiter = several(2), Waiter()
+    begin(links[0], asked())
+    begin(links[1], asked(), waiter=waiter)
+    links[1].broker.pacer.refuses = True
+    links[0].upstream.sent.pop()[1](None)
+    assert (find(links[1]), waiter.woken) == (None, 1)
+
+
+def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
+    links, held = several(2), []
+    links[1].broker.gate.enter = lambda link, go, refuse, **_: held.append(go)
+    links[1].broker.gate.open = 1
+    begin(links[1], asked())
+    begin(links[0], asked())
+    held.pop()(links[1].broker.gate)
+    assert (sent(links), links[1].broker.gate.open) == ([1, 0], 0)
+    assert links[1].broker.pacer.finished == [0]
+    links[0].upstream.answer(answer())
+    assert find(links[1]).stage is Stage.ARRIVED
+
+
+def forwarding(link, min_bytes=1, rack_id=""):
+    request = SimpleNamespace(rack_id=rack_id, least_bytes=min_bytes, isolation_level=0)
+    return SimpleNamespace(link=link, request=request, head=SimpleNamespace(api_version=VERSION))
+
+
+@pytest.mark.parametrize("options", [{"min_bytes": 2}, {"rack_id": "a"}])
+def test_a_forwarded_fetch_that_may_wait_or_be_sent_elsewhere_is_not_joined(options):
+    link = Link()
+    assert begin_forwarded(forwarding(link, **options), [missed(asked())]) == []
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
+    links = several(2)
+    flights = begin_forwarded(forwarding(links[0]), [missed(asked()), missed(asked(5), None)])
+    assert len(flights) == 1
+    begin(links[1], asked())
+    assert sent(links) == [0, 0]
+    said = build_response(
+        VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[answer(5), answer()]
+    )
+    frame = b"".join(said)
+    response = fetch.scan_response(frame, VERSION) if comes else None
+    end_forwarded(links[0].broker, flights, response, frame if comes else None)
+    if comes:
+        assert bytes(find(links[1]).records(1 << 20, True)) == RECORDS
+    else:
+        assert sent(links) == [0, 1]

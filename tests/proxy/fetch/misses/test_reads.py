@@ -1,0 +1,404 @@
+"""Reads beside: begun, arrived, handed out once, dropped. The upstream answers when the script tells it to."""
+
+from types import SimpleNamespace
+
+import pytest
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from protocol import fetch, header
+from protocol.fetch import FetchPartition
+from protocol.fetch_build import FetchAnswer, build_response
+from proxy.accounting.counters import Counters
+from proxy.fetch.misses.coalescing import SharedReads
+from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.reads import KEPT_S, POLL_MS, Reads
+from proxy.net.byte_budget import Bound
+from proxy.partitions.readable import Look, Looked
+from tests.protocol import oracle
+from tests.protocol.batches import batch_v2
+from throttle.tickets import Refused, Ticket
+
+VERSION = 12
+COMMITTED = 1
+RECORDS = batch_v2(3) * 4
+
+
+class Upstream:
+    """Keeps what it is sent; `answer` tells the oldest."""
+
+    def __init__(self):
+        self.wire = None
+        self.is_connected = True
+        self.sent = []
+
+    @property
+    def unanswered(self):
+        return len(self.sent)
+
+    def send(self, frame, correlation_id, on_answer):
+        head = header.peek_request(frame)
+        self.sent.append((fetch.scan_request(frame, head.api_version, head.body_start), on_answer))
+
+    def answer(self, *answers, throttle_time_ms=0):
+        _, on_answer = self.sent.pop(0)
+        frame = b"".join(
+            build_response(
+                VERSION,
+                0,
+                throttle_time_ms=throttle_time_ms,
+                error_code=0,
+                session_id=0,
+                partitions=answers,
+            )
+        )
+        on_answer(frame)
+
+
+class Pacer:
+    """Lets everything go, or holds it until `release`; `refuses` is its bound."""
+
+    def __init__(self):
+        self.holds = self.refuses = False
+        self.held, self.finished, self.cancelled = [], [], []
+
+    def submit(self, connection, client_id, looked, size_bytes, go):
+        if self.refuses:
+            return Refused("requests")
+        ticket = Ticket((connection, looked.asked.partition), client_id, "sdx", size_bytes, 0.0)
+        if self.holds:
+            self.held.append((ticket, go))
+        else:
+            ticket.granted_s = 0.0
+        return ticket
+
+    def release(self):
+        ticket, go = self.held.pop(0)
+        ticket.granted_s = 1.0
+        go()
+
+    def done(self, ticket, size_bytes):
+        self.finished.append(size_bytes)
+
+    def cancel(self, ticket):
+        self.cancelled.append(ticket)
+
+
+class Gate:
+    """Lets everything through, refuses it, or keeps it waiting."""
+
+    def __init__(self):
+        self.refuses = self.holds = False
+        self.open = 0
+
+    def enter(self, link, go, refuse, *, topics, watched, whole):
+        if self.refuses:
+            refuse()
+        elif not self.holds:
+            self.open += 1
+            go(self)
+
+    def sent(self, entry):
+        assert entry is self
+
+    def answered(self, entry):
+        self.open -= 1
+
+    leave = answered
+
+
+class Link:
+    """As much of a client's link as a read touches."""
+
+    def __init__(self, room_bytes=1 << 20):
+        self.clock = SimpleNamespace(now=0.0)
+        self.upstream = Upstream()
+        self.learned = []
+        limits = SimpleNamespace(connection_response_memory_bytes=room_bytes)
+        self.broker = SimpleNamespace(
+            config=SimpleNamespace(limits=limits),
+            now=lambda: self.clock.now,
+            responses=Bound(1 << 30),
+            counters=Counters(),
+            attempt=lambda action, doing, otherwise=None: action(),
+            stores_on=lambda listener: False,
+            pacer=Pacer(),
+            gate=Gate(),
+            topics=SimpleNamespace(find=lambda _key: None),
+        )
+        self.lane = SimpleNamespace(usable=False)
+        self.tended = []
+        self.listener = SimpleNamespace(tend=self.tended.append)
+        self.preferred_replicas = False
+        self.authorization = SimpleNamespace(learn_answer=self._learn_answer)
+        self.broker.shared_reads = SharedReads(self.broker, 100)
+        self.reads = Reads(self)
+
+    def _learn_answer(self, response, asked_at):
+        self.learned += [(said.topic, said.error_code, asked_at) for said in response.partitions]
+
+
+class Waiter:
+    """Counts how often it was woken."""
+
+    def __init__(self):
+        self.woken = 0
+
+    def look_again(self):
+        self.woken += 1
+
+
+def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
+    return FetchPartition("t", partition, epoch, offset, -1, -1, max_bytes)
+
+
+def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
+    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
+    head = SimpleNamespace(api_version=VERSION, client_id="c")
+    missed = [Looked(one, None, Look.MISS, reason, limit) for one in wanted]
+    return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
+
+
+def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
+    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", limit), isolation_level, version)
+
+
+def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
+    views = (records,) if records else ()
+    return FetchAnswer(
+        "t", partition, error_code, high_watermark, high_watermark, 0, None, views, len(records)
+    )
+
+
+def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
+    link, waiter = Link(), Waiter()
+    assert begin(link, asked(), waiter=waiter)
+    assert link.tended == [link], "what no Fetch asks for again is dropped in time"
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.session_id, request.session_epoch) == (0, 0, -1)
+    link.upstream.answer(answer(), throttle_time_ms=7)
+    read = find(link, asked())
+    assert (read.stage, read.throttle_time_ms, waiter.woken) == (Stage.ARRIVED, 7, 1)
+    assert bytes(read.records(1 << 20, False)) == RECORDS
+    assert link.broker.responses.in_flight_bytes == len(RECORDS)
+    assert link.learned == [("t", 0, 0.0)]
+    link.reads.drop(read)
+    assert find(link, asked()) is None
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_partitions_missed_together_are_asked_together():
+    link = Link()
+    assert begin(link, asked(0), asked(1), asked(2))
+    assert len(link.upstream.sent) == 1
+    link.upstream.answer(answer(0), answer(1), answer(2))
+    assert [find(link, asked(p)).stage for p in range(3)] == [Stage.ARRIVED] * 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [(asked(offset=101), 0), (asked(epoch=3), 0), (asked(), COMMITTED), (asked(), 0, 500, VERSION + 1)],
+    ids=["offset", "epoch", "isolation", "version"],
+)
+def test_another_question_drops_the_read_and_its_late_answer(other):
+    link = Link()
+    begin(link, asked())
+    assert find(link, *other) is None
+    link.upstream.answer(answer())
+    assert len(link.reads) == 0
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_another_size_is_the_same_question():
+    link = Link()
+    begin(link, asked(max_bytes=10))
+    assert find(link, asked(max_bytes=20)) is not None
+
+
+@pytest.mark.parametrize("kind", ["nothing", "lost", "at-the-end", "diverging", "another-leader"])
+def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(kind):
+    link, waiter = Link(), Waiter()
+    begin(link, asked(offset=500), waiter=waiter)
+    if kind in ("diverging", "another-leader"):
+        link.upstream.sent.pop()[1](more_than_an_error(kind))
+    elif kind == "nothing":
+        link.upstream.answer()
+    elif kind == "lost":
+        link.upstream.sent.pop()[1](None)
+    else:
+        link.upstream.answer(answer(records=b""))
+    assert find(link, asked(offset=500)).stage is Stage.FAILED
+    assert waiter.woken == 1
+
+
+def more_than_an_error(kind):
+    """A Fetch answer, version 12, that says where the logs part, or that another node leads."""
+    module = load_payload_module(1, VERSION, EntityType.response)
+    said = {
+        "diverging": {"diverging_epoch": module.EpochEndOffset(epoch=3, end_offset=90)},
+        "another-leader": {"current_leader": module.LeaderIdAndEpoch(leader_id=2, leader_epoch=9)},
+    }[kind]
+    data = module.PartitionData(
+        partition_index=0,
+        error_code=oracle.ErrorCode(6 if kind == "another-leader" else 0),
+        high_watermark=500,
+        last_stable_offset=500,
+        aborted_transactions=None,
+        records=None,
+        **said,
+    )
+    topic = module.FetchableTopicResponse(topic="t", partitions=(data,))
+    body = module.FetchResponse(
+        throttle_time=oracle.timedelta(),
+        error_code=oracle.ErrorCode.none,
+        session_id=0,
+        responses=(topic,),
+    )
+    return oracle.response_frame(body, 0)
+
+
+def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
+    link, waiter = Link(), Waiter()
+    begin(link, asked(), waiter=waiter)
+    link.upstream.answer(answer(error_code=29, records=b""))
+    read = find(link, asked())
+    assert (read.stage, read.has_error, read.held_bytes, waiter.woken) == (Stage.ARRIVED, True, 0, 1)
+    link.reads.leave(waiter)
+    assert find(link, asked()) is None
+    begin(link, asked(), waiter=waiter)
+    link.reads.leave(waiter)
+    link.upstream.answer(answer(error_code=29, records=b""))
+    assert find(link, asked()) is None, "its Fetch had left"
+    assert link.broker.responses.in_flight_bytes == 0
+
+
+def test_what_nothing_is_known_of_and_is_empty_is_said_and_asked_again_in_short_polls():
+    link, waiter = Link(), Waiter()
+    begin(link, asked(offset=500), waiter=waiter, limit=-1)
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.min_bytes) == (0, 0)
+    link.upstream.answer(answer(records=b""))
+    read = find(link, asked(offset=500), limit=-1)
+    assert (read.stage, read.said.high_watermark, read.holds_up) == (Stage.SAID, 500, False)
+    link.reads.ask_again(read)
+    (request, _), *_ = link.upstream.sent
+    assert (request.max_wait_ms, request.min_bytes) == (POLL_MS, 1)
+    assert (read.stage, read.holds_up) == (Stage.READING, False), "it is named meanwhile"
+    link.upstream.answer(answer(records=b""))
+    assert (read.stage, read.said.high_watermark, waiter.woken) == (Stage.SAID, 500, 2)
+    link.reads.ask_again(read)
+    link.upstream.answer(answer())
+    assert (read.stage, bytes(read.records(1 << 20, True))) == (Stage.ARRIVED, RECORDS)
+
+
+def test_what_can_be_spoken_for_by_now_is_read_as_any_other():
+    link = Link()
+    begin(link, asked(offset=500), limit=-1)
+    link.upstream.answer(answer(records=b""))
+    assert find(link, asked(offset=500)) is None
+
+
+def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1, records=b"", high_watermark=500))
+    assert find(link, asked(0)).stage is Stage.ARRIVED
+    assert find(link, asked(1)) is None
+
+
+def test_reads_of_a_connection_are_bounded_by_what_they_may_bring():
+    link = Link(room_bytes=3000)
+    assert begin(link, asked(0), asked(1))
+    assert not begin(link, asked(2), asked(3))
+    assert begin(link, asked(2))
+    assert not begin(link, asked(3))
+    assert len(link.reads) == 3
+
+
+def test_a_read_that_nobody_asks_for_is_dropped_after_a_while():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1))
+    link.clock.now = KEPT_S
+    assert find(link, asked(1)) is not None
+    link.clock.now = KEPT_S + 0.1
+    link.reads.drop_old(link.clock.now)
+    assert find(link, asked(0)) is None
+    assert find(link, asked(1)) is not None
+
+
+def test_a_closed_connection_gives_everything_back():
+    link = Link()
+    begin(link, asked(0), asked(1))
+    link.upstream.answer(answer(0), answer(1))
+    link.reads.close()
+    assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
+
+
+def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
+    link, waiter = Link(), Waiter()
+    link.broker.pacer.holds = True
+    assert begin(link, asked(), waiter=waiter)
+    assert link.upstream.sent == []
+    assert find(link, asked()).stage is Stage.DELAYED
+    link.broker.pacer.release()
+    link.upstream.answer(answer())
+    assert find(link, asked()).stage is Stage.ARRIVED
+    assert link.broker.pacer.finished == [len(RECORDS)]
+    assert waiter.woken == 1
+
+
+def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
+    link = Link()
+    link.broker.pacer.holds = True
+    begin(link, asked())
+    assert find(link, asked(offset=200)) is None
+    assert len(link.broker.pacer.cancelled) == 1
+
+
+def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
+    link = Link()
+    begin(link, asked())
+    link.reads.close()
+    link.upstream.answer(answer())
+    assert link.broker.pacer.finished == [len(RECORDS)]
+    assert link.broker.pacer.cancelled == []
+
+
+def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again():
+    link = Link()
+    link.broker.pacer.refuses = True
+    assert begin(link, asked())
+    assert find(link, asked()) is None
+    link.broker.pacer.refuses = False
+    assert begin(link, asked())
+    assert find(link, asked()).stage is Stage.READING
+
+
+def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_whole():
+    link, waiter = Link(), Waiter()
+    link.broker.gate.refuses = True
+    assert begin(link, asked(), waiter=waiter)
+    assert link.upstream.sent == []
+    assert find(link, asked()).stage is Stage.FAILED
+    assert waiter.woken == 1
+    assert link.broker.pacer.finished == [0]
+
+
+def test_a_granted_read_whose_client_closes_before_its_queues_turn_gives_its_place_back():
+    link = Link()
+    link.broker.gate.holds = True
+    begin(link, asked(0))
+    assert find(link, asked(0, offset=200)) is None  # dropped, and still in line
+    begin(link, asked(1))
+    link.reads.close()
+    assert link.broker.pacer.finished == [0, 0]
+
+
+@pytest.mark.parametrize("frame_comes", [True, False])
+def test_a_read_leaves_its_queue_once_answered_or_lost(frame_comes):
+    link = Link()
+    begin(link, asked())
+    assert link.broker.gate.open == 1
+    link.upstream.answer(answer()) if frame_comes else link.upstream.sent.pop()[1](None)
+    assert link.broker.gate.open == 0

@@ -1,0 +1,103 @@
+"""Reads beside over the client's second link: which go there, and that only records come back."""
+
+from types import SimpleNamespace
+from uuid import UUID
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from protocol.fetch import FetchPartition
+from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.reads import PATIENCE_S
+from proxy.partitions.readable import Look, Looked
+from tests.protocol import oracle
+from tests.proxy.fetch.misses.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin, find
+
+TOPIC_ID = bytes(range(16))
+
+
+def lane(link):
+    """A second link that may be used; its answers come from the test, too."""
+    link.lane = Upstream()
+    link.lane.usable = True
+    link.lane.wire = object()
+    return link.lane
+
+
+def test_history_goes_over_the_second_link_and_nothing_else_does():
+    link = Link()
+    second = lane(link)
+    begin(link, asked(0))
+    begin(link, asked(1), reason="hole")
+    assert (len(second.sent), len(link.upstream.sent)) == (1, 1)
+    second.usable = False
+    begin(link, asked(2))
+    assert (len(second.sent), len(link.upstream.sent)) == (1, 2)
+
+
+def test_the_bound_holds_up_the_link_that_brought_the_bytes():
+    link = Link()
+    brought = []
+    link.broker.responses = SimpleNamespace(add=lambda size, wire: brought.append((size, wire)))
+    second = lane(link)
+    begin(link, asked(0))
+    second.answer(answer(0))
+    begin(link, asked(1), reason="hole")
+    link.upstream.answer(answer(1))
+    assert brought == [(len(RECORDS), second.wire), (len(RECORDS), link.upstream.wire)]
+
+
+def not_leader(endpoint_host):
+    """A Fetch answer, version 16, that names another leader and where it is (KIP-951)."""
+    module = load_payload_module(1, 16, EntityType.response)
+    leader = module.LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
+    data = module.PartitionData(
+        partition_index=0,
+        error_code=oracle.ErrorCode.not_leader_or_follower,
+        high_watermark=-1,
+        current_leader=leader,
+        aborted_transactions=None,
+        records=None,
+    )
+    topic = module.FetchableTopicResponse(topic_id=UUID(bytes=TOPIC_ID), partitions=(data,))
+    endpoint = module.NodeEndpoint(node_id=2, host=endpoint_host, port=9, rack=None)
+    body = module.FetchResponse(
+        throttle_time=oracle.timedelta(),
+        error_code=oracle.ErrorCode.none,
+        session_id=0,
+        responses=(topic,),
+        node_endpoints=(endpoint,),
+    )
+    return oracle.response_frame(body, 0)
+
+
+def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nobody():
+    """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
+    link, waiter = Link(), Waiter()
+    second = lane(link)
+    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
+    head = SimpleNamespace(api_version=16, client_id="c")
+    wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
+    missed = [Looked(wanted, None, Look.MISS, "cold", 500)]
+    link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter)
+    frame = not_leader("second-listener.example")
+    assert b"second-listener.example" in frame
+    second.sent.pop()[1](frame)
+    read = find(link, wanted, version=16)
+    assert (read.stage, read.frame, read.answered, waiter.woken) == (Stage.FAILED, b"", None, 1)
+
+
+def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
+    link = Link()
+    link.broker.pacer.holds = True
+    begin(link, asked())
+    link.clock.now = 100.0
+    link.broker.pacer.release()
+    link.clock.now += PATIENCE_S
+    assert find(link, asked()).stage is Stage.READING, "counted from the asking, not from the delay"
+    link.clock.now += 0.1
+    assert find(link, asked()).stage is Stage.FAILED
+    link.reads.drop_asked([asked()])
+    link.upstream.answer(answer())
+    assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
+    assert link.broker.pacer.finished == [len(RECORDS)]

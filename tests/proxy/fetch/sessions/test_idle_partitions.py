@@ -1,0 +1,251 @@
+"""Quiet partitions of a session are not looked at; whatever may change what is said of them makes them lively."""
+
+import asyncio
+from collections import defaultdict
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.fetch import FetchPartition
+from proxy.accounting.counters import Counters
+from proxy.fetch.sessions.cache import Kept, SessionTable
+from proxy.fetch.sessions.context import Kind
+from proxy.fetch.sessions.idle_partitions import RELOOK_S, Looker, Standing, Woken, find_standing
+from proxy.partitions.readable import Look, Looked
+from proxy.partitions.table import Partition
+from proxy.partitions.topics import Topic
+
+COUNT = 5
+PERIOD_S = 60.0
+
+
+class Scene:
+    """A session of partitions that all stand at their tails, where the client has been told everything."""
+
+    def __init__(self, period_s=PERIOD_S):
+        topic = Topic(bytes(16), "t")
+        self.partitions = [Partition(topic, index, index, None) for index in range(COUNT)]
+        self.looks = {}
+        self.covered, self.used = [], []
+        broker = SimpleNamespace(
+            config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
+            counters=Counters(),
+            standings=defaultdict(dict),
+            woken=Woken(),
+            attempt=lambda action, _doing: action(),
+            watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
+            own_links=SimpleNamespace(usable=True),
+        )
+        self.link = Link(broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads())
+        kept = {}
+        for partition in self.partitions:
+            partition.truth.learn(1, 10, 10, 0, 99.0)
+            partition.covered = 1
+            kept["t", partition.index] = Kept(
+                FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
+            )
+        self.table = SessionTable(10, 100, 120.0, Random(1))
+        self.session = self.table.create("owner", False, kept, 0.0)
+        self.standing = self.session.standing = Standing(self.session, Looker(self.link, 0, 12), 0.0)
+
+    def look_at_one(self, link, asked, isolation_level, version, now):
+        look = self.looks.get(asked.partition, Look.TAIL)
+        return Looked(asked, self.partitions[asked.partition], look, "", 10)
+
+    def look(self, now=0.0):
+        """Which are looked at and stay lively, and how many were looked at."""
+        before = self.link.broker.counters.looked_partitions
+        lively = [one.asked.partition for one in self.standing.look(now)]
+        return lively, self.link.broker.counters.looked_partitions - before
+
+    def wake(self, index):
+        for waiter in list(self.partitions[index].parked):
+            waiter.wake(self.partitions[index])
+
+    def marks(self):
+        return [len(partition.parked) for partition in self.partitions]
+
+
+class Link:
+    def __init__(self, broker, authorization, reads):
+        self.broker, self.authorization, self.reads = broker, authorization, reads
+
+
+class Reads:
+    """One read beside; `drop_asked` notes what for."""
+
+    def __init__(self):
+        self.dropped = []
+
+    def __len__(self):
+        return 1
+
+    def drop_asked(self, asked):
+        self.dropped += asked
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    found = Scene()
+    monkeypatch.setattr(
+        "proxy.fetch.sessions.idle_partitions.look_at_one", lambda *args: found.look_at_one(*args)
+    )
+    return found
+
+
+def test_what_is_quiet_is_not_looked_at_again(scene):
+    assert scene.look() == ([], COUNT)
+    assert scene.look() == ([], 0)
+    assert (scene.standing.quiet, scene.marks()) == (COUNT, [1] * COUNT)
+    assert len(scene.used) == COUNT, "the client's right is renewed as for a hit"
+    assert len(scene.link.reads.dropped) == COUNT, "what was read of it before is of no use"
+
+
+def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
+    scene.look()
+    scene.looks[3] = Look.READY
+    scene.wake(3)
+    assert scene.marks() == [1, 1, 1, 0, 1]
+    assert scene.look() == ([3], 1)
+    assert scene.look() == ([3], 1)
+    del scene.looks[3]
+    assert scene.look() == ([], 1)
+    assert scene.look() == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "what", ["hw", "log-start", "uncovered", "refused", "no-own-link", "not-at-the-tail"]
+)
+def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
+    partition = scene.partitions[2]
+    if what == "hw":
+        scene.session.partitions["t", 2].high_watermark = 9
+    elif what == "log-start":
+        scene.session.partitions["t", 2].log_start_offset = -1
+    elif what == "uncovered":
+        partition.covered = 0
+    elif what == "refused":
+        partition.own_refused_until = float("inf")
+    elif what == "no-own-link":
+        scene.link.broker.own_links.usable = False
+    else:
+        scene.looks[2] = Look.ASK
+    assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
+
+
+def test_what_a_request_names_or_takes_out_is_new(scene):
+    scene.look()
+    scene.session.put(FetchPartition("t", 1, -1, 7, -1, -1, 1000))
+    scene.looks[1] = Look.READY
+    assert scene.look() == ([1], 1)
+    assert scene.session.forget(("t", 4))
+    assert scene.marks() == [1, 0, 1, 1, 0]
+    assert scene.session.forget(("t", 1))
+    assert scene.look() == ([], 0)
+
+
+def test_what_is_lively_keeps_the_sessions_order(scene):
+    scene.looks = dict.fromkeys((0, 2, 4), Look.READY)
+    assert scene.look()[0] == [0, 2, 4]
+    scene.session.move_to_end(("t", 0))
+    assert scene.look()[0] == [2, 4, 0]
+
+
+def test_all_are_looked_at_now_and_then(scene):
+    scene.look()
+    assert scene.look(RELOOK_S - 0.1) == ([], 0)
+    assert scene.look(RELOOK_S) == ([], COUNT)
+    assert scene.look(RELOOK_S + 0.1) == ([], 0)
+
+
+def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
+    scene = Scene(period_s=4.0)
+    monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.look_at_one", scene.look_at_one)
+    scene.look()
+    assert scene.look(0.9) == ([], 0)
+    assert scene.look(1.0) == ([], COUNT)
+
+
+def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
+    class Fetch:
+        looked = 0
+
+        def look_again(self):
+            self.looked += 1
+
+    async def play():
+        scene.look()
+        scene.standing.fetch = Fetch()
+        scene.wake(0)
+        scene.wake(3)
+        await asyncio.sleep(0)
+        return scene.standing.fetch.looked
+
+    assert asyncio.run(play()) == 1
+    assert scene.covered == []
+
+
+def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
+    looked = []
+    scene.look()
+    scene.standing.fetch = SimpleNamespace(look_again=lambda: looked.append(scene.look()[1]))
+    broker = scene.link.broker
+    broker.woken.gather()
+    scene.wake(0)
+    scene.wake(3)
+    assert looked == []
+    broker.woken.look(broker)
+    assert looked == [2], "without a turn of the loop"
+
+
+def test_between_two_polls_news_has_the_watch_keep_it(scene):
+    scene.look()
+    scene.wake(3)
+    assert scene.covered == [3]
+
+
+@pytest.mark.parametrize("how", ["removed", "closed"])
+def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
+    scene.look()
+    if how == "removed":
+        scene.table.remove(scene.session)
+    else:
+        scene.standing.close()
+    assert (scene.marks(), scene.session.standing, scene.link.broker.standings) == ([0] * COUNT, None, {})
+    assert scene.look() == (list(range(COUNT)), COUNT)
+    assert scene.marks() == [0] * COUNT
+
+
+def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
+    woken = []
+
+    async def play():
+        scene.look()
+        scene.standing.fetch = SimpleNamespace(look_again=lambda: woken.append(scene.look()[0]))
+        scene.table.remove(scene.session)
+        await asyncio.sleep(0)
+
+    asyncio.run(play())
+    assert woken == [list(range(COUNT))]
+
+
+def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREMENTAL):
+    return SimpleNamespace(
+        context=SimpleNamespace(kind=kind, session=scene.session),
+        link=link or scene.link,
+        request=SimpleNamespace(isolation_level=isolation_level),
+        head=SimpleNamespace(api_version=version),
+    )
+
+
+def test_a_session_stands_for_one_client_and_one_way_of_asking(scene):
+    scene.look()
+    assert find_standing(record(scene), 0.0) is scene.standing
+    assert find_standing(record(scene, kind=Kind.FULL), 0.0) is None
+    for other in ({"isolation_level": 1}, {"version": 13}, {"link": Scene().link}):
+        before = scene.session.standing
+        after = find_standing(record(scene, **other), 0.0)
+        assert before.closed and not after.closed
+        assert scene.session.standing is after
+    assert scene.marks() == [0] * COUNT

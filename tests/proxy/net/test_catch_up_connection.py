@@ -1,0 +1,298 @@
+"""The second link against a played broker: what is shown on it, what its loss means, when it comes again."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import api, control
+from proxy.accounting.counters import Counters
+from proxy.net.broker_connection import Dial
+from proxy.net.byte_budget import Bound
+from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, Lane
+from tests.proxy.turning import PATIENCE_S, until
+
+VERSION = 2
+
+
+def frame(correlation_id, body=b""):
+    return (4 + len(body)).to_bytes(4, "big") + correlation_id.to_bytes(4, "big") + body
+
+
+def authenticated(correlation_id, error_code=0):
+    body = b"\0" + error_code.to_bytes(2, "big") + b"\0\1" + bytes(8) + b"\0"
+    return frame(correlation_id, body)
+
+
+class PlayedBroker:
+    """Accepts, keeps (API key, correlation id) of what comes, answers as the test says."""
+
+    def __init__(self):
+        self.writers, self.seen = [], []
+
+    async def accept(self, reader, writer):
+        self.writers.append(writer)
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                head = await reader.readexactly(size)
+                self.seen.append((int.from_bytes(head[:2], "big"), int.from_bytes(head[4:8], "big")))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def answer(self, *frames):
+        self.writers[-1].write(b"".join(frames))
+
+
+class Client:
+    """A lane, a clock, and what was answered on it."""
+
+    def __init__(self, port):
+        self.clock = 1000.0
+        self.answers, self.done = [], []
+        self.counters = Counters()
+        self.broker = SimpleNamespace(
+            now=lambda: self.clock, counters=self.counters, responses=Bound(1 << 20)
+        )
+        dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, 1000) if port else None
+        self.lane = Lane(self.broker, dial)
+
+    def fetch(self):
+        request = bytearray(frame(0, bytes(8)))
+        request[4:6] = api.FETCH.to_bytes(2, "big")
+        request[8:12] = bytes(4)
+        self.lane.send(bytes(request), 0, self.answers.append)
+
+    def sign_in(self, mechanism="PLAIN", correlation_id=50):
+        handshake = control.build_sasl_handshake_request(1, correlation_id, "c", mechanism=mechanism)
+        token = control.build_sasl_authenticate_request(
+            VERSION, correlation_id + 1, "c", auth_bytes=b"\0u\0p"
+        )
+        self.lane.saw_handshake(handshake, mechanism)
+        self.lane.saw_accepted(token, VERSION, lambda: self.done.append(correlation_id))
+
+
+SHOWN = [(api.SASL_HANDSHAKE, 50), (api.SASL_AUTHENTICATE, 51)]
+ASKED = (api.FETCH, 0)
+
+
+@asynccontextmanager
+async def played():
+    broker = PlayedBroker()
+    server = await asyncio.start_server(broker.accept, "127.0.0.1", 0)
+    client = Client(server.sockets[0].getsockname()[1])
+    try:
+        yield broker, client
+    finally:
+        client.lane.close()
+        for writer in broker.writers:
+            writer.close()
+        server.close()
+
+
+async def fetch_and_see(broker, client):
+    before = len(broker.seen)
+    client.fetch()
+    await until(lambda: len(broker.seen) > before)
+
+
+def test_the_played_answer_is_one():
+    assert control.is_authenticated(authenticated(51), VERSION)
+    assert not control.is_authenticated(authenticated(51, 58), VERSION)
+
+
+def test_without_an_address_there_is_none():
+    client = Client(None)
+    client.sign_in()
+    assert (client.lane.usable, client.done) == (False, [50])
+    client.lane.tick(0.0)
+    client.lane.close()
+
+
+async def test_it_is_opened_by_the_first_request_and_shows_nothing_where_the_client_has_shown_nothing():
+    async with played() as (broker, client):
+        assert client.lane.usable and not client.lane.is_connected
+        client.fetch()
+        await until(lambda: broker.seen == [ASKED])
+        broker.answer(frame(0, b"records"))
+        await until(lambda: client.answers == [frame(0, b"records")])
+        assert client.counters.lane_requests == 1
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+async def test_what_the_client_has_shown_goes_before_what_it_asks(mechanism):
+    async with played() as (broker, client):
+        client.sign_in(mechanism)
+        assert client.done == [50], "there is no link yet to show it on"
+        client.fetch()
+        await until(lambda: broker.seen == [*SHOWN, ASKED])
+        broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51), frame(0))
+        await until(lambda: client.answers == [frame(0)])
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", ""])
+async def test_what_cannot_be_repeated_keeps_the_client_on_its_first_link(mechanism):
+    async with played() as (_, client):
+        client.sign_in(mechanism)
+        assert (client.lane.usable, client.done) == (False, [50])
+
+
+async def test_a_client_hears_of_its_renewal_when_the_second_link_has_it_too():
+    async with played() as (broker, client):
+        client.sign_in()
+        client.fetch()
+        await until(lambda: broker.seen)
+        broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51), frame(0))
+        await until(lambda: client.answers)
+        client.sign_in(correlation_id=60)
+        await until(lambda: len(broker.seen) == 5)
+        assert client.done == [50]
+        broker.answer(frame(60, b"\0\0\0\0\0\0"), authenticated(61))
+        await until(lambda: client.done == [50, 60])
+        assert len(broker.writers) == 1
+
+
+async def test_a_refused_renewal_ends_the_second_link_and_lets_the_client_go_on():
+    async with played() as (broker, client):
+        client.sign_in()
+        client.fetch()
+        await until(lambda: broker.seen)
+        broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51), frame(0))
+        await until(lambda: client.answers)
+        client.sign_in(correlation_id=60)
+        client.fetch()
+        await until(lambda: len(broker.seen) == 6)
+        broker.answer(frame(60, b"\0\0\0\0\0\0"), authenticated(61, 58))
+        await until(lambda: client.done == [50, 60])
+        assert client.answers == [frame(0), None]
+        assert (client.lane.usable, client.counters.lanes_lost) == (False, 1)
+
+
+async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_once(caplog):
+    async with played() as (broker, client):
+        client.sign_in()
+        pauses = []
+        for number in range(6):
+            client.fetch()
+            await until(lambda asked=3 * (number + 1): len(broker.seen) == asked)
+            broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51, 58))
+            await until(lambda: not client.lane.is_connected)
+            assert client.answers == [None] * (number + 1)
+            began = client.clock
+            while not client.lane.usable:
+                client.clock += PAUSE_S / 2
+            pauses.append(client.clock - began)
+        assert pauses == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S, 8 * PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+        assert client.counters.lanes_lost == 6
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_one_answer_makes_the_pause_short_again():
+    async with played() as (broker, client):
+        for answers in (False, False, True):
+            await fetch_and_see(broker, client)
+            if answers:
+                broker.answer(frame(0))
+                await until(lambda: client.answers[-1] == frame(0))
+                await fetch_and_see(broker, client)
+            broker.writers[-1].close()
+            await until(lambda: not client.lane.is_connected)
+            client.clock += 4 * PAUSE_S
+        client.clock -= 3 * PAUSE_S
+        assert client.lane.usable
+
+
+async def test_closed_within_a_frame_every_question_is_answered_none_once():
+    async with played() as (broker, client):
+        client.fetch()
+        client.fetch()
+        await until(lambda: len(broker.seen) == 2)
+        broker.answer(frame(0, b"whole"), frame(0, b"half of it")[:9])
+        await until(lambda: len(client.answers) == 1)
+        broker.writers[-1].close()
+        await until(lambda: len(client.answers) == 2)
+        assert client.answers == [frame(0, b"whole"), None]
+        assert (client.counters.lanes_lost, client.lane.usable) == (1, False)
+        client.clock += PAUSE_S
+        assert client.lane.usable
+
+
+@pytest.mark.parametrize("signed_in", [False, True])
+async def test_closed_while_idle_it_is_opened_again_in_silence(signed_in, caplog):
+    async with played() as (broker, client):
+        if signed_in:
+            client.sign_in()
+        for opened in (1, 2):
+            client.fetch()
+            await until(lambda opened=opened: len(broker.writers) == opened and broker.seen[-1:] == [ASKED])
+            if signed_in:
+                broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51))
+            broker.answer(frame(0))
+            await until(lambda opened=opened: len(client.answers) == opened)
+            broker.seen.clear()
+            broker.writers[-1].close()
+            await until(lambda: not client.lane.is_connected)
+            assert client.lane.usable
+        assert (client.counters.lanes_lost, caplog.records) == (0, [])
+
+
+async def test_a_broker_that_says_nothing_loses_it_at_the_bound():
+    async with played() as (broker, client):
+        client.fetch()
+        await until(lambda: broker.seen)
+        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        assert client.answers == []
+        client.lane.tick(client.clock + SILENCE_S)
+        assert (client.answers, client.counters.lanes_lost, client.lane.usable) == ([None], 1, False)
+
+
+async def test_a_renewal_that_is_not_answered_does_not_hold_the_client_for_ever():
+    async with played() as (broker, client):
+        client.sign_in()
+        client.fetch()
+        await until(lambda: broker.seen)
+        broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51), frame(0))
+        await until(lambda: client.answers)
+        client.clock += 100
+        client.sign_in(correlation_id=60)
+        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        assert client.done == [50]
+        client.lane.tick(client.clock + SILENCE_S)
+        assert client.done == [50, 60]
+
+
+async def test_bytes_that_come_slowly_are_no_silence():
+    async with played() as (broker, client):
+        client.fetch()
+        await until(lambda: broker.seen)
+        answer = frame(0, bytes(100))
+        for at in range(0, 80, 20):
+            broker.answer(answer[at : at + 20])
+            await until(lambda at=at: client.lane.wire.pending_frame_bytes == at + 20)
+            client.clock += SILENCE_S - 1
+            client.lane.tick(client.clock)
+        broker.answer(answer[80:])
+        await until(lambda: client.answers == [answer])
+
+
+async def test_a_client_that_does_not_drain_is_no_silence_either():
+    async with played() as (broker, client):
+        client.fetch()
+        await until(lambda: broker.seen)
+        client.lane.hold_reading(client)
+        client.clock += 2 * SILENCE_S
+        client.lane.tick(client.clock)
+        client.lane.release_reading(client)
+        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        assert client.answers == []
+
+
+async def test_after_the_client_is_gone_there_is_none_and_nobody_is_blamed(caplog):
+    async with played() as (broker, client):
+        client.fetch()
+        await until(lambda: broker.seen)
+        client.lane.close()
+        assert client.answers == [None]
+        assert (client.lane.usable, client.lane.is_connected) == (False, False)
+        assert (client.counters.lanes_lost, caplog.records) == (0, [])

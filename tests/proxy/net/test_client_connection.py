@@ -1,0 +1,70 @@
+"""The bounds of one connection: a client is read again once its requests have left, and the broker while it must be."""
+
+import asyncio
+
+import pytest
+import uvloop
+
+from protocol.wire import INT32
+from tests.proxy.front import OFF, front
+from tests.proxy.produce.test_splice_request import greet, produce
+from tests.proxy.short_way import build_answer
+from tests.proxy.turning import until
+
+BOUND_BYTES = 64 << 10
+FRAME_BYTES = 40_000
+SETTINGS = {**OFF, "limits": {"connectionRequestMemory": BOUND_BYTES}}
+CHUNK_BYTES = 256 << 10
+"""What a loop reads at once, all of whose frames are taken."""
+MANY = 400
+LIST_GROUPS = b"\0\0\0\x0a" + b"\0\x10\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("enabled", [True, False], ids=["isolation", "passing"])
+def test_a_client_without_acks_is_read_again_when_the_broker_has_taken_what_it_sent(run, enabled):
+    async def scenario():
+        async with front({**SETTINGS, "isolation": {"enabled": enabled}}) as played:
+            played.forebay.broker.topic_questions.ask = lambda *_of: None
+            await greet(played)
+            link, frame = played.link, produce(FRAME_BYTES, acks=0)
+            played.broker.writers[-1].transport.pause_reading()
+            sending = asyncio.create_task(
+                asyncio.get_running_loop().sock_sendall(played.client, frame * MANY)
+            )
+            await until(lambda: link.wire.reading_held)
+            assert link.upstream.unsent_bytes <= BOUND_BYTES + CHUNK_BYTES + len(frame)
+            assert not sending.done()
+
+            played.broker.writers[-1].transport.resume_reading()
+            await until(lambda: len(played.broker.seen) == 1 + MANY)
+            await sending
+            assert not link.wire.reading_held
+            assert played.forebay.broker.requests.in_flight_bytes == 0
+            acknowledged = produce(100)
+            assert await played.ask(acknowledged, build_answer(7)) == build_answer(7)
+            assert INT32.unpack_from(played.broker.seen[-1])[0] == len(acknowledged) - 4
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_the_broker_is_read_while_what_is_complete_waits_for_its_answer(run):
+    """However much that is: nothing leaves before the broker has been heard."""
+
+    async def scenario():
+        async with front({**OFF, "limits": {"connectionResponseMemory": BOUND_BYTES}}) as played:
+            await greet(played)
+            link = played.link
+            await played.send(LIST_GROUPS, LIST_GROUPS)
+            complete = link.replies.reserve()
+            link.hold(complete, BOUND_BYTES)
+            complete.complete((b"behind",), lambda _delivered: None)
+            played.broker.answer(build_answer(7))
+            assert await played.take(len(build_answer(7))) == build_answer(7)
+            assert not link.upstream.wire.reading_held
+            played.broker.answer(build_answer(8))
+            wanted = build_answer(8) + b"behind"
+            assert await played.take(len(wanted)) == wanted
+
+    run(scenario())

@@ -1,0 +1,338 @@
+"""One framed socket, on a transport that the test plays: what leaves when, and who learns it."""
+
+import pytest
+
+from protocol.framing import Framer
+from proxy.net import framed_transport as wire_module
+from proxy.net.framed_transport import PIECE_BYTES, Outgoing, Wire
+from tests.proxy.turning import until
+
+
+class PlayedTransport:
+    """Takes what it is given; while `full`, it tells the protocol so, as asyncio does within `write`."""
+
+    def __init__(self):
+        self.protocol = None
+        self.pieces = []
+        self.full = False
+        self.calls = []
+
+    def set_write_buffer_limits(self, high, low):
+        assert (high, low) == (0 if self.get_extra_info("ssl_object") is None else 1, 0)
+
+    def get_extra_info(self, name):
+        return {"peername": ("peer", 9092), "ssl_object": self}[name]  # as if encrypted: it has no descriptor
+
+    def write(self, data):
+        self.pieces.append(bytes(data))
+        if self.full:
+            self.protocol.pause_writing()
+
+    def writelines(self, buffers):
+        self.write(b"".join(buffers))
+
+    def drain(self):
+        """The kernel takes all; the next piece may fill it again."""
+        self.protocol.resume_writing()
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def pause_reading(self):
+        self.calls.append("pause")
+
+    def resume_reading(self):
+        self.calls.append("resume")
+
+    def close(self):
+        self.calls.append("close")
+
+    def abort(self):
+        self.calls.append("abort")
+
+
+class Listening:
+    """A wire whose callbacks are remembered."""
+
+    def __init__(self, connect=True, on_eof=None):
+        self.frames, self.bad, self.closed, self.sent = [], [], [], []
+        self.wire = Wire(1000, self.frames.append, self.closed.append, self.bad.append, on_eof)
+        self.transport = PlayedTransport()
+        self.transport.protocol = self.wire
+        if connect:
+            self.wire.connection_made(self.transport)
+
+    def send(self, name, *buffers):
+        return self.wire.send(buffers, lambda whole: self.sent.append((name, whole)))
+
+    def receive(self, data):
+        """As an event loop does: while a buffered protocol stands in, into its buffer."""
+        while data:
+            protocol = self.transport.protocol
+            if protocol is self.wire:
+                self.wire.data_received(data)
+                return
+            buffer = protocol.get_buffer(-1)
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            protocol.buffer_updated(size)
+            data = data[size:]
+
+
+def frame(body):
+    return len(body).to_bytes(4, "big") + body
+
+
+def test_frames_come_out_whole_and_in_order():
+    played = Listening()
+    stream = frame(b"one") + frame(b"two")
+    for i in range(len(stream)):
+        played.receive(stream[i : i + 1])
+    assert played.frames == [frame(b"one"), frame(b"two")]
+    assert played.wire.frames == 2
+    assert played.wire.peer == "peer:9092"
+
+
+def test_a_begun_frame_is_pending():
+    played = Listening()
+    played.receive(frame(b"body")[:5])
+    assert played.wire.pending_frame_bytes == 5
+    played.receive(frame(b"body")[5:])
+    assert played.wire.pending_frame_bytes == 0
+
+
+def test_a_frame_over_the_limit_is_bad():
+    played = Listening()
+    played.receive((1001).to_bytes(4, "big"))
+    assert len(played.bad) == 1
+    assert not played.frames
+
+
+def test_frames_behind_a_close_are_not_handed_on():
+    played = Listening()
+    played.wire._on_frame = lambda f: (played.frames.append(f), played.wire.abort())
+    played.receive(frame(b"one") + frame(b"two"))
+    assert played.frames == [frame(b"one")]
+
+
+def test_on_sent_runs_when_the_kernel_takes_it_at_once():
+    played = Listening()
+    played.send("a", b"12", b"345")
+    assert played.transport.pieces == [b"12345"]
+    assert played.sent == [("a", True)]
+    assert played.wire.unsent_bytes == 0
+
+
+def test_on_sent_waits_for_the_last_byte():
+    played = Listening()
+    played.transport.full = True
+    played.send("a", b"123")
+    played.send("b", b"45")
+    assert played.sent == []
+    assert played.wire.unsent_bytes == 5
+    assert played.transport.pieces == [b"123"]
+    played.transport.drain()
+    assert played.sent == [("a", True)]
+    assert played.wire.unsent_bytes == 2
+    played.transport.drain()
+    assert played.sent == [("a", True), ("b", True)]
+    assert b"".join(played.transport.pieces) == b"12345"
+
+
+def test_a_large_reply_leaves_in_pieces_of_one_mebibyte():
+    played = Listening()
+    played.transport.full = True
+    parts = [b"h" * 10, b"a" * (2 * PIECE_BYTES), b"t" * 5]
+    played.send("a", *parts)
+    for left in (2, 1, 0):
+        assert len(played.transport.pieces) == 3 - left
+        assert played.sent == []
+        played.transport.drain()
+    assert [len(p) for p in played.transport.pieces] == [PIECE_BYTES, PIECE_BYTES, 15]
+    assert b"".join(played.transport.pieces) == b"".join(parts)
+    assert played.sent == [("a", True)]
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1])
+def test_pieces_at_the_bound(size):
+    outgoing = Outgoing((b"x" * size,), None)
+    assert sum(map(len, outgoing.next_piece())) == min(size, PIECE_BYTES)
+    assert sum(map(len, outgoing.next_piece())) == max(size - PIECE_BYTES, 0)
+    assert outgoing.next_piece() == []
+
+
+def test_unsent_views_are_copied_out_of_foreign_memory():
+    played = Listening()
+    played.transport.full = True
+    memory = bytearray(b"x" * PIECE_BYTES + b"unsent")
+    first = played.send("a", memoryview(memory))
+    waiting = played.send("b", memoryview(memory)[:3])
+    assert not first.copy_out()  # a piece of it is with the transport
+    assert waiting.copy_out()
+    assert [type(b) for b in waiting.buffers] == [bytes]
+    memory[:3] = b"new"
+    for _ in range(3):
+        played.transport.drain()
+    assert b"".join(played.transport.pieces)[-9:] == b"unsentxxx"
+    assert played.sent == [("a", True), ("b", True)]
+
+
+def test_what_is_given_before_the_socket_is_open_leaves_then():
+    played = Listening(connect=False)
+    played.send("a", b"early")
+    assert played.sent == []
+    assert not played.wire.is_open
+    played.wire.connection_made(played.transport)
+    assert played.transport.pieces == [b"early"]
+    assert played.sent == [("a", True)]
+
+
+def test_on_drained_runs_when_nothing_is_left():
+    played = Listening()
+    drained = []
+    played.wire.on_drained = lambda: drained.append(played.wire.unsent_bytes)
+    played.transport.full = True
+    played.send("a", b"1")
+    played.send("b", b"2")
+    played.transport.drain()
+    assert drained == []
+    played.transport.drain()
+    assert drained == [0]
+
+
+async def test_close_when_sent_lets_everything_leave_first():
+    played = Listening()
+    played.transport.full = True
+    played.send("a", b"1")
+    played.send("b", b"2")
+    played.wire.close_when_sent()
+    assert played.transport.calls == ["pause"]
+    assert not played.wire.is_open
+    assert played.send("late", b"3") is None
+    assert played.sent == [("late", False)]
+    played.transport.drain()
+    assert "close" not in played.transport.calls
+    played.transport.drain()
+    assert played.sent == [("late", False), ("a", True), ("b", True)]
+    assert played.transport.calls == ["pause", "close"]
+    assert played.transport.pieces == [b"1", b"2"]
+
+
+async def test_a_peer_that_does_not_read_holds_a_close_up_only_so_long(monkeypatch):
+    monkeypatch.setattr(wire_module, "LINGER_S", 0.0)
+    played = Listening()
+    played.transport.full = True
+    played.send("a", b"1")
+    played.wire.close_when_sent()
+    assert "abort" not in played.transport.calls
+    await until(lambda: "abort" in played.transport.calls)
+    played.wire.connection_lost(None)
+    assert played.sent == [("a", False)]
+
+
+async def test_close_when_sent_before_the_socket_is_open():
+    played = Listening(connect=False)
+    played.send("a", b"early")
+    played.wire.close_when_sent()
+    played.wire.connection_made(played.transport)
+    assert played.transport.pieces == [b"early"]
+    assert played.transport.calls == ["pause", "close"]
+
+
+def test_abort_before_the_socket_is_open_aborts_it_then():
+    played = Listening(connect=False)
+    played.wire.abort()
+    played.wire.connection_made(played.transport)
+    assert played.transport.calls == ["abort"]
+
+
+def test_a_lost_connection_tells_everyone_once():
+    played = Listening()
+    played.transport.full = True
+    played.send("a", b"1")
+    played.send("b", b"2")
+    error = ConnectionResetError()
+    played.wire.connection_lost(error)
+    assert played.sent == [("a", False), ("b", False)]
+    assert played.closed == [error]
+    assert played.wire.unsent_bytes == 0
+    assert played.send("late", b"3") is None
+    assert played.sent[2:] == [("late", False)]
+
+
+def test_reading_is_held_until_every_reason_is_released():
+    played = Listening()
+    client, bound = object(), object()
+    played.wire.hold_reading(client)
+    played.wire.hold_reading(bound)
+    played.wire.hold_reading(bound)
+    assert played.transport.calls == ["pause"]
+    played.wire.release_reading(client)
+    assert played.wire.reading_held
+    assert played.transport.calls == ["pause"]
+    played.wire.release_reading(bound)
+    assert not played.wire.reading_held
+    assert played.transport.calls == ["pause", "resume"]
+    played.wire.release_reading(bound)
+    assert played.transport.calls == ["pause", "resume"]
+
+
+def test_reasons_are_told_apart_by_identity():
+    played = Listening()
+    one, other = [], []
+    played.wire.hold_reading(one)
+    played.wire.release_reading(other)
+    assert played.wire.reading_held
+
+
+def test_a_wire_held_before_it_is_open_is_not_read():
+    played = Listening(connect=False)
+    played.wire.hold_reading(played)
+    played.wire.connection_made(played.transport)
+    assert played.transport.calls == ["pause"]
+
+
+def test_a_blind_wire_hands_on_raw_bytes():
+    played = Listening()
+    raw = []
+    played.wire.go_blind(raw.append)
+    played.receive(b"\xff\xff\xff\xffnot a frame")
+    assert raw == [b"\xff\xff\xff\xffnot a frame"]
+    assert played.frames == played.bad == []
+    assert played.wire.pending_frame_bytes == 0
+
+
+@pytest.mark.parametrize(("answer", "stays"), [(True, True), (False, False)])
+def test_the_owner_decides_whether_a_half_stays_open(answer, stays):
+    played = Listening(on_eof=lambda: answer)
+    assert played.wire.eof_received() is stays
+    played.wire.abort()
+    assert played.wire.eof_received() is False
+    assert Listening().wire.eof_received() is False
+
+
+def test_the_rest_of_a_large_frame_is_received_into_its_own_buffer():
+    played = Listening()
+    played.wire.framer = Framer(1000, small_bytes=20)
+    large = frame(bytes(range(200)))
+    played.receive(frame(b"one") + large[:30])
+    stand_in = played.transport.protocol
+    assert stand_in is not played.wire
+    assert played.wire.pending_frame_bytes == 30
+    played.receive(large[30:] + frame(b"two"))
+    assert played.frames == [frame(b"one"), large, frame(b"two")]
+    assert played.transport.protocol is played.wire
+
+
+def test_while_a_large_frame_arrives_the_socket_is_still_the_wires():
+    played = Listening(on_eof=lambda: True)
+    played.wire.framer = Framer(1000, small_bytes=20)
+    played.receive(frame(bytes(200))[:30])
+    played.transport.full = True
+    played.send("a", b"123")
+    assert played.sent == []
+    played.transport.drain()
+    assert played.sent == [("a", True)]
+    assert played.transport.protocol.eof_received()
+    played.transport.protocol.connection_lost(None)
+    assert played.closed == [None]

@@ -1,0 +1,349 @@
+"""What an answer means for memory: errors, and when the partition may be asked again; new epochs and divergences; what
+it tells of transactions.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import fetch
+from protocol.control_batch import ControlType
+from protocol.errors import ErrorCode
+from proxy.broker import Broker
+from proxy.partitions.table import REFUSED_FOR_S
+from proxy.partitions.update import learn_error, observe
+from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
+from tests.blockcache.batches import build_run, insert
+from tests.protocol.markers import build_marker
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
+
+BACK_OFF_S = 1.0  # the quiet watch's
+
+
+@pytest.fixture
+def broker():
+    return QuietBroker()
+
+
+def asked(epoch=EPOCH):
+    return fetch.FetchPartition(TOPIC_ID, 0, epoch, 0, -1, -1, 1)
+
+
+def answered(error_code, current_leader=None):
+    return fetch.FetchedPartition(TOPIC_ID, 0, error_code, -1, -1, -1, -1, None, current_leader, None, 0, 0)
+
+
+def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
+    partition = broker.follow()
+    partition.truth.suggest(EPOCH, True)
+    for broker.clock_s in (10.0, 10.1, 10.9):
+        assert learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
+        assert partition.retry_at == 10.0 + BACK_OFF_S
+    broker.clock_s = 11.0
+    learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
+    assert partition.retry_at == 11.0 + BACK_OFF_S
+
+
+def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
+    partition = broker.follow()
+    partition.truth.suggest(EPOCH + 1, True)
+    broker.clock_s = 10.0
+    learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
+    assert partition.retry_at == 10.0
+    assert not partition.truth.has_lease(10.0)
+
+
+def test_the_leader_that_an_error_names_is_asked_with_at_once(broker):
+    partition = broker.follow()
+    said = answered(ErrorCode.FENCED_LEADER_EPOCH, (1, EPOCH + 2))
+    learn_error(broker, partition, asked(), said)
+    assert partition.truth.suggested_epoch == EPOCH + 2
+    assert partition.retry_at == broker.now()
+
+
+def test_a_success_ends_the_back_off(broker):
+    partition = broker.follow()
+    learn_error(broker, partition, asked(), answered(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert partition.retry_at > broker.now()
+    said = answered(ErrorCode.NONE)._replace(high_watermark=0, last_stable_offset=0, log_start_offset=0)
+    observe(broker, [asked()], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.5, "proof")
+    assert partition.retry_at <= 0.5
+    assert partition.failures == 0
+
+
+def brought(broker, high_watermark, marker_offset=None, epoch=EPOCH, stable=None):
+    """An answer to the watch; with the marker of a commit in it."""
+    frame = b"" if marker_offset is None else build_marker(marker_offset, ControlType.COMMIT)
+    said = answered(ErrorCode.NONE)._replace(
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if stable is None else stable,
+        log_start_offset=0,
+        end=len(frame),
+    )
+    asking = asked(epoch)._replace(fetch_offset=high_watermark if marker_offset is None else marker_offset)
+    observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), frame, 0.0, "watch")
+
+
+def test_the_batches_of_an_answer_are_seen_before_its_last_stable_offset(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 5, 4)
+    assert (partition.transactions.known_from, partition.transactions.end) == (4, 5)
+
+
+def test_what_is_of_no_proven_epoch_tells_nothing_of_transactions(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 9, epoch=EPOCH - 1)
+    brought(broker, 9, epoch=-1)
+    assert (partition.transactions.end, partition.last_stable_offset()) == (4, 4)
+
+
+def test_a_new_epoch_begins_anew_where_it_shows_its_last_stable_offset(broker):
+    partition = broker.follow()
+    brought(broker, 4)
+    brought(broker, 6, 5, stable=4)  # a piece above a hole
+    brought(broker, 5, epoch=EPOCH + 1, stable=3)
+    assert (partition.transactions.known_from, partition.transactions.end) == (3, 3)
+    assert partition.transactions.statistics().pieces == 0
+    assert partition.last_stable_offset() == 3
+
+
+def test_what_was_acknowledged_before_a_new_epoch_is_not_waited_for(broker):
+    """It may have been truncated; the first epoch follows upon none, and the same one truncates nothing."""
+    partition = broker.follow()
+    partition.acknowledged_end = 9
+    brought(broker, 4)
+    brought(broker, 5)
+    assert partition.has_unseen(5)
+    brought(broker, 6, epoch=EPOCH - 1)
+    assert partition.has_unseen(5)
+    brought(broker, 3, epoch=EPOCH + 1)
+    assert not partition.has_unseen(3)
+
+
+class Log:
+    """A broker's log as Forebay's own Fetches see it, and a partition of which batches of one record are stored."""
+
+    def __init__(self, broker, *epochs):
+        """Each of `epochs` has ten stored records, the first from offset 0; they are proven, and led by this broker."""
+        self.broker = broker
+        self.partition = broker.follow()
+        for number, epoch in enumerate(epochs):
+            run = build_run(10 * number, 10, epoch=epoch)
+            insert(broker.cache, self.partition.slot, run)
+        self.end = 10 * len(epochs)
+        self.truth = self.partition.truth
+        self.truth.suggest(epochs[-1], True)
+        self.answer(epoch=epochs[-1], checks=True)
+        self.partition.tail = self.end
+        broker.invalidate = self.invalidate
+        self.dropped = []
+
+    def invalidate(self, partition, from_offset, reason):
+        Broker.invalidate(self.broker, partition, from_offset, reason)
+        self.dropped.append((from_offset, reason))
+
+    def ask(self):
+        """The next question about the partition."""
+        edges = self.broker.cache.edges(self.partition.slot, 0)
+        return plan_asked(self.partition, edges if may_be_truncated(self.partition) else NOTHING_STORED, 4096)
+
+    def answer(self, epoch, high_watermark=None, checks=False, diverging=None, error=0):
+        """Answer a question in `epoch`; `checks`: as it is asked, else one that stood at the HW."""
+        self.truth.suggest(epoch, True)
+        high_watermark = self.end if high_watermark is None else high_watermark
+        asking = self.ask() if checks or diverging or error else asked(epoch)._replace(fetch_offset=self.end)
+        said = answered(error)._replace(
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=0,
+            diverging=diverging,
+        )
+        observe(
+            self.broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), b"", self.broker.clock_s, "proof"
+        )
+
+    @property
+    def stored_end(self):
+        return self.broker.cache.edges(self.partition.slot, 0).tail_end
+
+
+def test_a_new_epoch_freezes_all_that_is_stored_until_its_end_was_asked_about(broker):
+    log = Log(broker, EPOCH)
+    log.answer(EPOCH + 1, high_watermark=14)
+    assert log.truth.frozen
+    assert broker.watch.next_proven == [log.partition]
+    asking = log.ask()
+    assert (asking.fetch_offset, asking.last_fetched_epoch, asking.current_leader_epoch) == (
+        10,
+        EPOCH,
+        EPOCH + 1,
+    )
+    log.answer(EPOCH + 1, high_watermark=14, checks=True)
+    assert not log.truth.frozen
+    assert (log.dropped, log.stored_end) == ([], 10)
+    assert log.ask().last_fetched_epoch == -1
+
+
+def test_a_frozen_partition_stores_nothing_that_is_fetched(broker):
+    log = Log(broker, EPOCH)
+    log.truth.frozen = True
+    run = build_run(10, 1, epoch=EPOCH)
+    said = answered(0)._replace(high_watermark=11, last_stable_offset=11, log_start_offset=0, end=len(run))
+    asking = asked()._replace(fetch_offset=10)
+    observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), run, 0.0, "watch")
+    assert log.stored_end == 10
+    observe(
+        broker,
+        [asking._replace(last_fetched_epoch=EPOCH)],
+        fetch.FetchResponse(0, 0, 0, [said]),
+        run,
+        0.0,
+        "watch",
+    )
+    assert log.stored_end == 11
+
+
+def test_a_divergence_drops_what_lies_above_it_and_is_asked_about_again(broker):
+    log = Log(broker, EPOCH)
+    log.answer(EPOCH + 1, diverging=(EPOCH, 6))
+    assert (log.dropped, log.stored_end) == ([(6, "diverged")], 6)
+    assert log.truth.frozen
+    assert not log.truth.has_lease(0.0)
+    log.answer(EPOCH + 1, checks=True, high_watermark=20)
+    assert not log.truth.frozen
+    assert log.truth.epoch == EPOCH + 1
+    assert log.stored_end == 6
+
+
+def test_a_divergence_drops_batches_of_epochs_that_the_log_has_not(broker):
+    """Two lost epochs: the log of EPOCH goes on above the first batch of the first of them."""
+    log = Log(broker, EPOCH, EPOCH + 1, EPOCH + 3)
+    log.answer(EPOCH + 5, diverging=(EPOCH, 15))
+    assert (log.dropped, log.stored_end) == ([(10, "diverged")], 10)
+    log.answer(EPOCH + 5, checks=True, high_watermark=40)
+    assert not log.truth.frozen
+
+
+def test_what_goes_on_diverging_goes_whole(broker):
+    log = Log(broker, EPOCH)
+    for end_offset in (8, 7):
+        log.answer(EPOCH + 1, diverging=(EPOCH, end_offset))
+        assert log.stored_end == end_offset
+    log.answer(EPOCH + 1, diverging=(EPOCH, 6))
+    assert log.dropped[-1] == (0, "diverged")
+    assert not log.partition.has_stored(broker.cache)
+    assert not log.truth.frozen
+    log.answer(EPOCH + 1, high_watermark=30)
+    assert log.truth.has_lease(0.0)
+    assert log.partition.tail == 30
+
+
+def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands_elsewhere(broker):
+    log = Log(broker, EPOCH)
+    log.answer(EPOCH, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert not log.partition.has_stored(broker.cache)
+    assert log.truth.offsets == (-1, -1, -1)
+    assert log.ask() is None
+    log.partition.stand_at = 50
+    assert log.ask().fetch_offset == 50
+    log.answer(EPOCH, high_watermark=60, checks=True)
+    assert log.partition.tail == 60
+
+
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_suggestion_that_is_refused_is_made_again_by_metadata_alone(broker, error):
+    log = Log(broker, EPOCH)
+    log.truth.suggest(EPOCH + 9, True)
+    learn_error(broker, log.partition, asked(EPOCH + 9), answered(error))
+    assert log.ask().current_leader_epoch == EPOCH
+    assert broker.asked_topics == [TOPIC_ID]
+    assert log.partition.topic.leaders[0].epoch == -1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID])
+def test_an_id_that_the_broker_does_not_know_takes_its_topic_along(broker, error):
+    partition = broker.follow()
+    assert learn_error(broker, partition, asked(), answered(error))
+    assert broker.forgotten == [TOPIC_ID]
+
+
+def test_a_follower_is_asked_for_a_divergence_each_time(broker):
+    log = Log(broker, EPOCH)
+    log.truth.suggest(EPOCH + 1, False)
+    asking = log.ask()
+    observe(
+        broker,
+        [asking],
+        fetch.FetchResponse(
+            0, 0, 0, [answered(0)._replace(high_watermark=10, last_stable_offset=10, log_start_offset=0)]
+        ),
+        b"",
+        0.0,
+        "watch",
+    )
+    assert log.truth.is_replica
+    assert not log.truth.frozen
+    assert may_be_truncated(log.partition)
+    assert log.ask().last_fetched_epoch == EPOCH
+    broker.clock_s = 10.0
+    log.truth.suggest(EPOCH + 1, False)
+    said = answered(0)._replace(high_watermark=30, last_stable_offset=30, log_start_offset=0)
+    observe(broker, [log.ask()], fetch.FetchResponse(0, 0, 0, [said]), b"", 10.0, "watch")
+    assert log.dropped == [(0, "replica")], "the watch goes on at 30, where it cannot ask about 10"
+
+
+def test_a_refused_topic_is_tried_again_after_a_while(broker):
+    partition = broker.follow()
+    learn_error(broker, partition, asked(), answered(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    assert partition.is_refused(REFUSED_FOR_S - 1)
+    assert not partition.is_refused(REFUSED_FOR_S)
+
+
+def test_of_a_follower_nothing_above_the_high_watermark_is_kept(broker):
+    """It was stored from Produce while this broker led. A Fetch that stood at its end would be answered at once."""
+    log = Log(broker, EPOCH)
+    log.truth.suggest(EPOCH + 1, False)
+    asking = log.ask()
+    assert (asking.fetch_offset, asking.last_fetched_epoch) == (10, EPOCH)
+    said = answered(0)._replace(high_watermark=7, last_stable_offset=7, log_start_offset=0)
+    observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.0, "proof")
+    assert (log.dropped, log.stored_end, log.partition.tail) == ([(7, "replica")], 7, 7)
+    asking = log.ask()
+    assert (asking.fetch_offset, asking.last_fetched_epoch) == (7, EPOCH)
+
+
+def test_a_divergence_of_what_has_gone_since_is_passed_over(broker):
+    log = Log(broker, EPOCH)
+    log.truth.suggest(EPOCH + 1, True)
+    asking = log.ask()
+    said = answered(0)._replace(
+        high_watermark=20, last_stable_offset=20, log_start_offset=0, diverging=(EPOCH, 6)
+    )
+    for _ in range(3):
+        observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.0, "proof")
+    assert (log.dropped, log.stored_end) == ([(6, "diverged")], 6)
+
+
+def test_a_log_of_which_nothing_is_stored_begins_anew_in_a_new_epoch(broker):
+    partition = broker.follow()
+    brought(broker, 100)
+    partition.produced_from = 90
+    brought(broker, 50, epoch=EPOCH + 1)
+    assert (partition.tail, partition.produced_from) == (50, -1)
+
+
+def test_a_topic_that_is_gone_is_not_found_by_who_waited_on_it(broker):
+    partition, found = broker.follow(), []
+
+    class Waiter:
+        def wake(self, _partition):
+            found.append(broker.topics.find(TOPIC_ID))
+
+    partition.parked[Waiter()] = None
+    broker.routes = SimpleNamespace(clear=lambda: None)
+    broker.forget = lambda one, reason: Broker.forget(broker, one, reason)
+    Broker.forget_topic(broker, TOPIC_ID)
+    assert found == [None]
+    assert not partition.is_followed

@@ -1,0 +1,345 @@
+"""Produce through the gate: forwarded, held, cut or refused, and in order whatever happens."""
+
+import gc
+
+import pytest
+
+from protocol import header
+from proxy.config.model import Limits
+from proxy.produce.handler import ProduceInHand
+from proxy.produce.single_batch import OrdinaryProduce
+from proxy.relay import relay
+from proxy.scheduling.queued_request import Entry
+from tests.e2e.raw_frames import build_plain
+from tests.proxy import gated
+from tests.proxy.followed import EPOCH, QuietBroker, learn
+from tests.proxy.gated import REFUSED, Link, held, make_broker
+
+LIST_OFFSETS, METADATA = 2, 3
+A, B = ("a", 0), ("b", 0)
+
+
+@pytest.fixture(autouse=True, params=["ordinary", "general"])
+def way(request, monkeypatch):
+    """What is ordinary goes the short way, or all goes the other."""
+    if request.param == "general":
+        monkeypatch.setattr(gated, "pass_ordinary", lambda *_: False)
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    return make_broker(monkeypatch)
+
+
+@pytest.fixture
+def orders(monkeypatch, broker):
+    """A partition that is followed, on a broker that stores."""
+    quiet = QuietBroker()
+    monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
+    for name in ("access_log", "cache", "block_lines", "partitions", "topics", "watch"):
+        setattr(broker, name, getattr(quiet, name))
+    broker.stores_on = lambda listener: True
+    return quiet.follow()
+
+
+def ask(link, api_key):
+    frame = build_plain(api_key, 0)
+    relay(link, header.peek_request(frame), frame)
+
+
+def test_it_goes_at_once_as_it_came_and_gives_its_slot_back(broker):
+    link = Link(broker)
+    link.produce(("a", 0, 0))
+    assert link.seen() == [[A]]
+    link.reply()
+    assert link.codes() == [{A: 0}]
+    assert held(broker) == 0
+
+
+def test_those_of_a_connection_keep_their_order_and_nothing_that_must_not_overtake_them_does(broker):
+    link = Link(broker)
+    for sequence in range(3):
+        link.produce(("a", sequence, 0))
+    ask(link, LIST_OFFSETS)
+    ask(link, METADATA)
+    seen = []
+    while link.sent:
+        seen += link.seen()[-1:]
+        link.reply()
+    assert link.seen() == []
+    assert seen.index(METADATA) < seen.index(LIST_OFFSETS) == len(seen) - 1
+    assert len(link.got) == 5
+    assert held(broker) == 0
+
+
+def test_at_the_bound_it_is_refused_and_so_is_what_follows_until_it_is_back(monkeypatch):
+    broker = make_broker(monkeypatch, queue_requests=1)
+    link = Link(broker)
+    for sequence in range(4):
+        link.produce(("a", 0, sequence))
+    assert broker.counters.produce_refused == 2, "one in service, one waits, which is the bound"
+    link.reply()
+    link.reply()
+    assert link.codes() == [{A: 0}, {A: 0}, {A: REFUSED}, {A: REFUSED}]
+    link.produce(("a", 0, 4))
+    assert link.codes() == [{A: REFUSED}], "2 and 3 have yet to return"
+    for sequence in (2, 3, 4):
+        link.produce(("a", 0, sequence))
+        link.reply()
+    assert link.codes() == [{A: 0}] * 3
+    assert (held(broker), len(link.refused)) == (0, 0)
+
+
+def test_what_is_not_read_cannot_go_behind_what_was_refused(monkeypatch):
+    """It may hold the batch after the refused one, and a broker without state of its producer takes any."""
+    broker = make_broker(monkeypatch, queue_requests=1)
+    broker.config.limits = Limits(request_partitions=100)
+    link = Link(broker)
+    for sequence in range(3):
+        link.produce(("a", 0, sequence))
+    assert len(link.refused) == 1
+    sent = len(link.sent)
+    link.produce(*(("b", index, 0) for index in range(101)))
+    assert (link.causes, broker.counters.wide_requests) == (["refusals_full"], 1)
+    assert sent == 1
+
+
+def test_who_waits_for_too_long_is_refused_then(monkeypatch):
+    broker = make_broker(monkeypatch, max_queue_wait_s="1s", release_after_s="60s")
+    first, second = Link(broker), Link(broker)
+    first.produce(("a", 0, 0))
+    second.produce(("a", 0, 0))
+    broker.clock.advance(0.99)
+    assert second.codes() == []
+    broker.clock.advance(0.02)
+    assert second.codes() == [{A: REFUSED}]
+    first.reply()
+    assert second.sent == []
+    assert held(broker) == 0
+
+
+def test_admitted_it_is_planned_again_since_one_before_it_may_have_been_refused(monkeypatch):
+    broker = make_broker(monkeypatch, max_queue_wait_s="1s", release_after_s="60s")
+    busy, link = Link(broker), Link(broker)
+    busy.produce(("a", 1, 0))
+    link.produce(("a", 0, 0))
+    broker.clock.advance(0.5)
+    link.produce(("a", 0, 1))
+    link.produce(("a", 0, 2))
+    broker.clock.advance(0.6)
+    assert link.codes() == [{A: REFUSED}]
+    busy.reply()
+    assert link.sent == [], "1 and 2 got the slot, and must not go before 0"
+    assert link.codes() == [{A: REFUSED}] * 2
+    assert held(broker) == 0
+
+
+def test_what_waited_is_gone_when_it_is_answered_and_no_garbage(broker):
+    busy, link = Link(broker), Link(broker)
+    gc.collect()
+    gc.disable()
+    try:
+        busy.produce(("a", 1, 0))
+        for sequence in range(3):
+            link.produce(("a", 0, sequence))
+        assert link.sent == []
+        busy.reply()
+        for _ in range(3):
+            link.reply()
+        assert link.codes() == [{A: 0}] * 3
+        kinds = (Entry, OrdinaryProduce, ProduceInHand)
+        assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
+    finally:
+        gc.enable()
+
+
+def wait_for_a_slot(broker, orders):
+    """Two links with a request each of a partition whose batches are stored; the second waits."""
+    orders.topic.fidelity.log_append_time = False
+    orders.topic.fidelity.equal_codecs.add(0)
+    learn(orders, 7)
+    orders.tail = 7
+    busy, link = Link(broker), Link(broker)
+    busy.produce(("orders", 0, -1))
+    link.produce(("orders", 0, -1))
+    assert (len(busy.sent), link.sent) == (1, [])
+    return busy, link
+
+
+def test_what_waited_is_stored_with_what_is_known_when_it_goes(broker, orders):
+    busy, link = wait_for_a_slot(broker, orders)
+    busy.reply(base_offset=7)
+    learn(orders, 8, epoch=EPOCH + 1)
+    orders.tail = 8
+    link.reply(base_offset=8)
+    assert orders.tail == 8, "it went in another epoch than is proven now"
+    busy, link = wait_for_a_slot(broker, orders)
+    learn(orders, 9, epoch=EPOCH + 2)
+    orders.tail = 9
+    busy.close("client_closed")
+    link.reply(base_offset=9)
+    assert (orders.tail, broker.cache.last_epoch(orders.slot)) == (10, EPOCH + 2)
+
+
+def test_a_partition_that_is_forgotten_while_it_waits_is_followed_anew(broker, orders):
+    busy, link = wait_for_a_slot(broker, orders)
+    broker.partitions.forget(orders)
+    broker.routes.clear()
+    busy.reply(base_offset=7)
+    again = broker.partitions.find(orders.topic, 0)
+    assert again is not None and again is not orders
+    link.reply(base_offset=8)
+    assert link.codes() == [{("orders", 0): 0}]
+    assert again.acknowledged_end == 9 and orders.acknowledged_end < 9
+
+
+def test_acks_0_waits_however_full_it_is_and_a_thousand_go_one_after_the_other(monkeypatch):
+    broker = make_broker(monkeypatch, queue_requests=1)
+    busy, link = Link(broker), Link(broker)
+    busy.produce(("a", 0, 0))
+    for sequence in range(2000):
+        link.produce(("a", sequence, 0), acks=0)
+    assert link.sent == []
+    busy.reply()
+    assert [seen[0][1] for seen in link.seen()] == list(range(2000))
+    assert (link.got, held(broker)) == ([], 0)
+
+
+def hang(broker, link, topic="a"):
+    """A Produce of `topic` that the broker does not answer."""
+    link.produce((topic, 0, 0))
+    broker.clock.advance(6.0)
+    broker.gate.tick(broker.clock.now)
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    return make_broker(monkeypatch, data_slots={"floor": 9, "initial": 9, "ceiling": 9})
+
+
+def test_a_topic_that_hangs_is_refused_at_once_and_comes_back_by_a_probe(wide):
+    stuck, link, other = Link(wide), Link(wide), Link(wide)
+    hang(wide, stuck)
+    link.produce(("a", 1, 0))
+    assert link.codes() == [{("a", 1): REFUSED}]
+    other.produce(("b", 0, 0))
+    assert other.seen() == [[B]]
+    other.reply()
+    wide.clock.advance(2.0)
+    link.produce(("a", 1, 0))
+    assert link.seen() == [[("a", 1)]], "a probe"
+    other.produce(("a", 2, 0))
+    assert other.codes()[1:] == [{("a", 2): REFUSED}], "one at a time"
+    link.reply()
+    other.produce(("a", 2, 0))
+    assert other.seen() == [[("a", 2)]]
+    other.reply()
+    stuck.reply()
+    assert held(wide) == 0
+
+
+def test_a_hanging_topic_is_cut_out_and_the_answer_names_all(wide):
+    stuck, link = Link(wide), Link(wide)
+    hang(wide, stuck)
+    link.produce(("a", 1, 0), ("b", 0, 0), ("a", 2, 0))
+    assert link.seen() == [[B]]
+    link.reply()
+    assert link.codes() == [{B: 0, ("a", 1): REFUSED, ("a", 2): REFUSED}]
+    assert wide.counters.produce_refused == 2
+    link.produce(("a", 1, 1))
+    assert link.codes() == [{("a", 1): REFUSED}], "by order, and since it hangs"
+
+
+def test_a_probe_goes_by_itself(wide):
+    stuck, link = Link(wide), Link(wide)
+    hang(wide, stuck)
+    wide.clock.advance(2.0)
+    link.produce(("b", 0, 0), ("a", 1, 0))
+    assert link.seen() == [[("a", 1)]]
+
+
+def test_a_transaction_passes_or_fails_whole_and_probes_whole(wide):
+    stuck, link = Link(wide), Link(wide)
+    hang(wide, stuck)
+    link.produce(("a", 1, 0), ("b", 0, 0), transactional_id="t")
+    assert link.codes() == [{("a", 1): REFUSED, B: REFUSED}]
+    wide.clock.advance(2.0)
+    link.produce(("a", 1, 0), ("b", 0, 0), transactional_id="t")
+    assert link.seen() == [[("a", 1), B]], "else nothing of a transaction would ever find out that it answers"
+
+
+def test_what_waits_for_a_topic_that_comes_to_hang_is_refused(monkeypatch):
+    broker = make_broker(monkeypatch, max_queue_wait_s="60s", release_after_s="60s")
+    stuck, link = Link(broker), Link(broker)
+    stuck.produce(("a", 0, 0))
+    link.produce(("a", 1, 0))
+    link.produce(("b", 0, 0))
+    broker.clock.advance(6.0)
+    broker.gate.tick(broker.clock.now)
+    assert link.codes() == [{("a", 1): REFUSED}]
+    stuck.reply()
+    assert link.seen() == [[B]]
+
+
+def test_over_its_quota_it_is_refused_until_bytes_come_back(monkeypatch):
+    quota = {"pattern": "a*", "in_flight_bytes": 150}
+    slots = {"floor": 9, "initial": 9, "ceiling": 9}
+    broker = make_broker(monkeypatch, topic_quotas=[quota], data_slots=slots)
+    one, two = Link(broker), Link(broker)
+    one.produce(("a", 0, 0))
+    two.produce(("a", 1, 0))
+    two.produce(("b", 0, 0))
+    assert two.codes() == [{("a", 1): REFUSED}]
+    one.reply()
+    two.produce(("a", 1, 0))
+    assert two.seen() == [[B], [("a", 1)]]
+    two.reply()
+    two.reply()
+    assert held(broker) == 0
+
+
+@pytest.mark.parametrize("ends", ["client", "broker"])
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+def test_who_goes_gives_back_everything_in_service_or_waiting(monkeypatch, ends, acks):
+    quota = {"pattern": "*", "in_flight_bytes": 1000}
+    broker = make_broker(monkeypatch, topic_quotas=[quota], client_quotas=[quota])
+    busy, link, other = Link(broker), Link(broker), Link(broker)
+    busy.produce(("a", 9, 0))
+    for sequence in range(3):
+        link.produce(("a", 0, sequence), acks=acks)
+    other.produce(("a", 1, 0))
+    if ends == "broker":
+        busy.lose()
+        link.lose()
+    busy.close("client_closed")
+    link.close("client_closed")
+    assert other.seen() == [[("a", 1)]]
+    other.reply()
+    assert held(broker) == 0
+
+
+def test_a_refusal_that_cannot_be_remembered_is_none_and_it_waits(broker):
+    busy, link = Link(broker), Link(broker)
+    link.refused.limit = 0
+    busy.produce(("a", 0, 0))
+    link.produce(("a", 1, 0))
+    broker.clock.advance(60.0)
+    assert link.got == []
+    busy.reply()
+    assert link.seen() == [[("a", 1)]]
+    link.reply()
+    assert held(broker) == 0
+
+
+def test_acknowledgements_of_several_connections_may_cross(broker, orders):
+    """What is not shown yet ends where the last of them ends, not where the latest to arrive does."""
+    first, second = Link(broker), Link(broker)
+    first.produce(("orders", 0, 0))
+    first.reply(base_offset=40)
+    second.produce(("orders", 0, 0))
+    second.reply(base_offset=39)
+    assert orders.acknowledged_end == 41 and orders.stand_at == 40
+    learn(orders, 40)
+    assert orders.has_unseen(40)
+    learn(orders, 41)
+    assert not orders.has_unseen(40)

@@ -1,0 +1,109 @@
+"""Which node the broker is: one question after the other, a hint taken, a refusal told once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import control, metadata
+from protocol.errors import ErrorCode
+from proxy.replica_fetcher.broker_settings import EVERY_S, Node
+from proxy.replica_fetcher.fetcher import Watch
+from tests.proxy.followed import EPOCH, QuietBroker
+
+NODES = (4, 2, 9)
+
+
+class AskedBroker(QuietBroker):
+    """A cluster of NODES of which this is one; its answers are given at once, as values."""
+
+    def __init__(self, monkeypatch, this=9, error_code=0, message="expected 9 or empty string"):
+        super().__init__()
+        self.node_id, self.fetch_max_bytes = -1, 1000
+        self.this, self.error_code, self.message = this, error_code, message
+        self.described = []
+        self.own_links = SimpleNamespace(usable=True, link=lambda _name: self)
+        self.watch.learn_node = lambda: Watch.learn_node(
+            SimpleNamespace(_broker=self, suggest=self.suggested.append)
+        )
+        self.suggested = []
+        monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")
+        monkeypatch.setattr(control, "build_describe_configs_request", lambda *_a, brokers, **_k: brokers[0])
+        monkeypatch.setattr(metadata, "scan_metadata_response", self.cluster)
+        monkeypatch.setattr(control, "scan_describe_configs_response", self.describe)
+
+    def cluster(self, _answer, _version):
+        return SimpleNamespace(brokers=[SimpleNamespace(node_id=node) for node in NODES])
+
+    def describe(self, node_id, _version):
+        self.described.append(node_id)
+        if self.error_code:
+            return [control.DescribedConfig(self.error_code, f"{node_id}", {})]
+        if node_id != self.this:
+            return [control.DescribedConfig(ErrorCode.INVALID_REQUEST, f"{node_id}", {}, self.message)]
+        return [control.DescribedConfig(0, f"{node_id}", {"fetch.max.bytes": "65536"})]
+
+    def send(self, frame, _correlation_id, on_answer):
+        on_answer(frame)
+
+
+def test_the_brokers_hint_saves_the_other_questions(monkeypatch):
+    broker = AskedBroker(monkeypatch)
+    partition = broker.follow()
+    Node(broker).tick(0.0)
+    assert broker.described == [4, 9]
+    assert (broker.node_id, broker.fetch_max_bytes) == (9, 65536)
+    assert broker.suggested == [partition]
+
+
+def test_without_a_hint_all_are_asked(monkeypatch):
+    broker = AskedBroker(monkeypatch, message=None)
+    Node(broker).tick(0.0)
+    assert broker.described == [4, 2, 9]
+    assert broker.node_id == 9
+
+
+def test_once_known_only_that_node_is_asked_again_and_again(monkeypatch):
+    broker = AskedBroker(monkeypatch)
+    node = Node(broker)
+    node.tick(0.0)
+    broker.described.clear()
+    node.tick(EVERY_S - 1)
+    assert broker.described == []
+    broker.clock_s = EVERY_S
+    node.tick(EVERY_S)
+    assert broker.described == [9]
+    broker.this, broker.message = 2, "expected 2 or empty string"
+    broker.described.clear()
+    node.tick(2 * EVERY_S)
+    node.tick(3 * EVERY_S)
+    assert broker.described == [9, 4, 2]
+    assert broker.node_id == 2
+
+
+def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, caplog):
+    broker = AskedBroker(monkeypatch, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    node = Node(broker)
+    node.tick(0.0)
+    node.tick(EVERY_S)
+    assert broker.described == [4, 4]
+    assert (broker.node_id, broker.fetch_max_bytes) == (-1, 1000)
+    (line,) = caplog.messages
+    assert "DescribeConfigs on the cluster" in line
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_without_a_link_of_its_own_nothing_is_asked(monkeypatch, usable):
+    broker = AskedBroker(monkeypatch)
+    broker.own_links = SimpleNamespace(usable=usable, link=lambda _name: None)
+    Node(broker).tick(0.0)
+    assert broker.described == []
+
+
+def test_who_leads_is_known_of_metadatas_epoch_alone(monkeypatch):
+    broker = AskedBroker(monkeypatch)
+    truth = broker.follow().truth
+    truth.suggest(EPOCH, None)
+    assert not truth.is_led
+    truth.learn(EPOCH, 1, 1, 0, 1.0)
+    truth.suggest(EPOCH, broker.is_this(1))
+    assert truth.is_led

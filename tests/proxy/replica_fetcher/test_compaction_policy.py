@@ -1,0 +1,218 @@
+"""Which topics may be compacted: asked of the broker, believed only where it says no; and what the cleaner leaves."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol import control
+from protocol.errors import ErrorCode
+from proxy.partitions.table import Partitions
+from proxy.replica_fetcher.compaction_policy import (
+    EVERY_S,
+    MOST_TOPICS,
+    POLICY,
+    STORING,
+    VERSION,
+    Cleanup,
+    find_cleaned_end,
+)
+from tests.proxy.followed import LEADERS, QuietBroker
+
+SETTINGS = (POLICY, *STORING)
+
+
+class Link:
+    """Keeps what is sent, and who wants the answer."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, frame, _size_bytes, then):
+        self.sent.append((frame, then))
+
+
+class AskingBroker(QuietBroker):
+    def __init__(self):
+        super().__init__(16 << 20)
+        self.link = Link()
+        self.own_links = SimpleNamespace(usable=True, link=lambda _name: self.link)
+
+
+@pytest.fixture
+def broker():
+    return AskingBroker()
+
+
+def say(monkeypatch, *said):
+    """What DescribeConfigs is answered with: (topic, error code, policy)."""
+    rows = [control.DescribedConfig(code, topic, {POLICY: policy}) for topic, code, policy in said]
+    monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+
+
+@pytest.mark.parametrize(
+    ("code", "policy", "may_be"),
+    [
+        (ErrorCode.NONE, "delete", False),
+        (ErrorCode.NONE, "compact", True),
+        (ErrorCode.NONE, "compact,delete", True),
+        (ErrorCode.NONE, None, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "delete", True),
+    ],
+)
+def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, policy, may_be):
+    topic = broker.follow().topic
+    assert topic.may_be_compacted
+    topic.may_be_compacted = not may_be
+    Cleanup(broker).tick(0.0)
+    say(monkeypatch, ("orders", code, policy), ("another", ErrorCode.NONE, "delete"))
+    ((_, then),) = broker.link.sent
+    then(b"answer")
+    assert topic.may_be_compacted is may_be
+
+
+def test_it_is_asked_again_after_a_while_and_one_question_is_out(broker, monkeypatch):
+    broker.follow()
+    cleanup = Cleanup(broker)
+    cleanup.tick(0.0)
+    cleanup.tick(EVERY_S)
+    assert len(broker.link.sent) == 1
+    broker.link.sent[0][1](None)  # the link was lost: it goes on
+    cleanup.tick(EVERY_S - 0.1)
+    assert len(broker.link.sent) == 1
+    cleanup.tick(EVERY_S)
+    assert len(broker.link.sent) == 2
+
+
+def test_garbage_changes_nothing_and_the_next_is_asked(broker):
+    topic = broker.follow().topic
+    cleanup = Cleanup(broker)
+    cleanup.tick(0.0)
+    broker.link.sent[0][1](b"\0\0\0\1\0")
+    assert topic.may_be_compacted
+    cleanup.tick(EVERY_S)
+    assert len(broker.link.sent) == 2
+
+
+def test_without_a_link_or_a_topic_nothing_is_asked(broker):
+    cleanup = Cleanup(broker)
+    cleanup.tick(0.0)
+    broker.follow()
+    broker.own_links.usable = False
+    cleanup.tick(0.0)
+    assert not broker.link.sent
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """(version, topics, settings) of each question."""
+    questions = []
+    monkeypatch.setattr(
+        control,
+        "build_describe_configs_request",
+        lambda version, *_ids, topics, settings: questions.append((version, topics, settings)),
+    )
+    return questions
+
+
+def follow(broker, number):
+    """A partition of one more topic."""
+    topic_id = number.to_bytes(16, "big")
+    broker.topics.learn(f"topic-{number}", topic_id, LEADERS)
+    return broker.partitions.follow(broker.topics.find(topic_id), 0)
+
+
+def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
+    broker.partitions.limit = MOST_TOPICS + 1
+    assert all(follow(broker, number) for number in range(MOST_TOPICS + 1))
+    cleanup = Cleanup(broker)
+    cleanup.tick(0.0)
+    broker.link.sent[0][1](None)
+    cleanup.tick(0.0)
+    assert [len(topics) for _, topics, _ in asked] == [MOST_TOPICS, 1]
+    assert {(version, *settings) for version, _, settings in asked} == {(VERSION, *SETTINGS)}
+
+
+def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
+    first, second = follow(broker, 1), follow(broker, 2)
+    cleanup = Cleanup(broker)
+
+    def tick(now):
+        asked.clear()
+        cleanup.tick(now)
+        for _, then in broker.link.sent:
+            then(None)
+        broker.link.sent.clear()
+        return [topics for _, topics, _ in asked]
+
+    def walk(_partitions):
+        raise AssertionError("all are looked at")
+
+    monkeypatch.setattr(Partitions, "__iter__", walk)
+    assert tick(0.0) == [["topic-1", "topic-2"]]
+    follow(broker, 3)
+    broker.partitions.follow(first.topic, 1)
+    assert tick(10.0) == [["topic-3"]]
+    broker.partitions.forget(second)
+    assert tick(EVERY_S - 1) == []
+    assert tick(EVERY_S) == [["topic-1"]], "who follows topic-2 no longer does not ask"
+    follow(broker, 2)
+    broker.partitions.forget(first)
+    assert tick(EVERY_S + 1) == [["topic-2"]]
+    assert tick(EVERY_S + 10) == [["topic-3"]]
+    assert tick(2 * EVERY_S) == [["topic-1"]], "its second partition is still followed"
+
+
+def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
+    partition, cleanup = follow(broker, 1), Cleanup(broker)
+    cleanup.tick(0.0)
+    broker.link.sent[0][1](None)
+    broker.partitions.forget(partition)
+    follow(broker, 1)
+    cleanup.tick(1.0)
+    assert len(asked) == 1
+    cleanup.tick(EVERY_S)
+    assert len(asked) == 2
+
+
+def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monkeypatch):
+    topic, cleanup = broker.follow().topic, Cleanup(broker)
+    distrusted = []
+    broker.distrust = lambda *said: distrusted.append(said)
+
+    def describe(now, code, *values):
+        cleanup.tick(now)
+        rows = [control.DescribedConfig(code, "orders", dict(zip(SETTINGS, values, strict=False)))]
+        monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+        broker.link.sent.pop()[1](b"answer")
+
+    describe(0.0, ErrorCode.NONE, "delete", "producer", "CreateTime")
+    describe(EVERY_S, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    describe(2 * EVERY_S, ErrorCode.NONE, "compact", "producer", "CreateTime")
+    assert distrusted == []
+    describe(3 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "CreateTime")
+    assert distrusted == [(topic, "settings")]
+    describe(4 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "LogAppendTime")
+    assert distrusted == [(topic, "settings")] * 2
+
+
+def build_batch(base, last, count=None):
+    return SimpleNamespace(
+        base_offset=base, last_offset=last, record_count=last - base + 1 if count is None else count
+    )
+
+
+@pytest.mark.parametrize(
+    ("fetch_offset", "batches", "expected"),
+    [
+        (10, [], -1),
+        (10, [(10, 12), (13, 13)], -1),
+        (11, [(10, 12), (13, 13)], -1),
+        (9, [(10, 12), (13, 13)], 10),
+        (10, [(10, 12), (14, 14)], 14),
+        (10, [(10, 12, 2), (13, 13)], 13),
+        (10, [(10, 12), (13, 13, 0)], 14),
+        (10, [(11, 12), (15, 19, 4), (20, 20)], 20),
+    ],
+)
+def test_what_shows_that_the_cleaner_has_been_there(fetch_offset, batches, expected):
+    assert find_cleaned_end(fetch_offset, [build_batch(*one) for one in batches]) == expected

@@ -1,0 +1,232 @@
+"""What is asked of Metadata about topics, how often, and over whose link."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.errors import ErrorCode
+from proxy.partitions.topics import NO_TOPIC_ID
+from proxy.replica_fetcher.topic_metadata import (
+    ASK_EVERY_S,
+    FIRST_REFUSED_S,
+    MOST_REFUSED_S,
+    NAMES_A_QUESTION,
+    RETRY_EVERY_S,
+    TOPICS_LIMIT,
+    TopicQuestions,
+)
+from tests.proxy.followed import QuietBroker
+from tests.proxy.metadata_answers import build_answer, read_topics
+
+ID = bytes(15) + b"\x09"
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class PlayedLink:
+    """Keeps what is asked, and gives the test's answers."""
+
+    def __init__(self):
+        self.upstream = self
+        self.asked = []
+        self._pending = []
+
+    def send(self, frame, correlation_id, on_answer):
+        assert correlation_id == 0
+        self.asked.append(read_topics(frame))
+        self._pending.append(on_answer)
+
+    def answer(self, *topics):
+        """The oldest question's."""
+        self._pending.pop(0)(build_answer(*topics))
+
+    def refuse(self, error_code=UNKNOWN):
+        """The oldest question's topics are all unknown."""
+        self.answer(*((topic, error_code) for topic in self.asked[-len(self._pending)]))
+
+    def lose(self):
+        self._pending.pop(0)(None)
+
+
+class Played:
+    def __init__(self, usable=True):
+        self.broker = QuietBroker()
+        self.own, self.client = PlayedLink(), PlayedLink()
+        self.suggested = []
+        self.broker.own_links = SimpleNamespace(usable=usable, link=lambda _name: self.own)
+        self.broker.watch.pump = lambda: None
+        self.broker.watch.suggest = self.suggested.append
+        self.questions = TopicQuestions(self.broker)
+
+    def pass_time(self, seconds):
+        """In steps of the janitor's."""
+        until = self.broker.clock_s + seconds
+        while self.broker.clock_s < until:
+            self.broker.clock_s = min(self.broker.clock_s + 0.1, until)
+            self.questions.tick(self.broker.clock_s)
+
+
+def test_a_wanted_name_is_asked_at_once_and_learned():
+    played = Played()
+    played.questions.want("new", played.client)
+    assert played.own.asked == [["new"]]
+    played.own.answer(("new", ID, 2))
+    assert sorted(played.broker.topics.find("new").leaders) == [0, 1]
+    played.questions.want("new", played.client)
+    played.pass_time(5)
+    assert played.own.asked == [["new"]]
+    assert played.client.asked == []
+    assert len(played.questions) == 0
+
+
+def test_who_leads_a_followed_partition_is_told_to_the_watch():
+    played = Played()
+    partition = played.broker.follow()
+    topic = partition.topic
+    played.questions.ask(topic.id)
+    played.own.answer((topic.name, topic.id, 2))
+    assert played.suggested == [partition]
+
+
+def test_the_id_that_stands_for_no_topic_is_not_asked():
+    played = Played()
+    played.questions.want(NO_TOPIC_ID, played.client)
+    assert played.own.asked == []
+
+
+def test_a_question_is_out_by_name_and_one_by_id_and_the_rest_goes_together():
+    played = Played()
+    for number in range(5):
+        played.questions.want(f"t-{number}", played.client)
+        played.questions.want(bytes(15) + bytes([number + 50]), played.client)
+    assert [len(asked) for asked in played.own.asked] == [1, 1]
+    assert len(played.questions) == 8
+    played.own.refuse()
+    assert played.own.asked[2] == ["t-1", "t-2", "t-3", "t-4"]
+
+
+def test_no_question_has_more_than_its_most_names():
+    played = Played()
+    for number in range(2 * NAMES_A_QUESTION + 5):
+        played.questions.want(f"t-{number}", played.client)
+    for _ in range(4):
+        played.own.refuse()
+    assert [len(asked) for asked in played.own.asked] == [1, NAMES_A_QUESTION, NAMES_A_QUESTION, 4]
+
+
+def test_one_topic_is_asked_about_at_most_every_quarter_of_a_second_and_no_question_is_lost():
+    played = Played()
+    topic = played.broker.follow().topic
+    for _ in range(10):
+        played.questions.ask(topic.id)
+        played.questions.tick(played.broker.clock_s)
+    assert len(played.own.asked) == 1
+    played.own.answer((topic.name, topic.id, 1))
+    played.questions.ask(topic.id)
+    played.pass_time(ASK_EVERY_S + 0.1)
+    assert played.own.asked == [[topic.id], [topic.id]]
+
+
+def test_what_is_not_explained_leaves_and_is_left_alone_for_a_pause_that_doubles():
+    played = Played()
+    played.questions.want("gone", played.client)
+    pauses, asked_at = [], 0.0
+    for count in range(1, 10):
+        assert len(played.own.asked) == count
+        played.own.refuse()
+        assert len(played.questions) == 0
+        while len(played.own.asked) == count:
+            played.questions.want("gone", played.client)
+            played.pass_time(0.1)
+        pauses.append(round(played.broker.clock_s - asked_at))
+        asked_at = played.broker.clock_s
+    assert pauses == [FIRST_REFUSED_S * 2**n for n in range(6)] + [MOST_REFUSED_S] * 3
+
+
+def test_nothing_asks_again_for_what_nobody_wants_any_more():
+    played = Played()
+    played.questions.want("gone", played.client)
+    played.own.refuse()
+    played.pass_time(200)
+    assert len(played.own.asked) == 1
+
+
+def test_refused_names_are_one_question_a_second_however_many():
+    played = Played()
+    names = [f"t-{number}" for number in range(1001)]
+    for name in names:
+        played.questions.want(name, played.client)
+    while len(played.questions):
+        played.own.refuse()
+    played.own.refuse()
+    first = len(played.own.asked)
+    for _ in range(20):
+        for name in names:
+            played.questions.ask(name)
+        played.pass_time(0.5)
+        while played.own._pending:
+            played.own.refuse()
+    assert first == 1 + 1000 / NAMES_A_QUESTION
+    assert len(played.own.asked) - first <= 10 / RETRY_EVERY_S + 1
+
+
+def test_the_line_is_bounded_and_what_is_left_out_is_counted():
+    played = Played()
+    for number in range(TOPICS_LIMIT + 11):
+        played.questions.want(f"t-{number}", played.client)
+    assert len(played.questions) == TOPICS_LIMIT
+    assert played.broker.counters.topic_questions_dropped == 10
+    assert len(played.questions._own_paces) <= TOPICS_LIMIT
+
+
+@pytest.mark.parametrize("error", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_what_forebay_may_not_describe_is_asked_on_the_link_of_who_reads_it(error):
+    played = Played()
+    key = ID if error == ErrorCode.UNKNOWN_TOPIC_ID else "secret"
+    played.questions.want(key, played.client)
+    played.own.refuse(error)
+    played.questions.want(key, played.client)
+    played.questions.want(key, played.client)
+    assert played.client.asked == [[key]]
+    played.client.answer(("secret", ID, 1))
+    assert played.broker.topics.find("secret").id == ID
+    assert len(played.own.asked) == 1
+
+
+def test_without_own_links_the_clients_carry_it_at_its_own_pace():
+    played = Played(usable=False)
+    for _ in range(5):
+        played.questions.want("new", played.client)
+    assert played.client.asked == [["new"]]
+    played.client.refuse()
+    played.broker.clock_s += FIRST_REFUSED_S / 2
+    played.questions.want("new", played.client)
+    assert played.client.asked == [["new"]]
+    played.broker.clock_s += FIRST_REFUSED_S
+    played.questions.want("new", played.client)
+    assert played.client.asked == [["new"], ["new"]]
+    assert played.broker.counters.topic_questions == {"client": 2}
+
+
+def test_a_question_whose_link_was_lost_is_asked_on_the_next():
+    played = Played()
+    played.questions.want("new", played.client)
+    played.own.lose()
+    played.pass_time(1)
+    assert played.own.asked == [["new"], ["new"]]
+
+
+def test_an_answer_that_cannot_be_read_counts_as_a_refusal():
+    played = Played()
+    played.questions.want("new", played.client)
+    played.own._pending.pop(0)(b"\0\0\0\4abcd")
+    played.questions.want("new", played.client)
+    played.pass_time(FIRST_REFUSED_S / 2)
+    assert len(played.own.asked) == 1
+
+
+def test_a_name_that_is_gone_stands_for_nothing():
+    played = Played()
+    topic = played.broker.follow().topic
+    played.questions.ask(topic.name)
+    played.own.refuse()
+    assert played.broker.forgotten == [topic.id]

@@ -1,0 +1,120 @@
+"""Quotas as configured: patterns, the first that matches, and the join of a client's and its topics'."""
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from proxy.config.isolation import Isolation
+from proxy.fetch import handler
+from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.context import open_fetch
+from proxy.scheduling.quotas import QuotaTable
+from tests.proxy import asked as asking
+
+MIB = 1 << 20
+
+
+def table(**isolation):
+    return QuotaTable(Isolation.model_validate(isolation))
+
+
+def test_nothing_configured_costs_nothing():
+    quotas = table()
+    assert not quotas.active
+    assert quotas.reserve("c", ["t"], 1 << 40, 0.0) == []
+    quotas.charge("c", "t", 1 << 40, 0.0)
+    assert quotas.peek_delay_s("c", ["t"], 0.0) == 0.0
+
+
+def test_switched_off_with_isolation():
+    quota = {"pattern": "*", "in_flight_bytes": 1}
+    assert not table(enabled=False, topic_quotas=[quota]).active
+
+
+def test_the_first_pattern_that_matches_counts_and_each_topic_has_its_own_account():
+    first, rest = {"pattern": "big-*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 10}
+    quotas = table(topic_quotas=[first, rest])
+    assert quotas.reserve("c", ["big-1"], 60, 0.0)
+    assert quotas.reserve("c", ["big-1"], 41, 0.0) is None
+    assert quotas.reserve("c", ["big-2"], 60, 0.0)
+    assert quotas.reserve("c", ["small"], 8, 0.0)
+    assert quotas.reserve("c", ["small"], 3, 0.0) is None
+
+
+def test_a_topic_named_twice_is_charged_once():
+    quotas = table(topic_quotas=[{"pattern": "*", "in_flight_bytes": 100}])
+    held = quotas.reserve("c", ["t", "t"], 60, 0.0)
+    assert quotas.reserve("c", ["t"], 40, 0.0)
+    assert held
+
+
+@pytest.mark.parametrize("used_up", ["client", "topic"])
+def test_all_or_nothing_is_held(used_up):
+    tight, wide = {"pattern": "*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 1000}
+    quotas = table(
+        client_quotas=[tight if used_up == "client" else wide],
+        topic_quotas=[wide if used_up == "client" else tight],
+    )
+    held = quotas.reserve("c", ["t"], 90, 0.0)
+    assert quotas.reserve("c", ["t"], 20, 0.0) is None
+    for one in held:
+        one.release()
+    for _ in range(2):
+        held = quotas.reserve("c", ["t"], 100, 0.0)
+        assert held, "what was refused holds nothing"
+        for one in held:
+            one.release()
+
+
+def test_the_longest_debt_of_client_and_topics_is_what_a_fetch_waits():
+    rate = {"pattern": "*", "fetch_rate_bytes": MIB}
+    quotas = table(client_quotas=[rate], topic_quotas=[{"pattern": "t", "fetch_rate_bytes": MIB // 2}])
+    assert quotas.peek_delay_s("c", ["t"], 0.0) == 0.0
+    quotas.charge("c", "t", 4 * MIB, 0.0)
+    of_topic, of_client = quotas.peek_delay_s("c", ["t"], 0.0), quotas.peek_delay_s("c", ["other"], 0.0)
+    assert of_topic > of_client > 0
+    assert quotas.peek_delay_s("d", ["other"], 0.0) == 0.0
+    assert quotas.peek_delay_s("c", ["t"], of_topic) == 0.0
+
+
+class Poll:
+    """A session of many partitions of two topics, polled by an incremental Fetch; `named` are topics looked at."""
+
+    def __init__(self, quotas):
+        self.named = []
+        table = SessionTable(10, 10_000, 120.0, Random(1))
+        partitions = [asking.asked(topic, number) for topic in ("a", "b") for number in range(500)]
+        first = open_fetch(table, asking.fetch((0, 0), *partitions), asking.NAMES, "me", 0.0)
+        answers = [asking.answer(one.topic, one.partition) for one in partitions]
+        session_id = first.plan_response(answers, 0.0).session_id
+        context = open_fetch(table, asking.fetch((session_id, 1)), asking.NAMES, "me", 0.0)
+        broker = SimpleNamespace(
+            gate=SimpleNamespace(quotas=quotas), now=lambda: 0.0, topics=SimpleNamespace(find=self.find)
+        )
+        self.record = SimpleNamespace(link=SimpleNamespace(broker=broker, client_id="c"), context=context)
+
+    def find(self, topic):
+        self.named.append(topic)
+        return SimpleNamespace(name=topic)
+
+    def delay_s(self):
+        self.named.clear()
+        return handler._over_quota_s(self.record)
+
+
+def test_a_poll_of_a_large_session_looks_at_its_topics_only_while_one_owes():
+    quotas = table(topic_quotas=[{"pattern": "*", "fetch_rate_bytes": MIB}])
+    poll = Poll(quotas)
+    assert (poll.delay_s(), poll.named) == (0.0, [])
+    quotas.charge("c", "other", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (0.0, ["a", "b"])
+    quotas.charge("c", "b", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (2.0, ["a", "b"])
+
+
+def test_a_clients_own_quota_needs_no_topics():
+    quotas = table(client_quotas=[{"pattern": "*", "fetch_rate_bytes": MIB}])
+    poll = Poll(quotas)
+    quotas.charge("c", "a", 3 * MIB, 0.0)
+    assert (poll.delay_s(), poll.named) == (2.0, [])

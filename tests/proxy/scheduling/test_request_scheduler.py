@@ -1,0 +1,207 @@
+"""The gate at its bounds: whose turn, in which order, what it counts, and that nothing is left."""
+
+import json
+
+import pytest
+
+from isolation.classify import CONTROL
+from isolation.limits import FixedLimit
+from isolation.queues import Waits
+from proxy.admin.samples import _isolation
+from proxy.scheduling.request_scheduler import build_limit
+from tests.proxy.gated import Link, held, make_broker
+
+GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
+TOTALS = ("admitted", "refused", "expired", "canceled", "released")
+
+
+class Asking:
+    """One request that does as it is told when its turn comes. `log` is shared: what happened, in order."""
+
+    def __init__(self, broker, link, log, name, **how):
+        self.gate, self.link, self.log, self.name = broker.gate, link, log, name
+        self.entry = None
+        self.on_go = how.pop("on_go", None)
+        refuse = (lambda: log.append(f"{name} refused")) if how.pop("may_refuse", True) else None
+        broker.gate.enter(
+            link, self.go, how.pop("refuse", refuse), **{"topics": ["t"], "size_bytes": 10, **how}
+        )
+
+    def go(self, entry):
+        self.entry = entry
+        self.log.append(f"{self.name} begins")
+        if self.on_go:
+            self.on_go(entry)
+        else:
+            self.gate.sent(entry)
+        self.log.append(f"{self.name} ends")
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    return make_broker(monkeypatch)
+
+
+def queue(broker, number=0):
+    return broker.gate.statistics()[0][number]
+
+
+def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
+    log, gate = [], broker.gate
+    first = Asking(broker, Link(broker), log, "1")
+    for name in "23":
+        Asking(broker, Link(broker), log, name, on_go=gate.leave)
+    log.clear()
+    gate.answered(first.entry)
+    assert log == ["2 begins", "2 ends", "3 begins", "3 ends"]
+    assert held(broker) == 0
+
+
+def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(broker):
+    log, link, gate = [], Link(broker), broker.gate
+    seen = []
+
+    def meanwhile(entry):
+        seen.append(gate.in_order(link))
+        Asking(broker, link, log, "new", is_ordered=True)
+        gate.leave(entry)
+
+    first = Asking(broker, Link(broker), log, "first")
+    Asking(broker, link, log, "old", on_go=meanwhile, is_ordered=True)
+    Asking(broker, link, log, "next", is_ordered=True, on_go=gate.leave)
+    gate.answered(first.entry)
+    begun = [line for line in log if line.endswith("begins")]
+    assert begun == ["first begins", "old begins", "next begins", "new begins"]
+    assert seen == [False], "its order is not known yet while an earlier one waits"
+
+
+def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
+    broker = make_broker(monkeypatch, max_queue_wait_s="1s")
+    log, link = [], Link(broker)
+    Asking(broker, Link(broker), log, "busy")
+    Asking(broker, link, log, "1", refuse=lambda: link.close("refusals_full"))
+    Asking(broker, link, log, "2")
+    broker.clock.advance(1.1)
+    assert log == ["busy begins", "busy ends"]
+    assert (len(broker.gate.lines), len(broker.gate._of_link)) == (1, 0), "the busy one"
+
+
+def test_an_error_in_going_closes_that_client_and_gives_back(broker):
+    link, log = Link(broker), []
+
+    def fail(_entry):
+        raise ValueError("of ours")
+
+    Asking(broker, link, log, "1", on_go=fail)
+    Asking(broker, Link(broker), log, "2")
+    assert link.causes == ["internal_error"]
+    assert broker.counters.internal_errors == 1
+    assert log == ["1 begins", "2 begins", "2 ends"]
+
+
+def test_a_client_that_is_gone_holds_nothing(broker):
+    link = Link(broker)
+    link.close("client_closed")
+    Asking(broker, link, [], "late")
+    assert held(broker) == 0
+
+
+def test_a_poll_holds_no_slot_and_a_control_request_does_for_a_while(monkeypatch):
+    broker = make_broker(monkeypatch, release_after_s="500ms")
+    polls = [Asking(broker, Link(broker), [], str(n), waits=Waits.POLL) for n in range(5)]
+    control = Asking(broker, Link(broker), [], "c", waits=Waits.POLL, is_control=True)
+    assert (queue(broker)["in_use"], queue(broker)["lingering_polls"]) == (0, 5)
+    assert queue(broker, CONTROL)["in_use"] == 1
+    broker.clock.advance(0.6)
+    assert (queue(broker, CONTROL)["in_use"], queue(broker, CONTROL)["lingering_polls"]) == (0, 1)
+    for one in (*polls, control):
+        broker.gate.answered(one.entry)
+    assert held(broker) == 0
+
+
+class Recording(FixedLimit):
+    def __init__(self):
+        super().__init__(100)
+        self.samples = []
+
+    def sample(self, now_s, latency_s, in_use, ok):
+        self.samples.append(round(latency_s, 3))
+
+
+def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monkeypatch):
+    limit = Recording()
+    monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda _slots: limit)
+    broker = make_broker(monkeypatch)
+    link = Link(broker)
+    read = Asking(broker, link, [], "read")
+    one = Asking(broker, link, [], "1", is_ordered=True)
+    two = Asking(broker, link, [], "2", is_ordered=True)
+    for asking, delay_s in ((read, 1.0), (one, 0.2), (two, 0.3)):
+        broker.clock.advance(delay_s)
+        broker.gate.answered(asking.entry)
+    assert limit.samples == [0.2, 0.3]
+
+
+def test_what_it_counts_is_what_happened(monkeypatch):
+    broker = make_broker(monkeypatch, queue_requests=3, max_queue_wait_s="1s", release_after_s="60s")
+    links = [Link(broker) for _ in range(5)]
+    asking = [Asking(broker, link, [], str(n), is_ordered=True) for n, link in enumerate(links)]
+    stands = queue(broker)
+    assert [stands[name] for name in GAUGES] == [1, 1, 3, 30, 0, 0]
+    links[1].close("client_closed")
+    broker.clock.advance(1.1)
+    Asking(broker, Link(broker), [], "last")
+    broker.gate.answered(asking[0].entry)
+    stands = queue(broker)
+    assert [stands[name] for name in GAUGES] == [1, 1, 0, 0, 0, 0]
+    assert [stands[name] for name in TOTALS] == [2, 1, 2, 1, 0]
+    shown = {(sample[0], *sample[1]): sample[2] for sample in _isolation(broker)}
+    for name in TOTALS:
+        assert shown[f"forebay_isolation_{name}_total", "data-0"] == stands[name]
+    for name in GAUGES:
+        assert shown[f"forebay_isolation_{name}", "data-0"] == stands[name]
+
+
+def test_the_report_names_queues_and_topics_that_hang(broker):
+    Link(broker).produce(("t", 0, 0))
+    broker.clock.advance(6.0)
+    broker.gate.tick(broker.clock.now)
+    report = json.loads(json.dumps(broker.gate.report()))
+    assert report["topics"]["names"] == ["t"]
+    assert report["topics"]["hanging"] == 1
+    assert set(report["queues"]) == {"control", "data-0"}
+    assert report["queues"]["data-0"]["admitted"] == 1
+
+
+def test_waiting_bytes_at_their_bound(monkeypatch):
+    broker = make_broker(monkeypatch, queue_size_bytes=1 << 20)
+    log = []
+    for name, size_bytes in (("served", 1), ("fits", 1 << 19), ("too", 1 << 19), ("much", 1)):
+        Asking(broker, Link(broker), log, name, size_bytes=size_bytes)
+    assert log == ["served begins", "served ends", "much refused"]
+
+
+def test_where_nothing_may_wait_what_finds_no_slot_is_refused(monkeypatch):
+    broker = make_broker(monkeypatch, max_queue_wait_s="0s")
+    log = []
+    Asking(broker, Link(broker), log, "1")
+    Asking(broker, Link(broker), log, "2")
+    assert log[-1] == "2 refused"
+
+
+def test_switched_off_everything_goes_and_nothing_is_counted(monkeypatch):
+    broker = make_broker(monkeypatch, enabled=False)
+    log = []
+    asking = [Asking(broker, Link(broker), log, "x") for _ in range(50)]
+    assert log.count("x begins") == 50
+    for one in asking:
+        broker.gate.answered(one.entry)
+    broker.gate.tick(broker.clock.now)
+    assert queue(broker)["admitted"] == 0
+
+
+def test_slots_are_fixed_where_floor_and_ceiling_are_one(broker):
+    slots = broker.config.isolation.data_slots
+    assert build_limit(slots).statistics() == {"slots": 1}
+    wide = slots.model_copy(update={"ceiling": 9, "initial": 20})
+    assert build_limit(wide).slots_at(0.0) == 9
