@@ -177,8 +177,8 @@ KINDS: tuple[Callable[[Target, random.Random], None], ...] = (
     stop_half_way,
 )
 LONGER_REST_S = {"ask_of_many_partitions": 30.0, "name_bogus_topics": 5.0}
-"""Of what keeps one of the broker's network threads by itself, whoever brings it there (a quarter of a second and 30 ms):
-less than one in a hundred of the good clients' deeds may meet that.
+"""After what keeps one of the broker's network threads by itself (250 and 30 ms), whoever brings it: fewer than one
+in a hundred of the good clients' deeds may meet that.
 """
 
 
