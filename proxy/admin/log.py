@@ -1,7 +1,7 @@
 """Forebay's own log: JSON lines or text on standard error.
 
-Owns the format of a line and what may stand in it; admin/log_queue.py brings it to the stream. Knows no event; the access
-log is another thing (metrics).
+Owns the format of a line and what may stand in it; admin/log_queue.py brings it to the stream. Knows no event; the
+access log is another thing (metrics).
 Invariants: one event is one line, whatever a client sends: control characters are escaped; bytes are never
 written, only their length, for frames carry credentials; the value of a field whose name speaks of a secret
 is replaced.

@@ -8,8 +8,8 @@ Owns the waiting of one Fetch. It must not know how news arrives: it is woken, a
 * it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
 * a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
   then it is a miss.
-* a missed partition is read beside. Its Fetch waits for it for a moment where nothing delays the read (fetch/completion.py);
-  then it is named empty, where its offsets are known.
+* a missed partition is read beside. Its Fetch waits for it for a moment where nothing delays the read
+  (fetch/completion.py); then it is named empty, where its offsets are known.
 * it is answered, or forwarded once: where what happens to it raises, it goes to the broker as it came.
 * a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
   at max_wait.

@@ -1,9 +1,9 @@
 """A Fetch that the broker answers: forwarded whole, without a session, and its answer teaches.
 
 Owns the way of such a Fetch through its queue, to the broker and back, and what its session makes of both. It must not
-know why it is forwarded (fetch/handler.py, fetch/delayed_fetch.py). Invariants: reads for a client go upstream with session id 0, epoch -1,
-never (0, 0), which would make one (KIP-227); the broker's answer leaves as it came but for the session's id, or an
-error of the session's in its place.
+know why it is forwarded (fetch/handler.py, fetch/delayed_fetch.py). Invariants: reads for a client go upstream with
+session id 0, epoch -1, never (0, 0), which would make one (KIP-227); the broker's answer leaves as it came but for the
+session's id, or an error of the session's in its place.
 """
 
 from __future__ import annotations

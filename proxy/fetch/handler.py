@@ -1,10 +1,10 @@
 """Behaviour of Fetch: answered from memory, parked at the tail, or forwarded whole.
 
-Versions 4 to 18 are read; any other is relayed. Fetch sessions are Forebay's own (fetch/sessions/context.py): a request is
-what its session makes of it, and goes upstream without one. A request all of whose partitions memory can
-speak for never reaches the broker; one that mixes hits and misses is split (fetch/delayed_fetch.py, fetch/misses/reads.py); any other
-is forwarded whole, and its answer teaches. Followers pass untouched, and so do all where memory does not
-serve.
+Versions 4 to 18 are read; any other is relayed. Fetch sessions are Forebay's own (fetch/sessions/context.py): a
+request is what its session makes of it, and goes upstream without one. A request all of whose partitions memory can
+speak for never reaches the broker; one that mixes hits and misses is split (fetch/delayed_fetch.py,
+fetch/misses/reads.py); any other is forwarded whole, and its answer teaches. Followers pass untouched, and so do all
+where memory does not serve.
 """
 
 from __future__ import annotations

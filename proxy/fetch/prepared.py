@@ -4,8 +4,9 @@ did, and memory has at once what it waits for.
 Owns what is known of a connection's repeated request (`Repeated`), and the one place that decides who goes this way:
 `answer_ordinary`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
 is `proxy.fetch.handler`'s, to which False leaves a request as it came. Invariants: until all questions are answered
-nothing has changed; what memory may say is what the plan says; what is said, counted and logged is the same on both ways; past
-the transport goes only what nothing waits before. Why there are two: docs/decisions/0014; past the transport: 0024.
+nothing has changed; what memory may say is what the plan says; what is said, counted and logged is the same on both
+ways; past the transport goes only what nothing waits before. Why there are two: docs/decisions/0014; past the
+transport: 0024.
 """
 
 from __future__ import annotations

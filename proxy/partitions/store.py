@@ -5,7 +5,8 @@ expected). It must not know links. Invariants (design, "Produce", "Admission", "
 * a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and
   still proven now; it is served only below the HW of that same epoch, which is the proof that the epoch was
   right.
-* what was forwarded before the topic's last surprise (`partitions/recompression.py`) is not stored, and what was stored before goes.
+* what was forwarded before the topic's last surprise (`partitions/recompression.py`) is not stored, and what was
+  stored before goes.
 * a fetched batch comes from Forebay's own Fetch by topic id, and is stored only in the epoch of its answer, and only at
   the tail: time order, never pollution. What a client or a follower is answered never enters.
 * nothing is stored of a frozen partition.

@@ -91,7 +91,8 @@ class Partition:
         self.retry_at = float("-inf")
         self.looked_at = float("-inf")
         self.missed_from: tuple[int, int] | None = None
-        """HW and clock of admitted bytes at its first miss of history, if that came soon after the start (scheduling/disk_throttle.py)."""
+        """HW and clock of admitted bytes at its first miss of history, if that came soon after the start
+        (scheduling/disk_throttle.py)."""
 
     def stored_end(self) -> int:
         """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch

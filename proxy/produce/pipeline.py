@@ -3,9 +3,9 @@
 Owns what of one connection is in flight this way, from the moment its frame is the kernel's to its answer's. Must not
 know how a Produce waits, is refused, cut or charged to a quota: whatever is to happen to one but its answer makes
 ordinary requests of all (`book`), which `proxy.produce.single_batch` knows. Invariants: where `take` or `land` is False
-nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but another; what becomes of a
-request is the same on all ways; what is isolated holds a slot, and is known to its queue and to health whenever they
-look. Why: docs/decisions/0025.
+nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but another; what
+becomes of a request is the same on all ways; what is isolated holds a slot, and is known to its queue and to health
+whenever they look. Why: docs/decisions/0025.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@ stores what is produced.
 
 Compaction removes a key's old value, and later the tombstone that deleted it. Memory may hold the one and lack the
 other: whoever read the value from memory would never hear that it was deleted. Of a topic that may be compacted memory
-serves only what it holds without a hole up to the tail (partitions/readable.py), and nothing below what the cleaner is seen to
-have cleaned (`find_cleaned_end`). Where a setting has changed by which batches are stored otherwise than they are sent,
-what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns the asking, on
-Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the broker has said that
-it is not; one question in flight, of MOST_TOPICS at most.
+serves only what it holds without a hole up to the tail (partitions/readable.py), and nothing below what the cleaner is
+seen to have cleaned (`find_cleaned_end`). Where a setting has changed by which batches are stored otherwise than they
+are sent, what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns the
+asking, on Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the broker
+has said that it is not; one question in flight, of MOST_TOPICS at most.
 """
 
 from __future__ import annotations

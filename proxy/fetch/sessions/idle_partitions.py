@@ -1,8 +1,8 @@
 """What a fetch session's partitions were at the last look: a poll looks at what has changed, not at all of them.
 
 Owns which partitions of a session are quiet: at the tail, under an outstanding watch, and with nothing that the
-client has not been told (the rules of omission, fetch/sessions/context.py). It must not know how news arrives, or what is
-answered. Invariants:
+client has not been told (the rules of omission, fetch/sessions/context.py). It must not know how news arrives, or what
+is answered. Invariants:
 * a quiet partition has a mark among those who wait on it; whatever wakes the mark, or a request that names it,
   makes it lively, and what is lively is looked at in each poll.
 * all are looked at again every RELOOK_S, and early enough to renew the client's right to a topic.
