@@ -31,6 +31,7 @@ from proxy.admin.http import AdminServer, build_routes
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.config.check import read_secret
+from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnLinks
@@ -71,7 +72,7 @@ class Forebay:
         self.cache = open_cache(config)
         self.access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, self.cache, self.access_log, find_version(), read_clock_s)
-        self.listeners = [Listener(self.broker, entry) for entry in config.listeners]
+        self.listeners = [Listener(self.broker, entry, Dispatch) for entry in config.listeners]
         self.own_links = OwnLinks(self.broker, choose_own(self.listeners))
         self.broker.own_links = self.own_links
         self.janitor = Janitor(self.broker, self.listeners, [self.tell_readiness])

@@ -1,16 +1,36 @@
-"""Where a request goes, by its API key. What is absent from the table is relayed.
+"""The handler of each request, by its API key. A key that is absent from the table is relayed.
 
-Owns the one join between Kafka's API keys and handlers. It must not know what a handler does.
+Owns the one join between Kafka's API keys and handlers, the choice between the short and the general ways, and the
+objects that handlers keep of a connection. It must not know what a handler does. Invariant: a handler that fails costs
+its request a miss, not its connection (`Broker.fall_back`).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from protocol import api
+from protocol import api, fetch_ordinary, header, ordinary
+from protocol.errors import BadFrame
+from protocol.fetch_again import FetchScanner
+from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch
+from proxy.fetch.misses.reads import Reads
+from proxy.fetch.passthrough import pass_ordinary_fetch
+from proxy.fetch.prepared import answer_ordinary
 from proxy.produce.handler import handle_produce
-from proxy.relay import relay_api_versions, relay_sasl, relay_sasl_handshake, relay_share
+from proxy.produce.pipeline import fly
+from proxy.produce.receive_in_arena import find_lender
+from proxy.produce.single_batch import pass_ordinary
+from proxy.produce.splice_request import let_produces_pass
+from proxy.relay import (
+    relay,
+    relay_api_versions,
+    relay_sasl,
+    relay_sasl_handshake,
+    relay_share,
+    relay_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,3 +53,61 @@ ROUTES: Final[dict[int, Handler]] = {
     SHARE_FETCH: relay_share,
     SHARE_ACKNOWLEDGE: relay_share,
 }
+
+KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
+FETCH_KEY = api.FETCH.to_bytes(2, "big")
+
+
+class Dispatch:
+    """Takes the requests of one client connection. `open` it when the connection is complete."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: ClientLink) -> None:
+        self._link = link
+
+    def open(self) -> None:
+        """Make what handlers keep of the connection."""
+        link = self._link
+        link.authorization = Authorization(link)
+        link.fetches = FetchScanner()
+        link.reads = Reads(link)
+        link.wire.framer.lend = find_lender(link.broker, link.stores)
+        let_produces_pass(link)
+
+    def receive(self, frame: Frame) -> None:
+        """One request, whole."""
+        link = self._link
+        if link.flights is not None:
+            link.flights.book()
+        is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, link.replies.line, link.gone
+        if is_fetch and link.stores and answer_ordinary(link, frame):
+            return
+        newest = line[-1] if line else None
+        try:
+            self._handle(frame, is_fetch)
+        except BadFrame as error:
+            link.on_bad(error)
+            return
+        except Exception:
+            place = line[-1] if line and line[-1] is not newest else None
+            whole = partial(relay_whole, link, frame, place)
+            link.broker.fall_back(link, gone, "handling a request", whole)
+        link.hold_at_bounds()
+
+    def _handle(self, frame: Frame, is_fetch: bool) -> None:
+        link, size_bytes = self._link, len(frame)
+        if not is_fetch:
+            scanned = ordinary.scan_request(frame, size_bytes)
+        else:
+            scanned = None if link.stores else fetch_ordinary.scan_request(frame)
+        head = header.peek_request(frame) if scanned is None else None
+        link.count_request(head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes)
+        if is_fetch and scanned is not None:
+            pass_ordinary_fetch(link, frame, scanned)
+        elif scanned is None or not pass_ordinary(link, frame, size_bytes, scanned):
+            head = head or header.peek_request(frame)
+            link.client_id = head.client_id
+            ROUTES.get(head.api_key, relay)(link, head, frame)
+        elif link.flights is None:
+            fly(link)

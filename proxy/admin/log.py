@@ -16,14 +16,15 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from proxy.admin.log_queue import EACH, LogQueue, Stream
+from proxy.admin.log_queue import LogQueue, Stream
 
 LONGEST_TEXT = 4096  # characters of one field; a client chooses some of them
 LONGEST_TRACE = 16_384
+EACH = frozenset({"forebay.verify"})
 REDACTED = "<redacted>"
 _SECRET = re.compile(r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"_?file$", re.IGNORECASE)
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", EACH}
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,7 +63,7 @@ def configure(
     """Send everything from `level` up to `stream` (standard error), `limit_lines` of which may wait for it; replaces
     what was configured before. Close what is returned when nothing more is to be said.
     """
-    handler = LogQueue(stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines)
+    handler = LogQueue(stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines, each=EACH)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):

@@ -25,8 +25,6 @@ MOST_CAUSES = 256
 """Causes that have spoken within SPEAK_EVERY_S; beyond it all others are one."""
 LONGEST_CAUSE = 200
 APART = ("listener", "disk")
-EACH = "write_each"
-"""A record's field: it is of what is rare by itself and must not be lost, so it is of no cause. It is not shown."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a stream that nobody reads may hold the end of the process."""
 Cause = tuple[object, ...]
@@ -67,8 +65,16 @@ class _Spoken:
 class LogQueue(logging.Handler):
     """Writes records to `stream`. The thread starts here; `close` ends it."""
 
-    def __init__(self, stream: Stream, limit_lines: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        limit_lines: int,
+        now: Callable[[], float] = time.monotonic,
+        each: frozenset[str] = frozenset(),
+    ) -> None:
+        """`each`: loggers whose lines are rare by themselves and must not be lost; no cause limits them."""
         super().__init__()
+        self._each = each
         self._stream = stream
         self._limit_lines = limit_lines
         self._now = now
@@ -88,7 +94,7 @@ class LogQueue(logging.Handler):
             self.handleError(record)
 
     def _take(self, record: logging.LogRecord) -> None:
-        if getattr(record, EACH, False):
+        if record.name in self._each:
             self._put(record, 0)
             return
         now = self._now()

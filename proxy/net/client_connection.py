@@ -15,33 +15,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation.refusals import RefusedSequences
-from protocol import fetch_ordinary, header, ordinary
-from protocol.api import FETCH, PRODUCE
-from protocol.errors import BadFrame
-from protocol.fetch_again import FetchScanner
-from proxy.dispatch import ROUTES
-from proxy.fetch.authorization import Authorization
-from proxy.fetch.misses.reads import Reads
-from proxy.fetch.passthrough import pass_ordinary_fetch
-from proxy.fetch.prepared import answer_ordinary
 from proxy.net.broker_connection import UpstreamLink
 from proxy.net.catch_up_connection import Lane
 from proxy.net.framed_transport import Wire
 from proxy.net.response_order import Replies, Reply
 from proxy.net.send_buffer import PIECE_BYTES
 from proxy.net.splice import Passage
-from proxy.produce.pipeline import fly
-from proxy.produce.receive_in_arena import find_lender
-from proxy.produce.single_batch import pass_ordinary
-from proxy.produce.splice_request import let_produces_pass
-from proxy.relay import relay, relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from protocol.errors import BadFrame
+    from protocol.fetch_again import FetchScanner
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.broker import Broker
+    from proxy.fetch.authorization import Authorization
+    from proxy.fetch.misses.reads import Reads
     from proxy.net.broker_connection import Answer, Begin, Sent
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
@@ -50,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.client")
 
-KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
-FETCH_KEY = FETCH.to_bytes(2, "big")
 BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
 """Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
 UNSIGNED_FRAME_BYTES = 512 << 10
@@ -68,7 +56,14 @@ class ClientLink:
         "replies", "request_bytes", "sasl_rounds", "seen_at", "seen_frames", "stores", "upstream", "wire",
     )  # fmt: skip
 
+    replies: Replies
+    authorization: Authorization
+    fetches: FetchScanner
+    reads: Reads
+
     def __init__(self, listener: Listener, number: int) -> None:
+        """`listener.dispatch` takes its requests, and makes what handlers keep of it."""
+        dispatch = listener.dispatch(self)
         self.listener = listener
         self.broker: Broker = listener.broker
         self.stores = self.broker.stores_on(listener)
@@ -83,9 +78,8 @@ class ClientLink:
         self.is_signed_in = False  # the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # that the broker has to accept until then
         self.wire = Wire(
-            self._limits.max_request_frame_bytes, self._on_frame, self._on_closed, self._on_bad, self._on_eof
+            self._limits.max_request_frame_bytes, dispatch.receive, self._on_closed, self.on_bad, self._on_eof
         )
-        self.wire.framer.lend = find_lender(self.broker, self.stores)
         if listener.wants_sasl:
             self.limit_unsigned()
         self.wire.on_made = self._on_made
@@ -101,14 +95,11 @@ class ClientLink:
         self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
         self.flights: Flights | None = None  # until it could have any
         self.lane = Lane(self.broker, listener.catch_up_dial)
-        self.authorization = Authorization(self)
-        self.fetches = FetchScanner()
-        self.reads = Reads(self)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
         self.gone = 0  # grows with each request that is sent on, and each answer
         self.preferred_replicas = False
-        let_produces_pass(self)
+        dispatch.open()
 
     # -- from the sockets ----------------------------------------------------------------------------------
 
@@ -118,38 +109,9 @@ class ClientLink:
         self._counters.active_connections += 1
         self.listener.opened(self)
 
-    def _on_frame(self, frame: Frame) -> None:
-        if self.flights is not None:
-            self.flights.book()
-        is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, self.replies.line, self.gone
-        if is_fetch and self.stores and answer_ordinary(self, frame):
-            return
-        newest = line[-1] if line else None
-        try:
-            self._handle(frame, is_fetch)
-        except BadFrame as error:
-            self._on_bad(error)
-            return
-        except Exception:
-            place = line[-1] if line and line[-1] is not newest else None
-            whole = partial(relay_whole, self, frame, place)
-            self.broker.fall_back(self, gone, "handling a request", whole)
-        replies = self.replies
-        if replies.control:
-            self._yield_to_control()
-        over = self.request_bytes >= self._limits.connection_request_memory_bytes
-        if over or len(replies.line) >= self._limits.pipelined_requests:
-            self.holds_client = True
-            self.wire.hold_reading(replies)
-
-    def _handle(self, frame: Frame, is_fetch: bool) -> None:
-        size_bytes = len(frame)
-        if not is_fetch:
-            scanned = ordinary.scan_request(frame, size_bytes)
-        else:
-            scanned = None if self.stores else fetch_ordinary.scan_request(frame)
-        head = header.peek_request(frame) if scanned is None else None
-        hop = self._counters.requests_in[head.api_key if head else FETCH if is_fetch else PRODUCE]
+    def count_request(self, api_key: int, size_bytes: int) -> None:
+        """A request of `size_bytes` has come whole: it counts from here on, until `request_done`."""
+        hop = self._counters.requests_in[api_key]
         hop.frames += 1
         hop.size_bytes += size_bytes
         self.request_bytes += size_bytes
@@ -157,14 +119,16 @@ class ClientLink:
         requests.in_flight_bytes += size_bytes
         if requests.in_flight_bytes >= requests.limit_bytes:
             requests.pause(self.wire)
-        if is_fetch and scanned is not None:
-            pass_ordinary_fetch(self, frame, scanned)
-        elif scanned is None or not pass_ordinary(self, frame, size_bytes, scanned):
-            head = head or header.peek_request(frame)
-            self.client_id = head.client_id
-            ROUTES.get(head.api_key, relay)(self, head, frame)
-        elif self.flights is None:
-            fly(self)
+
+    def hold_at_bounds(self) -> None:
+        """A request has been handled: the client is not read at its own bounds."""
+        replies = self.replies
+        if replies.control:
+            self._yield_to_control()
+        over = self.request_bytes >= self._limits.connection_request_memory_bytes
+        if over or len(replies.line) >= self._limits.pipelined_requests:
+            self.holds_client = True
+            self.wire.hold_reading(replies)
 
     def limit_unsigned(self) -> None:
         """The broker wants SASL here: until it has accepted some, no honest client sends larger frames."""
@@ -184,7 +148,8 @@ class ClientLink:
         if self.flights is not None:
             self.flights.book()
 
-    def _on_bad(self, error: BadFrame) -> None:
+    def on_bad(self, error: BadFrame) -> None:
+        """The client has sent what cannot be read."""
         self._counters.bad_frames += 1
         self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
 

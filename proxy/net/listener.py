@@ -11,13 +11,16 @@ import logging
 import socket
 import ssl
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientLink
 from proxy.net.tls_handshakes import TlsServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.config.model import Limits, UpstreamTls
     from proxy.config.model import Listener as ListenerConfig
@@ -30,12 +33,26 @@ PROBES = 10
 """Keepalive probes within `limits.idleTimeout`."""
 
 
+class Dispatch(Protocol):
+    """Takes the requests of one client connection."""
+
+    def open(self) -> None:
+        """The connection is complete: make what handlers keep of it."""
+
+    def receive(self, frame: Frame) -> None:
+        """One request, whole."""
+
+
 class Listener:
     """One entry of `listeners`, at work."""
 
-    def __init__(self, broker: Broker, config: ListenerConfig) -> None:
+    def __init__(
+        self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientLink], Dispatch]
+    ) -> None:
+        """`dispatch` takes the requests of a connection."""
         self.broker = broker
         self.config = config
+        self.dispatch = dispatch
         self.name = config.name
         self.upstream: Address = config.upstream
         self.dial = build_dial(config, config.upstream, broker.config.limits)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from protocol import batch
 from protocol.errors import BadFrame, ErrorCode
 from proxy.partitions import store
+from proxy.partitions.compaction import find_cleaned_end
 from proxy.partitions.leader_state import Learned
 from proxy.partitions.table import REFUSED_FOR_S
 from proxy.partitions.topics import NO_LEADER
-from proxy.replica_fetcher.compaction_policy import find_cleaned_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,10 +4,10 @@ stores what is produced.
 Compaction removes a key's old value, and later the tombstone that deleted it. Memory may hold the one and lack the
 other: whoever read the value from memory would never hear that it was deleted. Of a topic that may be compacted memory
 serves only what it holds without a hole up to the tail (partitions/readable.py), and nothing below what the cleaner is
-seen to have cleaned (`find_cleaned_end`). Where a setting has changed by which batches are stored otherwise than they
-are sent, what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns the
-asking, on Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the broker
-has said that it is not; one question in flight, of MOST_TOPICS at most.
+seen to have cleaned (partitions/compaction.py). Where a setting has changed by which batches are stored otherwise than
+they are sent, what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns
+the asking, on Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the
+broker has said that it is not; one question in flight, of MOST_TOPICS at most.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from protocol import control
 from protocol.errors import BadFrame, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from protocol.batch import Batch
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.partitions.topics import Topic
@@ -110,17 +109,3 @@ class Cleanup:
         if topic.settings is not None and topic.settings != settings:
             self._broker.distrust(topic, "settings")
         topic.settings = settings
-
-
-def find_cleaned_end(fetch_offset: int, batches: Sequence[Batch]) -> int:
-    """Up to where a Fetch answer shows that the cleaner has been: records are missing below this offset; -1 where
-    none is. Offsets of a log have no gaps but those that compaction leaves.
-    """
-    cleaned_end, expected = -1, fetch_offset
-    for one in batches:
-        if one.base_offset > expected:
-            cleaned_end = one.base_offset
-        if one.record_count <= one.last_offset - one.base_offset:
-            cleaned_end = one.last_offset + 1
-        expected = one.last_offset + 1
-    return cleaned_end

@@ -20,7 +20,6 @@ from protocol import batch, fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
-from proxy.admin.log_queue import EACH
 from proxy.partitions.readable import READ_COMMITTED
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class Verifier:
 
 def _log_difference(partition: Partition, found: Difference | None, untrue: str) -> None:
     """One line with what is needed to find the cause. `untrue` where the bytes are equal."""
-    fields = partition.log_fields | {EACH: True}
+    fields = partition.log_fields
     if found is None:
         log.error(
             "memory told a read_committed client what the broker does not: %s; "

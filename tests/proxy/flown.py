@@ -18,9 +18,8 @@ from bench.micro.requests import PlayedDial
 from metrics.histogram import Histogram
 from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
-from proxy import app
+from proxy import app, dispatch
 from proxy.config.load import load
-from proxy.net import client_connection
 from proxy.net.client_connection import ClientLink
 from tests.proxy.followed import LEADERS
 from tests.proxy.short_way import build_answer
@@ -140,9 +139,7 @@ class World:
 
     def feed(self, chunk):
         """From the client."""
-        with mock.patch.object(
-            client_connection, "fly", client_connection.fly if self.flies else lambda link: None
-        ):
+        with mock.patch.object(dispatch, "fly", dispatch.fly if self.flies else lambda link: None):
             self.link.wire.data_received(chunk)
         self.flown += self.in_flight
 

@@ -18,11 +18,11 @@ from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
+from proxy import dispatch
 from proxy.broker import Broker
 from proxy.config.model import Config
 from proxy.fetch.prepared import answer_ordinary
 from proxy.fetch.sessions.cache import SessionTable
-from proxy.net import client_connection
 from proxy.net.client_connection import ClientLink
 from proxy.net.listener import Listener
 from proxy.partitions.transactions import Aborted
@@ -131,7 +131,7 @@ class World:
         self.topic.may_be_compacted = False
         self.partition = broker.partitions.follow(self.topic, 0)
         self.store(sizes)
-        self.listener = Listener(broker, CONFIG.listeners[0])
+        self.listener = Listener(broker, CONFIG.listeners[0], dispatch.Dispatch)
         self.listener.dial = SilentDial()
         self.transport = Clear(room_bytes) if room_bytes else PlayedTransport()
         self.link = self.connect(self.transport)
@@ -172,7 +172,7 @@ class World:
     # -- what a script says --------------------------------------------------------------------------------
 
     def receive(self, frame):
-        with mock.patch.object(client_connection, "answer_ordinary", self._decide):
+        with mock.patch.object(dispatch, "answer_ordinary", self._decide):
             self.link.wire.data_received(frame)
 
     def _decide(self, link, frame):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.admin.log import TextFormatter
-from proxy.admin.log_queue import EACH, MOST_CAUSES, SPEAK_EVERY_S, LogQueue
+from proxy.admin.log_queue import MOST_CAUSES, SPEAK_EVERY_S, LogQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class Scene:
     def __init__(self, limit_lines: int = 1000) -> None:
         self.reader = Reader()
         self.now_s = 100.0
-        self.queue = LogQueue(self.reader, limit_lines, lambda: self.now_s)
+        self.queue = LogQueue(self.reader, limit_lines, lambda: self.now_s, frozenset({"rare"}))
         self.queue.setFormatter(TextFormatter())
 
     def say(self, message: str, *args: object, **fields: object) -> None:
@@ -142,7 +142,7 @@ def test_listeners_and_disks_are_causes_apart_and_clients_are_not(scene: Scene) 
 
 def test_what_must_not_be_lost_is_written_each_time(scene: Scene) -> None:
     for number in range(3):
-        scene.say("records differ", topic=number, **{EACH: True})
+        scene.say("records differ", topic=number, name="rare")
     assert scene.end() == [f"records differ topic={number}" for number in range(3)]
 
 

@@ -14,7 +14,6 @@ from proxy.replica_fetcher.compaction_policy import (
     STORING,
     VERSION,
     Cleanup,
-    find_cleaned_end,
 )
 from tests.proxy.followed import LEADERS, QuietBroker
 
@@ -193,26 +192,3 @@ def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monk
     assert distrusted == [(topic, "settings")]
     describe(4 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "LogAppendTime")
     assert distrusted == [(topic, "settings")] * 2
-
-
-def build_batch(base, last, count=None):
-    return SimpleNamespace(
-        base_offset=base, last_offset=last, record_count=last - base + 1 if count is None else count
-    )
-
-
-@pytest.mark.parametrize(
-    ("fetch_offset", "batches", "expected"),
-    [
-        (10, [], -1),
-        (10, [(10, 12), (13, 13)], -1),
-        (11, [(10, 12), (13, 13)], -1),
-        (9, [(10, 12), (13, 13)], 10),
-        (10, [(10, 12), (14, 14)], 14),
-        (10, [(10, 12, 2), (13, 13)], 13),
-        (10, [(10, 12), (13, 13, 0)], 14),
-        (10, [(11, 12), (15, 19, 4), (20, 20)], 20),
-    ],
-)
-def test_what_shows_that_the_cleaner_has_been_there(fetch_offset, batches, expected):
-    assert find_cleaned_end(fetch_offset, [build_batch(*one) for one in batches]) == expected
