@@ -34,7 +34,7 @@ from proxy.config.check import read_secret
 from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
-from proxy.net.own_connections import OwnLinks
+from proxy.net.own_connections import OwnConnections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,8 +73,8 @@ class Forebay:
         self.access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, self.cache, self.access_log, find_version(), read_clock_s)
         self.listeners = [Listener(self.broker, entry, Dispatch) for entry in config.listeners]
-        self.own_links = OwnLinks(self.broker, choose_own(self.listeners))
-        self.broker.own_links = self.own_links
+        self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
+        self.broker.own_connections = self.own_connections
         self.janitor = Janitor(self.broker, self.listeners, [self.tell_readiness])
         self._is_ready: bool | None = None
         exposition = Exposition(lambda: collect(self))
@@ -83,8 +83,8 @@ class Forebay:
             self.readiness,
             lambda: config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(self.cache.statistics()),
-            lambda: dataclasses.asdict(self.broker.pacer.statistics()),
-            self.broker.gate.report,
+            lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
+            self.broker.scheduler.report,
         )
         limits = config.admin
         self.admin = AdminServer(
@@ -100,9 +100,9 @@ class Forebay:
         reasons = [f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound]
         if self.draining:
             reasons.append("stopping")
-        if not self.own_links.reachable:
+        if not self.own_connections.reachable:
             reasons.append(
-                f"the broker at {self.listeners[0].upstream} is not reachable: {self.own_links.refusal}"
+                f"the broker at {self.listeners[0].upstream} is not reachable: {self.own_connections.refusal}"
             )
         return not reasons, reasons
 
@@ -121,9 +121,9 @@ class Forebay:
         for index, listener in enumerate(self.listeners):
             with naming(f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"):
                 await listener.start()
-        self.own_links.start()
+        self.own_connections.start()
         self.janitor.start()
-        self.broker.pacer.start()
+        self.broker.disk_throttle.start()
         with naming("the admin server", self.config.admin.listen, "admin.listen"):
             address = await self.admin.start()
         log.info("admin HTTP at %s", address)
@@ -143,12 +143,12 @@ class Forebay:
         for listener in self.listeners:
             listener.abort()
         self.janitor.stop()
-        self.broker.pacer.stop()
-        self.broker.gate.stop()
-        await self.own_links.close()
+        self.broker.disk_throttle.stop()
+        self.broker.scheduler.stop()
+        await self.own_connections.close()
         await self.admin.close()
-        if self.access_log is not None and self.broker.block_lines is not None:
-            self.broker.block_lines.close()
+        if self.access_log is not None and self.broker.stored_runs is not None:
+            self.broker.stored_runs.close()
             await asyncio.to_thread(self.access_log.close)
         self.cache.close()
 

@@ -18,25 +18,25 @@ from metrics.access_log import FetchLine, FetchValues, cut_text
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
 from proxy.accounting.counters import Counters
-from proxy.accounting.stored_runs import BlockLines
+from proxy.accounting.stored_runs import StoredRuns
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.record import Accounts
-from proxy.fetch.sessions.cache import SessionTable
-from proxy.fetch.sessions.idle_partitions import Woken
-from proxy.net.byte_budget import Bound
+from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.idle_partitions import WakeupBatch
+from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.readable import UNREAD, Look
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
-from proxy.produce.pipeline import FlightCounts
-from proxy.produce.single_batch import Routes
+from proxy.produce.pipeline import PipelineCounts
+from proxy.produce.single_batch import HeaderCache
 from proxy.replica_fetcher.broker_settings import Node
-from proxy.replica_fetcher.compaction_policy import Cleanup
-from proxy.replica_fetcher.fetcher import Watch
-from proxy.replica_fetcher.topic_metadata import TopicQuestions
+from proxy.replica_fetcher.compaction_policy import CompactionPolicies
+from proxy.replica_fetcher.fetcher import ReplicaFetcher
+from proxy.replica_fetcher.topic_metadata import TopicLookup
 from proxy.replica_fetcher.verifier import Verifier
-from proxy.scheduling.disk_throttle import Pacer
-from proxy.scheduling.request_scheduler import Gate
+from proxy.scheduling.disk_throttle import DiskThrottle
+from proxy.scheduling.request_scheduler import RequestScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog
     from protocol.header import RequestHeader
     from proxy.config.model import Config
-    from proxy.fetch.delayed_fetch import ParkedFetch
+    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.record import Departed
     from proxy.fetch.sessions.idle_partitions import Standing
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.net.listener import Listener
-    from proxy.net.own_connections import OwnLinks
+    from proxy.net.own_connections import OwnConnections
     from proxy.net.response_order import Place
     from proxy.partitions.readable import Told
     from proxy.partitions.table import Partition
@@ -71,7 +71,7 @@ REST_S = 10.0
 class Broker:
     """What handlers share."""
 
-    own_links: OwnLinks
+    own_connections: OwnConnections
 
     def __init__(
         self,
@@ -90,40 +90,40 @@ class Broker:
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
-        self.block_lines: BlockLines | None = None
+        self.stored_runs: StoredRuns | None = None
         if access_log is not None:
-            self.block_lines = BlockLines(access_log, cache, config.access_log.queue_lines)
+            self.stored_runs = StoredRuns(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
-        self.flight_counts = FlightCounts()
+        self.pipeline_counts = PipelineCounts()
         self.accounts = Accounts(self)
-        self.woken = Woken()
-        self.requests = Bound(config.limits.request_memory_bytes)
-        self.responses = Bound(config.limits.response_memory_bytes, SMALL_BYTES)
+        self.wakeups = WakeupBatch()
+        self.requests = ByteBudget(config.limits.request_memory_bytes)
+        self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
         self.handshakes = Handshakes(self.counters, config.limits.max_connections)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(
             cache, 2 * config.limits.watched_partitions, config.cache.transactions_per_partition
         )
-        self.watch = Watch(self)
-        self.topic_questions = TopicQuestions(self)
-        self.pacer = Pacer(self)
-        self.gate = Gate(self)
-        self.routes = Routes(self)
-        self.cleanup = Cleanup(self)
+        self.watch = ReplicaFetcher(self)
+        self.topic_lookup = TopicLookup(self)
+        self.disk_throttle = DiskThrottle(self)
+        self.scheduler = RequestScheduler(self)
+        self.routes = HeaderCache(self)
+        self.cleanup = CompactionPolicies(self)
         self.node = Node(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
-        self.sessions = SessionTable(
+        self.sessions = SessionCache(
             limits.fetch_sessions,
             limits.fetch_session_partitions,
             SESSION_LEAST_S,
             Random(),
             limits.request_partitions,
         )
-        self.parked: dict[ClientLink, dict[ParkedFetch, None]] = defaultdict(dict)
-        self.standings: dict[ClientLink, dict[Standing, None]] = defaultdict(dict)
+        self.parked: dict[ClientConnection, dict[DelayedFetch, None]] = defaultdict(dict)
+        self.standings: dict[ClientConnection, dict[Standing, None]] = defaultdict(dict)
 
     @property
     def answer_bytes(self) -> int:
@@ -159,7 +159,9 @@ class Broker:
         self.counters.internal_errors += 1
         log.exception(f"{doing} failed")
 
-    def fall_back(self, link: ClientLink, gone: int, doing: str, whole: Callable[[], object] | None) -> None:
+    def fall_back(
+        self, link: ClientConnection, gone: int, doing: str, whole: Callable[[], object] | None
+    ) -> None:
         """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
         client since `link.gone` was `gone`, the request goes `whole`, as it came: an error of ours costs a miss, not a
         connection. That ends where this fails, too, or `whole` is None.
@@ -177,7 +179,7 @@ class Broker:
 
     # -- fetches that wait ---------------------------------------------------------------------------------
 
-    def park(self, link: ClientLink, fetch: ParkedFetch) -> bool:
+    def park(self, link: ClientConnection, fetch: DelayedFetch) -> bool:
         """Let a fetch wait. False at the bound."""
         if self.counters.parked_fetches >= self.config.limits.parked_fetches:
             return False
@@ -185,7 +187,7 @@ class Broker:
         self.counters.parked_fetches += 1
         return True
 
-    def unpark(self, link: ClientLink, fetch: ParkedFetch) -> None:
+    def unpark(self, link: ClientConnection, fetch: DelayedFetch) -> None:
         """A fetch waits no longer."""
         waiting = self.parked.get(link)
         if waiting is None or waiting.pop(fetch, fetch) is fetch:
@@ -194,19 +196,19 @@ class Broker:
         if not waiting:
             del self.parked[link]
 
-    def leave_parked(self, link: ClientLink) -> None:
+    def leave_parked(self, link: ClientConnection) -> None:
         """Everything that waits on `link` is answered with what there is."""
         for fetch in list(self.parked.get(link, ())):
             fetch.leave()
 
-    def leave_oldest(self, link: ClientLink, place: Place) -> None:
+    def leave_oldest(self, link: ClientConnection, place: Place) -> None:
         """The fetch that waits in this place, if one does, is answered with what there is."""
         for fetch in self.parked.get(link, ()):
             if fetch.record.reply is place:
                 fetch.leave()
                 return
 
-    def drop_parked(self, link: ClientLink) -> None:
+    def drop_parked(self, link: ClientConnection) -> None:
         """The client of `link` is gone."""
         for fetch in list(self.parked.get(link, ())):
             fetch.drop()
@@ -220,7 +222,7 @@ class Broker:
             for standing in [one for one in standings if one.fetch is None and now - one.used_at > REST_S]:
                 standing.close()
 
-    def parked_partitions(self, link: ClientLink) -> list[Partition]:
+    def parked_partitions(self, link: ClientConnection) -> list[Partition]:
         """What the fetches of one client wait on."""
         waiting = self.parked.get(link, ())
         return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))
@@ -244,7 +246,7 @@ class Broker:
         for partition in [p for p in self.partitions if p.topic is topic]:
             if partition.produced_from >= 0:
                 self.invalidate(partition, partition.produced_from, reason)
-            known_end = max(partition.truth.high_watermark, partition.acknowledged_end)
+            known_end = max(partition.leader_state.high_watermark, partition.acknowledged_end)
             partition.young_from = max(partition.young_from, known_end)
 
     def forget(self, partition: Partition, reason: str) -> None:
@@ -267,10 +269,10 @@ class Broker:
 
     def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:
         """What a fetch has delivered counts toward the quotas of its client and topics."""
-        quotas = self.gate.quotas
+        quotas = self.scheduler.quotas
         now = self.now()
         for one in told:
-            topic = self.topics.find(one.looked.asked.topic)
+            topic = self.topics.find(one.status.asked.topic)
             quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
     # -- the access log ------------------------------------------------------------------------------------
@@ -284,8 +286,8 @@ class Broker:
         for record, told, _, left_at in departed:
             link = record.link
             for one in told:
-                asked = one.looked.asked
-                partition = one.looked.partition
+                asked = one.status.asked
+                partition = one.status.partition
                 topic = partition.topic if partition is not None and partition.is_followed else None
                 if topic is None or not topic.name:
                     topic = self.topics.find(asked.topic)
@@ -310,7 +312,7 @@ class Broker:
                         one.result,
                         one.reason,
                         one.size_bytes,
-                        partition.truth.high_watermark if partition is not None else -1,
+                        partition.leader_state.high_watermark if partition is not None else -1,
                         age_bytes,
                         record.waited_s * 1000,
                         (left_at - record.received_at) * 1000,
@@ -323,7 +325,7 @@ class Broker:
 
     def log_hit(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         version: int,
         isolation_level: int,
         partition: Partition,
@@ -350,7 +352,7 @@ class Broker:
                 "hit",
                 "",
                 size_bytes,
-                partition.truth.high_watermark,
+                partition.leader_state.high_watermark,
                 admitted_bytes - admitted_at,
                 0.0,
                 took_s * 1000,
@@ -361,7 +363,7 @@ class Broker:
         )
 
     def count_unread(
-        self, link: ClientLink, head: RequestHeader, received_at: float, delivered: bool
+        self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
     ) -> None:
         """A Fetch that could not be read was relayed, and its answer has left, or never will: it counts as one
         partition, with one line for all of it.
@@ -399,9 +401,9 @@ class Broker:
         never was, or is forgotten. What is only observed may arrive at its reader first: it is as young as it
         can be.
         """
-        if one.looked.look is Look.TAIL and not one.size_bytes:
+        if one.status.look is Look.TAIL and not one.size_bytes:
             return None
-        age_bytes = self.cache.age_bytes(partition.slot, one.looked.asked.fetch_offset)
+        age_bytes = self.cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
 
 

@@ -16,12 +16,12 @@ from protocol.fetch_again import FetchScanner
 from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch
 from proxy.fetch.misses.reads import Reads
-from proxy.fetch.passthrough import pass_ordinary_fetch
-from proxy.fetch.prepared import answer_ordinary
+from proxy.fetch.passthrough import pass_single_fetch
+from proxy.fetch.prepared import answer_prepared
 from proxy.produce.handler import handle_produce
-from proxy.produce.pipeline import fly
+from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
-from proxy.produce.single_batch import pass_ordinary
+from proxy.produce.single_batch import forward_single_batch
 from proxy.produce.splice_request import let_produces_pass
 from proxy.relay import (
     relay,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
 
-    Handler = Callable[[ClientLink, RequestHeader, Frame], None]
+    Handler = Callable[[ClientConnection, RequestHeader, Frame], None]
 
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
@@ -63,7 +63,7 @@ class Dispatch:
 
     __slots__ = ("_link",)
 
-    def __init__(self, link: ClientLink) -> None:
+    def __init__(self, link: ClientConnection) -> None:
         self._link = link
 
     def open(self) -> None:
@@ -78,10 +78,10 @@ class Dispatch:
     def receive(self, frame: Frame) -> None:
         """One request, whole."""
         link = self._link
-        if link.flights is not None:
-            link.flights.book()
+        if link.pipeline is not None:
+            link.pipeline.materialize()
         is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, link.replies.line, link.gone
-        if is_fetch and link.stores and answer_ordinary(link, frame):
+        if is_fetch and link.stores and answer_prepared(link, frame):
             return
         newest = line[-1] if line else None
         try:
@@ -104,10 +104,10 @@ class Dispatch:
         head = header.peek_request(frame) if scanned is None else None
         link.count_request(head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes)
         if is_fetch and scanned is not None:
-            pass_ordinary_fetch(link, frame, scanned)
-        elif scanned is None or not pass_ordinary(link, frame, size_bytes, scanned):
+            pass_single_fetch(link, frame, scanned)
+        elif scanned is None or not forward_single_batch(link, frame, size_bytes, scanned):
             head = head or header.peek_request(frame)
             link.client_id = head.client_id
             ROUTES.get(head.api_key, relay)(link, head, frame)
-        elif link.flights is None:
-            fly(link)
+        elif link.pipeline is None:
+            start_pipeline(link)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from proxy.broker import Broker
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.net.listener import Listener
 
 log = logging.getLogger("forebay.janitor")
@@ -43,8 +43,8 @@ class Janitor:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._begun: dict[ClientLink, tuple[int, float, int]] = {}
-        self._stuck: dict[ClientLink, tuple[int, float]] = {}
+        self._begun: dict[ClientConnection, tuple[int, float, int]] = {}
+        self._stuck: dict[ClientConnection, tuple[int, float]] = {}
         self._idle_looked_at: float | None = None
 
     def start(self) -> None:
@@ -61,14 +61,14 @@ class Janitor:
         now = self._broker.now()
         parts: list[Callable[[float], object]] = [
             self._broker.watch.tick,
-            self._broker.topic_questions.tick,
-            self._broker.gate.tick,
+            self._broker.topic_lookup.tick,
+            self._broker.scheduler.tick,
             self._broker.verifier.tick,
             self._broker.node.tick,
             lambda _now: self._broker.responses.offer(),
         ]
-        if self._broker.block_lines is not None:
-            parts.append(self._broker.block_lines.tick)
+        if self._broker.stored_runs is not None:
+            parts.append(self._broker.stored_runs.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
             parts += [
                 self.end_idle,
@@ -76,7 +76,7 @@ class Janitor:
                 self.make_room,
                 self._broker.rest_standings,
                 self._broker.cleanup.tick,
-                self._broker.own_links.tick,
+                self._broker.own_connections.tick,
                 *self._also,
             ]
         if self._ticks % FORGET_EVERY_TICKS == 0:
@@ -94,7 +94,7 @@ class Janitor:
         """Connections with a frame that has begun, a second link that owes an answer, or reads beside; idle ones cost
         nothing.
         """
-        begun: dict[ClientLink, tuple[int, float, int]] = {}
+        begun: dict[ClientConnection, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
                 is_charged = link.wire.charged_bytes > 0
@@ -108,7 +108,7 @@ class Janitor:
         self._begun = begun
 
     def _look_at_frame(
-        self, link: ClientLink, now: float, begun: dict[ClientLink, tuple[int, float, int]]
+        self, link: ClientConnection, now: float, begun: dict[ClientConnection, tuple[int, float, int]]
     ) -> None:
         """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second), not counting while
         its client is not read. While others wait for the room that is charged for it, it must come at the pace that
@@ -153,7 +153,7 @@ class Janitor:
         """While answers wait at the bound, of those who have taken nothing for STUCK_S of what is held for them the one
         that holds most has to go.
         """
-        stuck: dict[ClientLink, tuple[int, float]] = {}
+        stuck: dict[ClientConnection, tuple[int, float]] = {}
         if self._broker.responses.waiting:
             for listener in self._listeners:
                 for link in listener.links:
@@ -176,7 +176,7 @@ class Janitor:
 
     def _forget_idle(self, now: float) -> None:
         for partition in list(self._broker.partitions):
-            truth = partition.truth
-            idle = now - max(partition.wanted_at, partition.news_at, truth.proven_at) > FORGET_AFTER_S
+            leader_state = partition.leader_state
+            idle = now - max(partition.wanted_at, partition.news_at, leader_state.proven_at) > FORGET_AFTER_S
             if idle and not partition.parked:
                 self._broker.forget(partition, "idle")

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
-    from proxy.net.framed_transport import Wire
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
-    from proxy.net.splice import Passage
+    from proxy.net.splice import SpliceTransfer
     from proxy.scheduling.queued_request import Entry
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
@@ -44,13 +44,13 @@ HANDSHAKE_ERROR_AT = 8
 
 
 def relay(
-    link: ClientLink, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
+    link: ClientConnection, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
 ) -> None:
     """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
     pass_on(link, head, frame, None, on_sent)
 
 
-def is_left_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> bool:
+def is_left_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> bool:
     """Whether a Produce or Fetch names more than `limits.requestPartitions` (counted), or is garbled: reading it would
     hold up all other clients, or is the broker's.
     """
@@ -60,7 +60,7 @@ def is_left_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> bool:
     return weight < 0 or weight > most
 
 
-def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
+def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> None:
     """Forward a request whose handling has failed (`Broker.fall_back`), and its answer as it comes, in the place that
     was reserved for it, if one was.
     """
@@ -80,15 +80,15 @@ def relay_whole(link: ClientLink, frame: Frame, place: Place | None) -> None:
         pass_on(link, head, frame, settle, None, place or link.replies.reserve())
 
 
-def _hand_over(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def _hand_over(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Forward what will not be answered, in its order."""
-    gate = link.broker.gate
+    scheduler = link.broker.scheduler
 
     def go(entry: Entry) -> None:
         link.forward(head, frame, None)
-        gate.leave(entry)
+        scheduler.leave(entry)
 
-    gate.enter(link, go, is_control=True, size_bytes=len(frame), is_ordered=True)
+    scheduler.enter(link, go, is_control=True, size_bytes=len(frame), is_ordered=True)
 
 
 def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
@@ -99,18 +99,18 @@ def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
         return False
 
 
-def relay_share(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def relay_share(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Share sessions live and die with their connection (KIP-932): such a link is never reopened."""
     link.upstream.share_session = True
     relay(link, head, frame)
 
 
-def relay_api_versions(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def relay_api_versions(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """The broker's versions, capped to what Forebay decodes."""
     pass_on(link, head, frame, lambda answer: api_versions.cut_response(answer, head.api_version, DECODED))
 
 
-def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """A client authenticates: passed through. From here on the link to the broker has an identity and is
     never reopened. What was accepted is shown on the client's second link too, before the client hears of it.
     """
@@ -133,7 +133,7 @@ def relay_sasl(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     link.forward(head, frame, on_answer)
 
 
-def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def relay_sasl_handshake(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is
     a blind pipe.
     """
@@ -154,7 +154,7 @@ def relay_sasl_handshake(link: ClientLink, head: RequestHeader, frame: Frame) ->
     pass_on(link, head, frame, see)
 
 
-def _go_blind(link: ClientLink) -> None:
+def _go_blind(link: ClientConnection) -> None:
     """Nothing of this connection is understood from here on: bytes pass both ways."""
     link.broker.counters.blind_connections += 1
     client, broker = link.wire, link.upstream.wire
@@ -163,14 +163,14 @@ def _go_blind(link: ClientLink) -> None:
     link.upstream.authenticated = True
 
 
-def pipe(chunk: bytes, sink: Wire, source: Wire) -> None:
+def pipe(chunk: bytes, sink: FramedTransport, source: FramedTransport) -> None:
     """Pass raw bytes on; the source is not read until they have left."""
     source.hold_reading(sink)
     sink.send((chunk,), lambda _sent: source.release_reading(sink))
 
 
 def pass_on(
-    link: ClientLink,
+    link: ClientConnection,
     head: RequestHeader,
     frame: Frame,
     see: Callable[[Frame], Frame] | None,
@@ -185,23 +185,23 @@ def pass_on(
         whole = partial(relay_whole, link, frame, reply)
     else:
         reply, whole = link.replies.stand_in(place), None
-    gate = link.broker.gate
+    scheduler = link.broker.scheduler
 
     def go(entry: Entry) -> None:
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:
-                gate.answered(entry)
+                scheduler.answered(entry)
                 shown = answer if see is None else see(answer)
                 link.answer(head, reply, (shown,), len(frame), on_sent, held_bytes=len(answer))
 
-        def on_begun(begun: bytes, frame_bytes: int, source: Wire) -> Passage | None:
-            on_end = partial(gate.answered, entry)
+        def on_begun(begun: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
+            on_end = partial(scheduler.answered, entry)
             return link.begin_pieces(head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end)
 
-        gate.sent(entry)
+        scheduler.sent(entry)
         link.forward(head, frame, on_answer, on_begun if see is None else None)
 
-    gate.enter(
+    scheduler.enter(
         link,
         go,
         is_control=True,

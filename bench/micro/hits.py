@@ -25,7 +25,7 @@ from bench.ladder.frames import FETCH_VERSION, build_batch
 from bench.micro.requests import TOPIC, TOPIC_ID, Played, PlayedTransport, feed
 from protocol import batch, fetch
 from protocol.fetch_build import build_request
-from proxy.net.client_connection import ClientLink
+from proxy.net.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -73,7 +73,7 @@ class Hits:
         logged = {"accessLog": {"directory": str(directory) if log else None}}
         self._forebay = Played({**CACHED, **logged}, directory).forebay
         self._socket: Any = Sink()
-        self.link = ClientLink(self._forebay.listeners[0], 2)
+        self.link = ClientConnection(self._forebay.listeners[0], 2)
         self.link.wire.connection_made(self._socket)
         self.link.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
@@ -96,8 +96,8 @@ class Hits:
             batch.stamp_leader_epoch(memoryview(one), 0, 0)
             broker.cache.insert(partition.slot, one, 0, len(one), end)
             end += step
-        partition.truth.learn(0, end, end, 0, broker.now() + 3600.0)
-        partition.truth.frozen = False
+        partition.leader_state.learn(0, end, end, 0, broker.now() + 3600.0)
+        partition.leader_state.frozen = False
         partition.tail = end
         return end
 

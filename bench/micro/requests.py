@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from bench.ladder.frames import build_batch, build_produce
 from proxy import app
 from proxy.config.load import load
-from proxy.net.client_connection import ClientLink
+from proxy.net.client_connection import ClientConnection
 from proxy.partitions.topics import Leader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.net.framed_transport import Wire
+    from proxy.net.framed_transport import FramedTransport
 
 COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
 CROWD, DEEP = 8, 5
@@ -82,12 +82,12 @@ class PlayedDial:
     max_frame_bytes: int = 1 << 26
     transport: Any = None
 
-    async def connect(self, wire: Wire) -> None:
+    async def connect(self, wire: FramedTransport) -> None:
         """At once."""
         wire.connection_made(self.transport)
 
 
-def feed(wire: Wire, frame: bytes) -> None:
+def feed(wire: FramedTransport, frame: bytes) -> None:
     """As the event loop does when a frame has arrived."""
     wire.data_received(frame)
 
@@ -116,11 +116,11 @@ class Played:
         self.link = self.open_link(self.sent, self.answered)
         self._believe()
 
-    def open_link(self, sent: list[bytes], answered: list[bytes]) -> ClientLink:
+    def open_link(self, sent: list[bytes], answered: list[bytes]) -> ClientConnection:
         """A client's connection: what the broker gets of it, and what the client."""
         listener = self.forebay.listeners[0]
         listener.dial = PlayedDial(transport=PlayedTransport(sent.append))
-        link = ClientLink(listener, 1)
+        link = ClientConnection(listener, 1)
         link.wire.connection_made(PlayedTransport(answered.append))
         return link
 
@@ -135,7 +135,7 @@ class Played:
         partition = broker.partitions.follow(topic, 0)
         assert partition is not None
         far = broker.now() + 3600.0
-        partition.truth.learn(0, 0, 0, 0, far)
+        partition.leader_state.learn(0, 0, 0, 0, far)
         partition.tail = 0
         partition.transactions.shown(0, 0, 0, broker.now())
 
@@ -145,14 +145,14 @@ class Played:
         self.sent.clear()
         self.answered.clear()
 
-    async def open_upstream(self, link: ClientLink) -> None:
+    async def open_upstream(self, link: ClientConnection) -> None:
         """The same, of any link."""
         feed(link.wire, self.frame)
         for _ in range(5):
             await asyncio.sleep(0)
         self.acknowledge(link)
 
-    def acknowledge(self, link: ClientLink) -> None:
+    def acknowledge(self, link: ClientConnection) -> None:
         """The broker answers the oldest request of a link."""
         feed(link.upstream.wire, build_acknowledgement(self.offset))
         self.offset += 1
@@ -169,7 +169,7 @@ class Played:
 
 async def time_crowd(played: Played, times: int) -> float:
     """Microseconds of process time for a request among CROWD x DEEP: who is answered asks again at once."""
-    clients: list[tuple[ClientLink, list[bytes], list[bytes]]] = []
+    clients: list[tuple[ClientConnection, list[bytes], list[bytes]]] = []
     for _ in range(CROWD):
         sent: list[bytes] = []
         answered: list[bytes] = []

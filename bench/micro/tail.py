@@ -23,8 +23,8 @@ from bench.ladder.frames import FETCH_VERSION
 from bench.micro.requests import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
 from protocol import batch, fetch, header, produce
 from protocol.fetch_build import FetchAnswer, build_request, build_response
-from proxy.net.broker_connection import UpstreamLink
-from proxy.net.client_connection import ClientLink
+from proxy.net.broker_connection import BrokerConnection
+from proxy.net.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,16 +40,16 @@ class PlayedOwnLinks:
 
     def __init__(self, forebay: Any) -> None:
         self._forebay = forebay
-        self._links: dict[str, UpstreamLink] = {}
+        self._links: dict[str, BrokerConnection] = {}
         self.sent: dict[str, list[bytes]] = {}
 
-    def link(self, name: str) -> UpstreamLink:
+    def link(self, name: str) -> BrokerConnection:
         """That link."""
         if name not in self._links:
             sent = self.sent.setdefault(name, [])
             broker = self._forebay.broker
             dial: Any = PlayedDial(transport=PlayedTransport(sent.append))
-            self._links[name] = UpstreamLink(dial, broker.responses, broker.counters, lambda _why: None)
+            self._links[name] = BrokerConnection(dial, broker.responses, broker.counters, lambda _why: None)
         return self._links[name]
 
 
@@ -58,7 +58,7 @@ class Group:
 
     def __init__(self, played: Played, number: int, in_session: bool) -> None:
         self.answered: list[bytes] = []
-        self.link = ClientLink(played.forebay.listeners[0], number)
+        self.link = ClientConnection(played.forebay.listeners[0], number)
         self.link.wire.connection_made(PlayedTransport(self.answered.append))
         self.link.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
@@ -97,7 +97,7 @@ class Tail:
         self.broker = self.played.forebay.broker
         self.own = PlayedOwnLinks(self.played.forebay)
         links: Any = self.own
-        self.broker.own_links = self.played.forebay.own_links = links
+        self.broker.own_connections = self.played.forebay.own_connections = links
         self.groups = [Group(self.played, 2 + i, in_session) for i in range(groups)]
         request = produce.scan_request(
             self.played.frame, 9, header.peek_request(self.played.frame).body_start
@@ -112,7 +112,7 @@ class Tail:
         topic.may_be_compacted = False
         partition = self.broker.partitions.find(topic, 0)
         assert partition is not None
-        partition.truth.suggest(0, True)
+        partition.leader_state.suggest(0, True)
         await self.played.connect()
         self.end = self.played.offset
         self.ask_next()

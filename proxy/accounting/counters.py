@@ -17,19 +17,19 @@ UNKNOWN_KEY = -1
 
 
 @dataclass(slots=True)
-class Hop:
+class Traffic:
     """Frames and bytes of one API key at one of the four points of a request's way."""
 
     frames: int = 0
     size_bytes: int = 0
 
 
-class Hops(dict[int, Hop]):
+class Hops(dict[int, Traffic]):
     """By API key. Those that Kafka does not have are one, UNKNOWN_KEY: a client may send 65,536 of them."""
 
-    def __missing__(self, api_key: int) -> Hop:
+    def __missing__(self, api_key: int) -> Traffic:
         known = api_key if api_key in APIS else UNKNOWN_KEY
-        return self.setdefault(known, Hop())
+        return self.setdefault(known, Traffic())
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Counters:
     watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     verified: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     lease_lapses: int = 0
-    topic_questions: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    topic_lookup: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     topic_questions_dropped: int = 0
     parked_fetches: int = 0
     authorization_renewals: int = 0

@@ -32,7 +32,7 @@ class Run:
         self.first, self.following, self.size_bytes, self.source = first, following, size_bytes, source
 
 
-class BlockLines:
+class StoredRuns:
     """Those of one process. `len`: runs that may go on, at most `limit`: then the oldest ends for a new one."""
 
     __slots__ = ("_access_log", "_cache", "_due", "_runs", "_share", "limit")

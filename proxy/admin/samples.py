@@ -19,7 +19,7 @@ from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proxy.accounting.counters import Hop
+    from proxy.accounting.counters import Traffic
     from proxy.app import Forebay
     from proxy.broker import Broker
 
@@ -32,7 +32,7 @@ QUEUE_GAUGES = (
 def collect(forebay: Forebay) -> Iterator[Sample]:
     """All samples of this moment."""
     broker = forebay.broker
-    broker.flight_counts.settle(broker.counters)
+    broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
     yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
     yield from _fetches(broker)
@@ -103,14 +103,14 @@ def _cache(broker: Broker) -> Iterator[Sample]:
 def _watch(broker: Broker) -> Iterator[Sample]:
     now = broker.now()
     yield Sample("forebay_watch_partitions", (), broker.watch.watched)
-    yield Sample("forebay_watch_leases", (), sum(p.truth.has_lease(now) for p in broker.partitions))
+    yield Sample("forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions))
     for purpose in ("watch", "proof"):
         polls = broker.counters.watch_requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
     for verdict in LABEL_VALUES["verdict"]:
         yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
     for way in LABEL_VALUES["way"]:
-        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0))
+        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_lookup.get(way, 0))
     yield Sample("forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped)
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
@@ -119,7 +119,7 @@ def _watch(broker: Broker) -> Iterator[Sample]:
 
 
 def _throttle(broker: Broker) -> Iterator[Sample]:
-    statistics = broker.pacer.statistics()
+    statistics = broker.disk_throttle.statistics()
     for disk, state in statistics.disks.items():
         queue, sample = state.queue, state.sample
         yield Sample("forebay_throttle_disk_sampled", (disk,), int(state.sampled))
@@ -147,7 +147,7 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
 
 
 def _isolation(broker: Broker) -> Iterator[Sample]:
-    queues, health = broker.gate.statistics()
+    queues, health = broker.scheduler.statistics()
     for number, state in queues.items():
         name = queue_name(number)
         for gauge in QUEUE_GAUGES:
@@ -175,9 +175,9 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
     links = [link for one in forebay.listeners for link in one.links]
     connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
-    connected += forebay.own_links.connected
+    connected += forebay.own_connections.connected
     yield Sample("forebay_upstream_connections", (), connected)
-    silent_s = forebay.own_links.silent_s(forebay.broker.now())
+    silent_s = forebay.own_connections.silent_s(forebay.broker.now())
     yield Sample("forebay_upstream_silent_seconds", (), silent_s)
     yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
@@ -185,17 +185,17 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
 
 def _hops(broker: Broker) -> Iterator[Sample]:
     counters = broker.counters
-    points: tuple[tuple[str, dict[int, Hop]], ...] = (
+    points: tuple[tuple[str, dict[int, Traffic]], ...] = (
         ("client_to_proxy_request", counters.requests_in),
         ("proxy_to_server_request", counters.requests_out),
         ("server_to_proxy_response", counters.responses_in),
         ("proxy_to_client_response", counters.responses_out),
     )
     for point, by_key in points:
-        for api_key, hop in list(by_key.items()):
+        for api_key, traffic in list(by_key.items()):
             name = APIS[api_key].name if api_key in APIS else "unknown"
-            yield Sample(f"forebay_{point}_total", (name,), hop.frames)
-            yield Sample(f"forebay_{point}_bytes_total", (name,), hop.size_bytes)
+            yield Sample(f"forebay_{point}_total", (name,), traffic.frames)
+            yield Sample(f"forebay_{point}_bytes_total", (name,), traffic.size_bytes)
 
 
 def _limits(forebay: Forebay) -> Iterator[Sample]:
@@ -215,14 +215,14 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
         ("admin_connections", forebay.admin.connections, broker.config.admin.max_connections + RESERVED),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
-        ("topic_questions", len(broker.topic_questions), TOPICS_LIMIT),
+        ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
         ("watched_partitions", broker.watch.watched, limits.watched_partitions),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
         ("followed_partitions", len(broker.partitions), broker.partitions.limit),
         (
             "delayed_misses",
-            broker.pacer.statistics().waiting_requests,
+            broker.disk_throttle.statistics().waiting_requests,
             broker.config.throttle.waiting_requests * len(broker.config.throttle.disks),
         ),
     )
@@ -237,9 +237,9 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     statistics = broker.access_log.statistics()
     yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_lines)
     yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_lines)
-    if broker.block_lines is not None:
-        yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.block_lines))
-        yield Sample("forebay_queue_limit", ("access_log_runs",), broker.block_lines.limit)
+    if broker.stored_runs is not None:
+        yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.stored_runs))
+        yield Sample("forebay_queue_limit", ("access_log_runs",), broker.stored_runs.limit)
     yield Sample("forebay_access_log_written_lines_total", (), statistics.written_lines)
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)

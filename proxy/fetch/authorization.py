@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
 
 PROVES = frozenset(
@@ -50,7 +50,7 @@ class Authorization:
 
     __slots__ = ("_ends_at", "_link", "_outlived_at", "_renewing", "_until", "_used", "has_rack", "version")
 
-    def __init__(self, link: ClientLink) -> None:
+    def __init__(self, link: ClientConnection) -> None:
         self._link = link
         self._until: dict[str | bytes, float] = {}
         self._used: dict[str | bytes, Partition] = {}
@@ -97,7 +97,7 @@ class Authorization:
                 link.preferred_replicas = True
             if link.stores:
                 if answered.error_code in PROVES:
-                    link.broker.topic_questions.want(answered.topic, link)
+                    link.broker.topic_lookup.want(answered.topic, link)
                 link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
 
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
@@ -154,7 +154,7 @@ class Authorization:
             session_id=0,
             session_epoch=-1,
             partitions=[
-                fetch.FetchPartition(topic, p.index, -1, max(p.truth.high_watermark, 0), -1, -1, 1)
+                fetch.FetchPartition(topic, p.index, -1, max(p.leader_state.high_watermark, 0), -1, -1, 1)
                 for topic, p in topics.items()
             ],
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchRequest
     from proxy.fetch.evaluate import View
     from proxy.fetch.record import FetchRecord
-    from proxy.partitions.readable import Looked
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
 GRACE_S = 1.0
@@ -53,29 +53,29 @@ def is_enough(record: FetchRecord, view: View, has_quiet: bool) -> bool:
 def _readable_bytes(record: FetchRecord, view: View) -> int:
     """As many as a broker counts: the first batch whatever its size, and a part of the last (LogSegment.read)."""
     cache, room, readable_bytes = record.link.broker.cache, record.request.max_bytes, 0
-    for looked, read in zip(view.looks, view.reads, strict=True):
-        asked, is_first = looked.asked, readable_bytes == 0
+    for status, read in zip(view.statuses, view.reads, strict=True):
+        asked, is_first = status.asked, readable_bytes == 0
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):
             size_bytes = len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
-        elif looked.look is READY and looked.partition is not None:
-            size_bytes = peek_broker_bytes(cache, looked, looked.partition, most, is_first)
+        elif status.look is READY and status.partition is not None:
+            size_bytes = peek_broker_bytes(cache, status, status.partition, most, is_first)
         readable_bytes += size_bytes
         room = max(room - size_bytes, 0)
     return readable_bytes
 
 
 def peek_broker_bytes(
-    cache: BlockCache, looked: Looked, partition: Partition, most: int, is_first: bool
+    cache: BlockCache, status: PartitionStatus, partition: Partition, most: int, is_first: bool
 ) -> int:
     """How many bytes of a partition that is READY a broker would tell of `most`; 0 where not even the first batch fits
     (firstEntryIncomplete, ReplicaManager.readFromLog).
     """
-    offset, limit = looked.asked.fetch_offset, looked.limit_offset
+    offset, limit = status.asked.fetch_offset, status.limit_offset
     span = cache.span(partition.slot, offset, limit, most, is_first)
     if span is None or not span.size_bytes:
         return 0
-    return max(span.size_bytes, most) if is_cut(cache, looked, span.next_offset) else span.size_bytes
+    return max(span.size_bytes, most) if is_cut(cache, status, span.next_offset) else span.size_bytes
 
 
 def is_outdated(view: View) -> bool:
@@ -86,7 +86,7 @@ def is_outdated(view: View) -> bool:
         one.look in (TAIL, ASK)
         and one.partition is not None
         and one.partition.has_unseen(one.asked.fetch_offset)
-        for one in view.looks
+        for one in view.statuses
     )
 
 

@@ -22,14 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from proxy.fetch.completion import GRACE_S, find_wait_end, is_enough, is_outdated
-from proxy.fetch.evaluate import View, build_view, find_unproven, look_at
+from proxy.fetch.evaluate import View, build_view, evaluate, find_unproven
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.misses.coalescing import build_question
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.prepared import find_repeated, look_waiting
 from proxy.fetch.response import build_answer, build_single
 from proxy.fetch.sessions.idle_partitions import find_standing
-from proxy.partitions.readable import ASK, HARD, READ_COMMITTED, Look, Looked, plan_given_up
+from proxy.partitions.readable import ASK, NEEDS_BROKER, READ_COMMITTED, Look, PartitionStatus, plan_given_up
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ before its disk is read for it regardless.
 TIMER_SLACK_S = 0.005
 
 
-class ParkedFetch:
+class DelayedFetch:
     """One Fetch that has not been answered."""
 
     __slots__ = (
@@ -115,10 +115,10 @@ class ParkedFetch:
     def _wake(self, now: float) -> None:
         record, repeated = self.record, self._repeated
         if repeated is not None:
-            looked = look_waiting(record, repeated, now)
-            if looked is not None:
+            status = look_waiting(record, repeated, now)
+            if status is not None:
                 self._end()
-                build_single(record, looked, repeated.answer)
+                build_single(record, status, repeated.answer)
                 return
         self._look(now)
 
@@ -162,16 +162,16 @@ class ParkedFetch:
         return self.record.link.broker.now()
 
     def _look(self, now: float) -> None:
-        looks = self._look_at(now)
-        view = self._see(looks)
+        statuses = self._look_at(now)
+        view = self._see(statuses)
         if self.done:
             return
         if view is None:
-            self._forward(looks)
+            self._forward(statuses)
             return
-        asking: Sequence[Looked] = ()
+        asking: Sequence[PartitionStatus] = ()
         if view.has_ask:
-            asking = [one for one in looks if one.look is ASK and not self._waits_at_tail(one, now)]
+            asking = [one for one in statuses if one.look is ASK and not self._waits_at_tail(one, now)]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
         outdated = is_late and is_outdated(view)
@@ -180,7 +180,7 @@ class ParkedFetch:
             for one in asking:  # for its next Fetch: who never waits would never be served else
                 if one.partition is not None:
                     link.broker.watch.ask(one.partition, link, one.asked)
-            self._forward(looks)
+            self._forward(statuses)
             return
         may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_quiet))
         wait_end = float("-inf")
@@ -194,42 +194,42 @@ class ParkedFetch:
         elif may_leave and view.is_here:
             self._answer(view)
         else:
-            self._forward(looks)
+            self._forward(statuses)
 
     @property
     def _has_quiet(self) -> bool:
         """Whether partitions of its session are not looked at, since nothing is new."""
         return self._standing is not None and self._standing.quiet > 0
 
-    def _look_at(self, now: float) -> list[Looked]:
+    def _look_at(self, now: float) -> list[PartitionStatus]:
         """What is not known to be quiet."""
-        looks = look_at(self.record, now) if self._standing is None else self._standing.look(now)
-        return [plan_given_up(looked) for looked in looks] if self._impatient else looks
+        statuses = evaluate(self.record, now) if self._standing is None else self._standing.look(now)
+        return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
-    def _see(self, looks: list[Looked]) -> View | None:
+    def _see(self, statuses: list[PartitionStatus]) -> View | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
-        for looked in looks:
-            if looked.look in HARD:
-                reads = self._find_reads(looks)
-                return None if reads is None else build_view(looks, reads)
+        for status in statuses:
+            if status.look in NEEDS_BROKER:
+                reads = self._find_reads(statuses)
+                return None if reads is None else build_view(statuses, reads)
         beside = self.record.link.reads
         if len(beside):
-            beside.drop_asked([looked.asked for looked in looks])
-        return build_view(looks, (None,) * len(looks)) if looks or self._has_quiet else None
+            beside.drop_asked([status.asked for status in statuses])
+        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_quiet else None
 
-    def _find_reads(self, looks: list[Looked]) -> list[Read | None] | None:
+    def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
         reads = self.record.link.reads
         if self.record.request.rack_id:
             return None
-        missed = [looked for looked in looks if looked.look in HARD]
+        missed = [status for status in statuses if status.look in NEEDS_BROKER]
         kind = self.record.request.isolation_level, self.record.head.api_version
         found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
         absent = [one for one in missed if found[id(one)] is None]
-        is_all = len(absent) + len(said) == len(looks) and not self._has_quiet
+        is_all = len(absent) + len(said) == len(statuses) and not self._has_quiet
         if is_all and not self._goes_apart(missed):
             return None
         for one_said in said:
@@ -241,9 +241,9 @@ class ParkedFetch:
         for read in found.values():
             if read is not None:
                 read.waiter = self
-        return [found.get(id(looked)) for looked in looks]
+        return [found.get(id(status)) for status in statuses]
 
-    def _goes_apart(self, missed: Sequence[Looked]) -> bool:
+    def _goes_apart(self, missed: Sequence[PartitionStatus]) -> bool:
         """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
         wait for its disk or has a link of its own, or another consumer is reading the same.
         """
@@ -260,13 +260,13 @@ class ParkedFetch:
             for question, one in zip(questions, named, strict=True)
         )
 
-    def _waits_at_tail(self, looked: Looked, now: float) -> bool:
+    def _waits_at_tail(self, status: PartitionStatus, now: float) -> bool:
         """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""
-        partition = looked.partition
+        partition = status.partition
         committed = self.record.request.isolation_level == READ_COMMITTED
-        if partition is None or not partition.is_at_end(looked.asked.fetch_offset, committed):
+        if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
             return False
-        return now >= self._deadline or (partition.covered > 0 and not partition.truth.frozen)
+        return now >= self._deadline or (partition.covered > 0 and not partition.leader_state.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
         """Whether it would be answered empty before a Produce that came before it on its connection."""
@@ -274,7 +274,7 @@ class ParkedFetch:
 
     # -- waiting -------------------------------------------------------------------------------------------
 
-    def _hold(self, view: View, asking: Sequence[Looked], now: float) -> bool:
+    def _hold(self, view: View, asking: Sequence[PartitionStatus], now: float) -> bool:
         """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
         link = self.record.link
         broker = link.broker
@@ -288,14 +288,14 @@ class ParkedFetch:
                 self._standing.fetch = self
         self._register(
             [
-                looked.partition
-                for looked, read in zip(view.looks, view.reads, strict=True)
-                if read is None and looked.partition is not None
+                status.partition
+                for status, read in zip(view.statuses, view.reads, strict=True)
+                if read is None and status.partition is not None
             ]
         )
-        for looked in asking:
-            assert looked.partition is not None
-            if not broker.watch.ask(looked.partition, link, looked.asked):
+        for status in asking:
+            assert status.partition is not None
+            if not broker.watch.ask(status.partition, link, status.asked):
                 return False
         return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
 
@@ -309,7 +309,7 @@ class ParkedFetch:
         for partition in partitions:
             partition.parked[self] = None
 
-    def _patience_s(self, view: View, asking: Sequence[Looked]) -> float | None:
+    def _patience_s(self, view: View, asking: Sequence[PartitionStatus]) -> float | None:
         """For how long what is on its way is waited for; None: as long as for news. What nothing is known of yet may
         be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
         worth knowing.
@@ -317,7 +317,7 @@ class ParkedFetch:
         if not asking and not view.has_gap:
             return None
         link = self.record.link
-        is_new = all(one.partition is not None and not one.partition.truth.known for one in asking)
+        is_new = all(one.partition is not None and not one.partition.leader_state.known for one in asking)
         holds_others = view.is_here or view.has_gap
         if asking and is_new and link.reads.go_apart and not holds_others:
             return PROOF_WAIT_S
@@ -373,15 +373,15 @@ class ParkedFetch:
 
     # -- leaving -------------------------------------------------------------------------------------------
 
-    def _forward(self, looks: list[Looked]) -> None:
+    def _forward(self, statuses: list[PartitionStatus]) -> None:
         self._end()
         if self._standing is not None:  # all of it goes
             now = self._now()
-            looks = [plan_given_up(one) if self._impatient else one for one in look_at(self.record, now)]
+            statuses = [plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
-        forward_fetch(self.record, self._frame, looks, max_wait_ms)
+        forward_fetch(self.record, self._frame, statuses, max_wait_ms)
 
     def _answer(self, view: View) -> None:
         self._end()
-        build_answer(self.record, view.looks, view.reads, has_quiet=self._has_quiet)
+        build_answer(self.record, view.statuses, view.reads, has_quiet=self._has_quiet)

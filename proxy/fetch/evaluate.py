@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import ASK, GAP, HARD, READY, Look, Looked, plan_partition
+from proxy.partitions.readable import ASK, GAP, NEEDS_BROKER, READY, Look, PartitionStatus, plan_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
 
 
@@ -29,7 +29,7 @@ class View(NamedTuple):
     are to be confirmed.
     """
 
-    looks: list[Looked]
+    statuses: list[PartitionStatus]
     reads: Sequence[Read | None]
     is_here: bool
     must_arrive: bool
@@ -37,23 +37,23 @@ class View(NamedTuple):
     has_ask: bool
 
 
-def build_view(looks: list[Looked], reads: Sequence[Read | None]) -> View:
+def build_view(statuses: list[PartitionStatus], reads: Sequence[Read | None]) -> View:
     """The view of these, each with its read."""
     is_ready = is_gap = is_ask = have_arrived = must_arrive = False
-    for looked, read in zip(looks, reads, strict=True):
-        look = looked.look
+    for status, read in zip(statuses, reads, strict=True):
+        look = status.look
         if look is READY:
             is_ready = True
         elif look is GAP:
             is_gap = True
         elif look is ASK:
             is_ask = True
-        elif look in HARD:
+        elif look in NEEDS_BROKER:
             is_read = read is not None and has_arrived(read)
             have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
             has_said = read is not None and read.said is not None
-            must_arrive = must_arrive or not (looked.nameable or is_read or has_said)
-    return View(looks, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
+            must_arrive = must_arrive or not (status.nameable or is_read or has_said)
+    return View(statuses, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
 
 
 def has_arrived(read: Read) -> bool:
@@ -61,39 +61,39 @@ def has_arrived(read: Read) -> bool:
     return read.stage is Stage.ARRIVED
 
 
-def look_at(record: FetchRecord, now: float) -> list[Looked]:
+def evaluate(record: FetchRecord, now: float) -> list[PartitionStatus]:
     """One look at each partition, in the request's order."""
     link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
     partitions = record.partitions
     link.broker.counters.looked_partitions += len(partitions)
     if len(partitions) == 1:
-        return [look_at_one(link, partitions[0], isolation, version, now)]
-    return [look_at_one(link, asked, isolation, version, now) for asked in partitions]
+        return [evaluate_one(link, partitions[0], isolation, version, now)]
+    return [evaluate_one(link, asked, isolation, version, now) for asked in partitions]
 
 
-def look_at_one(
-    link: ClientLink, asked: FetchPartition, isolation_level: int, version: int, now: float
-) -> Looked:
+def evaluate_one(
+    link: ClientConnection, asked: FetchPartition, isolation_level: int, version: int, now: float
+) -> PartitionStatus:
     """Where one partition stands for the client."""
     broker = link.broker
     if not link.authorization.allows(asked.topic, now):
-        return Looked(asked, None, Look.MISS, "unauthorized-yet", -1)
+        return PartitionStatus(asked, None, Look.MISS, "unauthorized-yet", -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
         if topic is not None:
-            broker.topic_questions.ask(topic.id, link)
-        return Looked(asked, None, Look.PASS, "unknown-topic", -1)
+            broker.topic_lookup.ask(topic.id, link)
+        return PartitionStatus(asked, None, Look.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
-        return Looked(asked, None, Look.MISS, "unproven", -1)
-    looked = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
-    if looked.look is not Look.MISS:
+        return PartitionStatus(asked, None, Look.MISS, "unproven", -1)
+    status = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
+    if status.look is not Look.MISS:
         partition.wanted_at = now
-    elif asked.current_leader_epoch > partition.truth.asked_epoch:
-        broker.topic_questions.ask(
+    elif asked.current_leader_epoch > partition.leader_state.asked_epoch:
+        broker.topic_lookup.ask(
             topic.id, link
         )  # the client may have heard of an election before the watch has
-    return looked
+    return status
 
 
 def find_unproven(
@@ -115,8 +115,8 @@ def find_unproven(
         if partition is None:
             continue
         isolation, version = request.isolation_level, record.head.api_version
-        looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        is_history = looked.lagging and looked.nameable and link.reads.go_apart
-        if looked.look is Look.READY or is_history:
+        status = plan_partition(broker.cache, asked, partition, isolation, version, now)
+        is_history = status.lagging and status.nameable and link.reads.go_apart
+        if status.look is Look.READY or is_history:
             found[asked.topic] = partition
     return found

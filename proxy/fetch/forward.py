@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from proxy.fetch.misses.coalescing import Flight
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.context import FetchContext
-    from proxy.net.client_connection import ClientLink
-    from proxy.net.framed_transport import Wire
-    from proxy.net.splice import Passage
-    from proxy.partitions.readable import Looked
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.framed_transport import FramedTransport
+    from proxy.net.splice import SpliceTransfer
+    from proxy.partitions.readable import PartitionStatus
     from proxy.scheduling.queued_request import Entry
 
 SESSIONLESS = (0, -1)
 
 
 def forward_fetch(
-    record: FetchRecord, frame: Frame, looks: list[Looked], max_wait_ms: int | None = None
+    record: FetchRecord, frame: Frame, statuses: list[PartitionStatus], max_wait_ms: int | None = None
 ) -> None:
     """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`:
     what is left of the request's own after it has waited here.
@@ -54,60 +54,63 @@ def forward_fetch(
     link.reads.drop_asked(partitions)
     link.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
-    gate = link.broker.gate
-    flights: list[Flight] = []
+    scheduler = link.broker.scheduler
+    pipeline: list[Flight] = []
 
     def go(entry: Entry) -> None:
-        gate.sent(entry)
-        flights.extend(begin_forwarded(record, looks))
+        scheduler.sent(entry)
+        pipeline.extend(begin_forwarded(record, statuses))
         now = link.broker.now()
         link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
 
     def on_begun(
-        entry: Entry, sent_at: float, begun: bytes, frame_bytes: int, source: Wire
-    ) -> Passage | None:
+        entry: Entry, sent_at: float, begun: bytes, frame_bytes: int, source: FramedTransport
+    ) -> SpliceTransfer | None:
         """At the bound it leaves as it comes; a session that the request names is over then: the answer has none."""
         if link.broker.responses.has_room(frame_bytes):
             return None
         response = _scan_begun(head, begun, frame_bytes)
-        on_sent = record.passing(looks, response)
-        on_end = partial(gate.answered, entry)
+        on_sent = record.passing(statuses, response)
+        on_end = partial(scheduler.answered, entry)
         passage = link.begin_pieces(
             head, record.reply, record.request_bytes, on_sent, begun, frame_bytes, source, on_end
         )
         if passage is not None:
             if response is not None:
                 link.authorization.learn_answer(response, sent_at)
-            end_forwarded(link.broker, flights, None, None)
-            flights.clear()
+            end_forwarded(link.broker, pipeline, None, None)
+            pipeline.clear()
         return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
-            end_forwarded(link.broker, flights, None, None)
+            end_forwarded(link.broker, pipeline, None, None)
             return
-        gate.answered(entry)
+        scheduler.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        end_forwarded(link.broker, flights, response, answer)
-        record.forwarded(looks, response, _in_session(record, response, answer))
+        end_forwarded(link.broker, pipeline, response, answer)
+        record.forwarded(statuses, response, _in_session(record, response, answer))
 
-    gate.enter(
+    scheduler.enter(
         link,
         go,
-        partial(refuse_fetch, record, looks),
-        topics=[looked.queue_key for looked in looks],
+        partial(refuse_fetch, record, statuses),
+        topics=[status.queue_key for status in statuses],
         size_bytes=len(frame),
-        waits=Waits.NOTHING if any(map(_is_behind, looks)) else Waits.POLL,
+        waits=Waits.NOTHING if any(map(_is_behind, statuses)) else Waits.POLL,
         whole=partial(relay_whole, link, frame, record.reply),
     )
 
 
-def _is_behind(looked: Looked) -> bool:
+def _is_behind(status: PartitionStatus) -> bool:
     """Whether there are records for it, so that the broker reads instead of waiting for some."""
-    return looked.partition is not None and looked.asked.fetch_offset < looked.partition.truth.high_watermark
+    return (
+        status.partition is not None
+        and status.asked.fetch_offset < status.partition.leader_state.high_watermark
+    )
 
 
 def _without_session(
@@ -201,7 +204,7 @@ def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchRes
         return None
 
 
-def _scan_answer(link: ClientLink, head: RequestHeader, answer: Frame) -> FetchResponse | None:
+def _scan_answer(link: ClientConnection, head: RequestHeader, answer: Frame) -> FetchResponse | None:
     try:
         return fetch.scan_response(answer, head.api_version)
     except BadFrame:

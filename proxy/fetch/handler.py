@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING
 from protocol import api
 from protocol.errors import BadFrame
 from protocol.fetch_build import end_session
-from proxy.fetch.delayed_fetch import ParkedFetch
-from proxy.fetch.evaluate import look_at
+from proxy.fetch.delayed_fetch import DelayedFetch
+from proxy.fetch.evaluate import evaluate
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.hit_estimate import peek_would_hit
 from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, refuse_fetch
 from proxy.fetch.sessions.context import Kind, open_fetch
-from proxy.partitions.readable import HARD, ISOLATION_LEVELS, Look, Looked
+from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, Look, PartitionStatus
 from proxy.relay import is_left_unread, relay
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchRequest
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
 
 
-def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Answer, park or forward a Fetch."""
     request = _scan(link, head, frame)
     if request is None:
@@ -63,21 +63,21 @@ def handle_fetch(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     elif link.broker.cache.observes:
         _observe(record, frame)
     else:
-        ParkedFetch(record, frame).start()
+        DelayedFetch(record, frame).start()
 
 
 def _observe(record: FetchRecord, frame: Frame) -> None:
     """The broker answers; what memory would have answered is noted before (`cache.mode: observe`)."""
     broker = record.link.broker
-    looks = look_at(record, broker.now())
-    record.would_hit_bytes = [peek_would_hit(broker.cache, looked) for looked in looks]
-    for looked in looks:
-        if looked.partition is not None and looked.look not in HARD:
-            broker.watch.follow(looked.partition, looked.asked if looked.look is Look.ASK else None)
-    forward_fetch(record, frame, looks)
+    statuses = evaluate(record, broker.now())
+    record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
+    for status in statuses:
+        if status.partition is not None and status.look not in NEEDS_BROKER:
+            broker.watch.follow(status.partition, status.asked if status.look is Look.ASK else None)
+    forward_fetch(record, frame, statuses)
 
 
-def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
+def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> FetchRequest | None:
     """The request, or None where it is not to be read: then the broker judges it, and it is counted as one pass."""
     if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
         try:
@@ -92,7 +92,7 @@ def _over_quota_s(record: FetchRecord) -> float:
     anybody's has to wait.
     """
     link = record.link
-    quotas = link.broker.gate.quotas
+    quotas = link.broker.scheduler.quotas
     if not quotas.active:
         return 0.0
     now, found = link.broker.now(), []
@@ -102,13 +102,13 @@ def _over_quota_s(record: FetchRecord) -> float:
     return quotas.peek_delay_s(link.client_id or "", names, now)
 
 
-def _pass_untouched(link: ClientLink, request: FetchRequest) -> str:
+def _pass_untouched(link: ClientConnection, request: FetchRequest) -> str:
     """The reason for which a request goes to the broker as it came, fetch session and all, or ""."""
     if request.replica_id != CONSUMER:
         return FOLLOWER
     return "" if link.stores else DISABLED
 
 
-def _look_past(record: FetchRecord, look: Look, reason: str) -> list[Looked]:
+def _look_past(record: FetchRecord, look: Look, reason: str) -> list[PartitionStatus]:
     """The same for every partition, where nothing of them is asked of memory."""
-    return [Looked(asked, None, look, reason, -1) for asked in record.partitions]
+    return [PartitionStatus(asked, None, look, reason, -1) for asked in record.partitions]

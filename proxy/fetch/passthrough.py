@@ -17,8 +17,8 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import PAUSE_MS, REFUSED
-from proxy.net.splice import Passage, may_pass
-from proxy.partitions.readable import Look, Looked, Told
+from proxy.net.splice import SpliceTransfer, may_pass
+from proxy.partitions.readable import Look, PartitionStatus, Told
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchRequest, FetchResponse
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
-    from proxy.net.framed_transport import Wire
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.framed_transport import FramedTransport
     from proxy.scheduling.queued_request import Entry
-    from proxy.scheduling.request_scheduler import Gate
+    from proxy.scheduling.request_scheduler import RequestScheduler
 
 PASS: Final = Look.PASS.value
 DISABLED: Final = "disabled"
@@ -41,33 +41,33 @@ CLIENT_ID_AT: Final = header.CLIENT_ID_START + 2
 NO_NAMES: Final = b""
 
 
-def pass_ordinary_fetch(link: ClientLink, frame: Frame, scanned: list[int]) -> None:
+def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) -> None:
     """Pass a request of the ordinary form (`fetch_ordinary.scan_request`) where memory does not serve."""
     version, correlation_id, client_id_end, body_start, replica_id, asked, names_start, names_end = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
     link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
-    passed = PassedFetch(
+    passed = PassthroughFetch(
         link, frame, version, body_start, DISABLED if replica_id == CONSUMER else FOLLOWER, asked
     )
     if asked:
         passed.names = bytes(frame[names_start:names_end])
-    gate = link.broker.gate
-    if gate.enabled:
-        passed.enter(gate, correlation_id)
+    scheduler = link.broker.scheduler
+    if scheduler.enabled:
+        passed.enter(scheduler, correlation_id)
     else:
         link.send(api.FETCH, correlation_id, frame, passed.answered, passed.begun)
 
 
 def pass_fetch(
-    link: ClientLink, head: header.RequestHeader, request: FetchRequest, frame: Frame, reason: str
+    link: ClientConnection, head: header.RequestHeader, request: FetchRequest, frame: Frame, reason: str
 ) -> None:
     """Pass any other."""
-    passed = PassedFetch(link, frame, head.api_version, head.body_start, reason, len(request.partitions))
+    passed = PassthroughFetch(link, frame, head.api_version, head.body_start, reason, len(request.partitions))
     passed.request = request
-    passed.enter(link.broker.gate, head.correlation_id)
+    passed.enter(link.broker.scheduler, head.correlation_id)
 
 
-class PassedFetch:
+class PassthroughFetch:
     """One on its way, itself its place among the replies. `asked`: how many partitions it names; `names`: the one, as
     its bytes name it.
     """
@@ -90,7 +90,7 @@ class PassedFetch:
     is_control = False
 
     def __init__(
-        self, link: ClientLink, frame: Frame, version: int, body_start: int, reason: str, asked: int
+        self, link: ClientConnection, frame: Frame, version: int, body_start: int, reason: str, asked: int
     ) -> None:
         self._link = link
         self._frame = frame
@@ -108,17 +108,17 @@ class PassedFetch:
 
     # -- to the broker -------------------------------------------------------------------------------------
 
-    def enter(self, gate: Gate, correlation_id: int) -> None:
+    def enter(self, scheduler: RequestScheduler, correlation_id: int) -> None:
         """Go when it is its turn: a follower's waits for as long as it takes."""
         link, frame = self._link, self._frame
 
         def go(entry: Entry) -> None:
             self._entry = entry
-            gate.sent(entry)
+            scheduler.sent(entry)
             link.send(api.FETCH, correlation_id, frame, self.answered, self.begun)
 
         is_control = self._reason == FOLLOWER
-        gate.enter(
+        scheduler.enter(
             link,
             go,
             None if is_control else self._refuse,
@@ -150,11 +150,11 @@ class PassedFetch:
             session_id=0,
             partitions=(),
         )
-        record.served([Told(looked, 0, *REFUSED) for looked in self._looks()], buffers, (), 0)
+        record.served([Told(status, 0, *REFUSED) for status in self._looks()], buffers, (), 0)
 
     # -- and back ------------------------------------------------------------------------------------------
 
-    def begun(self, head: bytes, frame_bytes: int, source: Wire) -> Passage | None:
+    def begun(self, head: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
         """A large answer has begun: it passes by, if all that is to be known of it is there, it is its turn, and
         nothing waits before it.
         """
@@ -167,7 +167,7 @@ class PassedFetch:
         if not may_pass(source, link.wire, end - len(head), frame_bytes - end, has_room):
             return None
         self._answer_bytes = frame_bytes
-        return Passage(
+        return SpliceTransfer(
             source, link.wire, link.broker.responses, head, frame_bytes, frame_bytes - end, self._ended
         )
 
@@ -176,7 +176,7 @@ class PassedFetch:
         link = self._link
         link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
         if self._entry is not None:
-            link.broker.gate.answered(self._entry)
+            link.broker.scheduler.answered(self._entry)
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
 
     def answered(self, answer: Frame | None) -> None:
@@ -186,7 +186,7 @@ class PassedFetch:
             link.broker.counters.undelivered_partitions += self.asked
             return
         if self._entry is not None:
-            link.broker.gate.answered(self._entry)
+            link.broker.scheduler.answered(self._entry)
         self._scan_whole(answer)
         link.answer_whole(api.FETCH, self, answer, len(answer), len(self._frame), self._left)
 
@@ -235,7 +235,7 @@ class PassedFetch:
     def _left(self, delivered: bool) -> None:
         """The answer's last byte has left, or never will. Where nobody wants lines or pays, three numbers say all."""
         broker = self._link.broker
-        if broker.access_log is not None or broker.gate.quotas.active or not delivered:
+        if broker.access_log is not None or broker.scheduler.quotas.active or not delivered:
             verdict = PASS, self._reason
             told = [Told(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)]
             broker.accounts.enter(self._record(), told, delivered, is_ours=False)
@@ -247,9 +247,11 @@ class PassedFetch:
             counters.fetch_bytes[verdict] += sum(self._sizes)
         counters.fetch_upstream_s.observe(broker.now() - self._received_at)
 
-    def _looks(self) -> list[Looked]:
+    def _looks(self) -> list[PartitionStatus]:
         """Of each partition, which memory was not asked about."""
-        return [Looked(asked, None, Look.PASS, self._reason, -1) for asked in self._read().partitions]
+        return [
+            PartitionStatus(asked, None, Look.PASS, self._reason, -1) for asked in self._read().partitions
+        ]
 
     def _record(self) -> FetchRecord:
         head = header.peek_request(self._frame)

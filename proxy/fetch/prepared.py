@@ -2,7 +2,7 @@
 did, and memory has at once what it waits for.
 
 Owns what is known of a connection's repeated request (`Repeated`), and the one place that decides who goes this way:
-`answer_ordinary`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
+`answer_prepared`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
 is `proxy.fetch.handler`'s, to which False leaves a request as it came. Invariants: until all questions are answered
 nothing has changed; what memory may say is what the plan says; what is said, counted and logged is the same on both
 ways; past the transport goes only what nothing waits before. Why there are two: docs/decisions/0014; past the
@@ -32,7 +32,7 @@ from proxy.partitions.readable import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
     READY,
-    Looked,
+    PartitionStatus,
     Told,
     find_limit,
     plan_partition,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.fetch.sessions.cache import Session
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
 
 
@@ -69,7 +69,7 @@ class Repeated:
         "request",
     )
 
-    def __init__(self, link: ClientLink, request: FetchRequest, frame: Frame) -> None:
+    def __init__(self, link: ClientConnection, request: FetchRequest, frame: Frame) -> None:
         self.request = request
         self.head = head = header.peek_request(frame)
         self.asked = asked = request.partitions[0]
@@ -85,7 +85,7 @@ class Repeated:
         self.partition: Partition | None = None
 
 
-def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
+def answer_prepared(link: ClientConnection, frame: Frame) -> bool:
     """Answer a Fetch that repeats the one before it, if memory has what it waits for and nothing stands against it.
     False: nothing has happened, or what has raised is the general way's to find out.
     """
@@ -97,7 +97,7 @@ def answer_ordinary(link: ClientLink, frame: Frame) -> bool:
         return link.gone != gone
 
 
-def _answer_repeated(link: ClientLink, frame: Frame) -> bool:
+def _answer_repeated(link: ClientConnection, frame: Frame) -> bool:
     fetches = link.fetches
     changed = fetches.read_again(frame)
     if changed is None:
@@ -108,7 +108,7 @@ def _answer_repeated(link: ClientLink, frame: Frame) -> bool:
         known = fetches.known = Repeated(link, fetches.request, frame)
     correlation_id, session_epoch, offset = changed
     last = known.partition
-    if not known.is_ordinary or (last is not None and offset >= last.truth.high_watermark):
+    if not known.is_ordinary or (last is not None and offset >= last.leader_state.high_watermark):
         return False  # at the tail
     broker, asked = link.broker, known.asked
     if not _stands_alone(link, len(frame)):
@@ -143,7 +143,7 @@ def _answer_repeated(link: ClientLink, frame: Frame) -> bool:
     return True
 
 
-def _stands_alone(link: ClientLink, size_bytes: int) -> bool:
+def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
     """Whether it is the connection's only concern, and no bound or quota has a say in it."""
     broker = link.broker
     requests = broker.requests
@@ -153,13 +153,13 @@ def _stands_alone(link: ClientLink, size_bytes: int) -> bool:
         and not link.wire.reading_held
         and not link.reads.by_key
         and not link.preferred_replicas
-        and not broker.gate.quotas.active
+        and not broker.scheduler.quotas.active
         and broker.accounts.alike is None
         and requests.in_flight_bytes + size_bytes < requests.limit_bytes
     )
 
 
-def _find_session(link: ClientLink, known: Repeated, session_epoch: int) -> Session | None:
+def _find_session(link: ClientConnection, known: Repeated, session_epoch: int) -> Session | None:
     """The session that it goes on with, if its partition is all there is of it and nobody else knows it."""
     request, version = known.request, known.head.api_version
     session = find_single(
@@ -182,7 +182,7 @@ def find_repeated(record: FetchRecord) -> Repeated | None:
     return known if record.context is not None and record.context.kind is Kind.SESSIONLESS else None
 
 
-def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | None:
+def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionStatus | None:
     """What memory has by now for a Fetch that waited at the tail, and may leave with it at once; else None: nothing has
     happened.
     """
@@ -193,15 +193,15 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> Looked | N
     if partition is None:
         return None
     asked, isolation_level = record.request.partitions[0], known.request.isolation_level
-    looked = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
-    if looked.look is not READY:
+    status = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
+    if status.look is not READY:
         return None
     link.broker.counters.looked_partitions += 1
     partition.wanted_at = now
-    return looked
+    return status
 
 
-def _find_allowed(link: ClientLink, known: Repeated, now: float) -> Partition | None:
+def _find_allowed(link: ClientConnection, known: Repeated, now: float) -> Partition | None:
     """The partition, as it was found last or is found now; None where it is not followed, or not this client's."""
     if not link.authorization.allows(known.asked.topic, now):
         return None
@@ -216,23 +216,25 @@ def _find(broker: Broker, asked: FetchPartition) -> Partition | None:
     return None if topic is None else broker.partitions.find(topic, asked.partition)
 
 
-def _note_request(link: ClientLink, known: Repeated, size_bytes: int) -> None:
+def _note_request(link: ClientConnection, known: Repeated, size_bytes: int) -> None:
     """It has arrived, and is not held: its bytes were never charged."""
     counters = link.broker.counters
-    hop = counters.requests_in[api.FETCH]
-    hop.frames += 1
-    hop.size_bytes += size_bytes
+    traffic = counters.requests_in[api.FETCH]
+    traffic.frames += 1
+    traffic.size_bytes += size_bytes
     counters.looked_partitions += 1
     link.client_id = known.head.client_id
     link.authorization.version = known.head.api_version
 
 
 def _note_session(
-    link: ClientLink, known: Repeated, session: Session, partition: Partition, offset: int, now: float
+    link: ClientConnection, known: Repeated, session: Session, partition: Partition, offset: int, now: float
 ) -> None:
     """It goes on by one epoch, and its one partition is shown with records."""
-    truth, asked = partition.truth, _ask_at(known, offset)
-    note_records(link.broker.sessions, session, asked, truth.high_watermark, truth.log_start_offset, now)
+    leader_state, asked = partition.leader_state, _ask_at(known, offset)
+    note_records(
+        link.broker.sessions, session, asked, leader_state.high_watermark, leader_state.log_start_offset, now
+    )
     if session.standing is not None:
         session.standing.used_at = now
 
@@ -244,7 +246,7 @@ def _ask_at(known: Repeated, offset: int) -> FetchPartition:
 
 
 def _answer(
-    link: ClientLink,
+    link: ClientConnection,
     known: Repeated,
     partition: Partition,
     offset: int,
@@ -255,14 +257,14 @@ def _answer(
 ) -> None:
     """`answer.build_answer` of one partition, of which the cache's sender has `found` something."""
     next_offset, size_bytes, _, pinned, admitted_at = found
-    broker, truth, stable = link.broker, partition.truth, partition.last_stable_offset()
+    broker, leader_state, stable = link.broker, partition.leader_state, partition.last_stable_offset()
     aborted: Sequence[tuple[int, int]] | None = None
     if known.read_committed:
         aborted = partition.transactions.aborted(offset, min(next_offset, limit))
         assert aborted is not None
     sender, verifier, fd = broker.cache.sender, broker.verifier, link.wire.plain_fd
     is_sampled, sent_bytes = verifier.ratio > 0 and verifier.draws(), 0
-    offsets = truth.high_watermark, stable, truth.log_start_offset
+    offsets = leader_state.high_watermark, stable, leader_state.log_start_offset
     start, end = build_start(known.answer, correlation_id, *offsets, size_bytes), known.answer.end
     frame_bytes = len(start) + size_bytes + len(end)
     if pinned and fd >= 0 and frame_bytes <= PIECE_BYTES and not (aborted or is_sampled):
@@ -282,8 +284,8 @@ def _answer(
         buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
         frame_bytes = sum(map(len, buffers))
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    looked = Looked(_ask_at(known, offset), partition, READY, "", limit)
-    told = (Told(looked, size_bytes, "hit", "", 0.0, None, admitted_at),)
+    status = PartitionStatus(_ask_at(known, offset), partition, READY, "", limit)
+    told = (Told(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
     if sent_bytes or (size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins):
         _send(record, told, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
     else:
@@ -299,8 +301,8 @@ def _build_aborted(
     aborted: Sequence[tuple[int, int]],
 ) -> list[Frame]:
     """An answer that lists aborted transactions."""
-    asked, truth = known.asked, partition.truth
-    offsets = truth.high_watermark, stable, truth.log_start_offset
+    asked, leader_state = known.asked, partition.leader_state
+    offsets = leader_state.high_watermark, stable, leader_state.log_start_offset
     answer = FetchAnswer(asked.topic, asked.partition, 0, *offsets, aborted, hit.views, hit.size_bytes)
     return build_response(
         known.head.api_version,
@@ -323,9 +325,9 @@ def _send(
     def sent(delivered: bool) -> None:
         broker = link.broker
         if delivered:
-            hop = broker.counters.responses_out[api.FETCH]
-            hop.frames += 1
-            hop.size_bytes += frame_bytes
+            traffic = broker.counters.responses_out[api.FETCH]
+            traffic.frames += 1
+            traffic.size_bytes += frame_bytes
         hit.release()
         broker.accounts.enter(record, told, delivered, is_ours=True)
 

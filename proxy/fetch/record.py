@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import HARD, Look, Looked, Told
+from proxy.partitions.readable import NEEDS_BROKER, Look, PartitionStatus, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.fetch.response import Found
     from proxy.fetch.sessions.context import FetchContext
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.net.send_buffer import Sendable
     from proxy.partitions.table import Partition
 
@@ -50,7 +50,7 @@ class FetchRecord:
 
     def __init__(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         head: RequestHeader,
         request: FetchRequest,
         request_bytes: int,
@@ -102,23 +102,27 @@ class FetchRecord:
         else:
             link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
 
-    def forwarded(self, looks: Sequence[Looked], response: FetchResponse | None, answer: Frame) -> None:
+    def forwarded(
+        self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, answer: Frame
+    ) -> None:
         """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""
-        sent = self.passing(looks, response)
+        sent = self.passing(statuses, response)
         self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
 
-    def passing(self, looks: Sequence[Looked], response: FetchResponse | None) -> Callable[[bool], None]:
+    def passing(
+        self, statuses: Sequence[PartitionStatus], response: FetchResponse | None
+    ) -> Callable[[bool], None]:
         """To be run once the broker's own answer has left, or never will (False)."""
         fetched = response.partitions if response is not None else ()
         by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
-        sizes = [by_key.get((looked.asked.topic, looked.asked.partition), 0) for looked in looks]
+        sizes = [by_key.get((status.asked.topic, status.asked.partition), 0) for status in statuses]
         if self.would_hit_bytes is None:
             told = [
-                Told(looked, size_bytes, *verdict)
-                for looked, size_bytes, verdict in zip(looks, sizes, plan_verdicts(looks), strict=True)
+                Told(status, size_bytes, *verdict)
+                for status, size_bytes, verdict in zip(statuses, sizes, plan_verdicts(statuses), strict=True)
             ]
         else:
-            told = list(map(plan_observed, looks, self.would_hit_bytes, sizes))
+            told = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
 
         def sent(delivered: bool) -> None:
             self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
@@ -140,7 +144,7 @@ class FetchRecord:
             if one.would_hit_bytes:
                 counters.would_hit_bytes += one.would_hit_bytes
         self.count_times(is_ours, left_at)
-        if broker.gate.quotas.active:
+        if broker.scheduler.quotas.active:
             broker.charge_fetch(self.link.client_id, told)
 
     def count_times(self, is_ours: bool, ended_at: float) -> None:
@@ -186,7 +190,7 @@ class Accounts:
 
     def enter_hit(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         version: int,
         isolation_level: int,
         partition: Partition,
@@ -201,9 +205,9 @@ class Accounts:
         """
         broker = self._broker
         counters, now = broker.counters, broker.now()
-        hop = counters.responses_out[api.FETCH]
-        hop.frames += 1
-        hop.size_bytes += frame_bytes
+        traffic = counters.responses_out[api.FETCH]
+        traffic.frames += 1
+        traffic.size_bytes += frame_bytes
         counters.fetch_partitions[HIT] += 1
         counters.fetch_bytes[HIT] += size_bytes
         counters.fetch_hit_s.observe(now - received_at)
@@ -228,18 +232,18 @@ class Accounts:
             self._broker.log_fetches(departed)
 
 
-def plan_verdicts(looks: Sequence[Looked]) -> list[tuple[str, str]]:
+def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:
     """Result and reason of each partition of a forwarded request. What memory could have served went along:
     `mixed`.
     """
-    hard = any(looked.look in HARD for looked in looks)
+    hard = any(status.look in NEEDS_BROKER for status in statuses)
     verdicts = []
-    for looked in looks:
-        if looked.look in HARD:
-            verdicts.append((looked.look.value, looked.reason))
-        elif not hard and looked.look in (Look.GAP, Look.ASK):
-            verdicts.append(("miss", looked.reason))
-        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in looks):
+    for status in statuses:
+        if status.look in NEEDS_BROKER:
+            verdicts.append((status.look.value, status.reason))
+        elif not hard and status.look in (Look.GAP, Look.ASK):
+            verdicts.append(("miss", status.reason))
+        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in statuses):
             verdicts.append(("miss", "unproven"))
         else:
             verdicts.append(("pass", "mixed"))

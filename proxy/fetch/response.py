@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.fetch_build import AnswerHead, FetchAnswer, build_headed_answer, build_response
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
-from proxy.partitions.readable import HARD, READ_COMMITTED, READY, Looked, Told
+from proxy.partitions.readable import NEEDS_BROKER, READ_COMMITTED, READY, PartitionStatus, Told
 from proxy.replica_fetcher.verifier import Committed
 
 if TYPE_CHECKING:
@@ -67,9 +67,12 @@ class Found(NamedTuple):
 
 
 def build_answer(
-    record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None], has_quiet: bool = False
+    record: FetchRecord,
+    statuses: Sequence[PartitionStatus],
+    reads: Sequence[Read | None],
+    has_quiet: bool = False,
 ) -> None:
-    """Answer `record` with what is readable of `looks`; `reads` are those beside, None where there is none.
+    """Answer `record` with what is readable of `statuses`; `reads` are those beside, None where there is none.
     `has_quiet`: its session has more partitions, of which there is nothing new to say.
     """
     context, link = record.context, record.link
@@ -79,11 +82,11 @@ def build_answer(
     answers: list[FetchAnswer] = []
     told: list[Told] = []
     taken: list[Read] = []
-    for looked, read in zip(looks, reads, strict=True):
-        if looked.look not in HARD:
-            answer, one = _from_memory(record, looked, budget)
+    for status, read in zip(statuses, reads, strict=True):
+        if status.look not in NEEDS_BROKER:
+            answer, one = _from_memory(record, status, budget)
         else:
-            answer, one = _beside(record, looked, read, budget, taken)
+            answer, one = _beside(record, status, read, budget, taken)
         answers.append(answer)
         told.append(one)
     now = link.broker.now()
@@ -94,18 +97,18 @@ def build_answer(
         link.reads.drop(read)
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
-        told = [one for one in told if (one.looked.asked.topic, one.looked.asked.partition) in named]
-    held_bytes = sum([one.size_bytes for one in told if one.looked.look in HARD]) if taken else 0
+        told = [one for one in told if (one.status.asked.topic, one.status.asked.partition) in named]
+    held_bytes = sum([one.size_bytes for one in told if one.status.look in NEEDS_BROKER]) if taken else 0
     _serve(record, told, buffers, budget, held_bytes)
-    _note_used(record, looks, reads, now)
+    _note_used(record, statuses, reads, now)
 
 
-def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
-    """`build_answer` of the one partition of a request without a session, where it leaves at once: `looked` is READY,
+def build_single(record: FetchRecord, status: PartitionStatus, head: AnswerHead) -> None:
+    """`build_answer` of the one partition of a request without a session, where it leaves at once: `status` is READY,
     `head` is of such answers.
     """
     budget = _Budget(min(record.request.max_bytes, record.link.broker.answer_bytes), COPIED_BYTES)
-    answer, told = _from_memory(record, looked, budget)
+    answer, told = _from_memory(record, status, budget)
     buffers: Sequence[Frame]
     if answer.aborted or not answer.records_bytes:
         buffers = _build(record, PlannedResponse(ErrorCode.NONE, NO_SESSION, [answer]), 0)
@@ -115,8 +118,8 @@ def build_single(record: FetchRecord, looked: Looked, head: AnswerHead) -> None:
             head, record.head.correlation_id, *offsets, answer.records, answer.records_bytes
         )
     _serve(record, (told,), buffers, budget, 0)
-    assert looked.partition is not None
-    record.link.authorization.used(looked.asked.topic, looked.partition, record.link.broker.now())
+    assert status.partition is not None
+    record.link.authorization.used(status.asked.topic, status.partition, record.link.broker.now())
 
 
 def _serve(
@@ -134,22 +137,22 @@ def _serve(
 
 
 def _beside(
-    record: FetchRecord, looked: Looked, read: Read | None, budget: _Budget, taken: list[Read]
+    record: FetchRecord, status: PartitionStatus, read: Read | None, budget: _Budget, taken: list[Read]
 ) -> tuple[FetchAnswer, Told]:
     """What a read beside has brought for one partition, and as what it counts."""
     if read is not None and _is_due(read, budget):
-        answer = _from_read(read, looked, budget)
+        answer = _from_read(read, status, budget)
         if read.is_shared:
             record.link.broker.counters.shared_read_bytes += answer.records_bytes
         taken.append(read)
-        told = Told(looked, answer.records_bytes, looked.look.value, looked.reason, read.delay_s)
+        told = Told(status, answer.records_bytes, status.look.value, status.reason, read.delay_s)
     elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
-        answer = _retell(read.said, looked)
-        told = Told(looked, 0, looked.look.value, looked.reason)
+        answer = _retell(read.said, status)
+        told = Told(status, 0, status.look.value, status.reason)
     else:
         answered = None if read is None else read.answered
-        answer = _empty(record, looked) if answered is None else _retell(answered, looked)
-        told = Told(looked, 0, *PENDING)
+        answer = _empty(record, status) if answered is None else _retell(answered, status)
+        told = Told(status, 0, *PENDING)
     return answer, told
 
 
@@ -162,23 +165,23 @@ def leaves_at_once(record: FetchRecord) -> bool:
 
 
 def _note_used(
-    record: FetchRecord, looks: Sequence[Looked], reads: Sequence[Read | None], now: float
+    record: FetchRecord, statuses: Sequence[PartitionStatus], reads: Sequence[Read | None], now: float
 ) -> None:
     """The broker has not seen that this client reads what was not read for it alone."""
     authorization = record.link.authorization
-    for looked, read in zip(looks, reads, strict=True):
-        is_owed = looked.look not in HARD or (read is not None and read.is_shared)
-        if is_owed and looked.partition is not None:
-            authorization.used(looked.asked.topic, looked.partition, now)
+    for status, read in zip(statuses, reads, strict=True):
+        is_owed = status.look not in NEEDS_BROKER or (read is not None and read.is_shared)
+        if is_owed and status.partition is not None:
+            authorization.used(status.asked.topic, status.partition, now)
 
 
-def refuse_fetch(record: FetchRecord, looks: Sequence[Looked], pause_s: float = 0.0) -> None:
+def refuse_fetch(record: FetchRecord, statuses: Sequence[PartitionStatus], pause_s: float = 0.0) -> None:
     """Answer `record` empty: its queue toward the broker is full, or it is over a quota. It asks again."""
     record.link.broker.counters.fetch_refused += 1
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     assert record.context is not None
     buffers = _build(record, record.context.plan_throttled(), pause_ms)
-    record.served([Told(looked, 0, *REFUSED) for looked in looks], buffers, (), 0)
+    record.served([Told(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
 
 
 def answer_error(record: FetchRecord) -> None:
@@ -239,57 +242,57 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
             hit.release()
 
 
-def _from_memory(record: FetchRecord, looked: Looked, budget: _Budget) -> tuple[FetchAnswer, Told]:
+def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) -> tuple[FetchAnswer, Told]:
     """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
-    asked = looked.asked
+    asked = status.asked
     most = min(asked.max_bytes, budget.room)
-    if looked.look is not READY or (most == 0 and budget.began):
-        return _empty(record, looked), Told(looked, 0, "hit", "")
+    if status.look is not READY or (most == 0 and budget.began):
+        return _empty(record, status), Told(status, 0, "hit", "")
     broker, isolation_level = record.link.broker, record.request.isolation_level
     alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
-    key = asked, looked.limit_offset, most, isolation_level
+    key = asked, status.limit_offset, most, isolation_level
     found = None if alike is None else alike.get(key)
     if found is None:
-        found = _find(record, looked, most, budget)
+        found = _find(record, status, most, budget)
         if found is None:
-            return _empty(record, looked)._replace(aborted=None), Told(looked, 0, "hit", "")
+            return _empty(record, status)._replace(aborted=None), Told(status, 0, "hit", "")
         if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
             alike[key] = found
     answer, hit, committed = found
-    budget.take(answer.records_bytes, most if is_cut(broker.cache, looked, hit.next_offset) else 0)
+    budget.take(answer.records_bytes, most if is_cut(broker.cache, status, hit.next_offset) else 0)
     if hit.pins or answer.records_bytes > budget.room_to_copy:
         budget.hits.append(hit)
     else:
         budget.room_to_copy -= answer.records_bytes
         budget.copied_bytes += answer.records_bytes
-    assert looked.partition is not None
-    broker.verifier.offer(looked.partition, asked.fetch_offset, hit, committed)
-    return answer, Told(looked, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
+    assert status.partition is not None
+    broker.verifier.offer(status.partition, asked.fetch_offset, hit, committed)
+    return answer, Told(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
 
 
-def is_cut(cache: BlockCache, looked: Looked, next_offset: int) -> bool:
+def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
     """Whether a batch follows at `next_offset` that does not fit: a broker gives what does of it (LogSegment.read)."""
-    if next_offset >= looked.limit_offset:
+    if next_offset >= status.limit_offset:
         return False
-    assert looked.partition is not None
-    return cache.contiguous_end(looked.partition.slot, next_offset) > next_offset
+    assert status.partition is not None
+    return cache.contiguous_end(status.partition.slot, next_offset) > next_offset
 
 
-def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Found | None:
+def _find(record: FetchRecord, status: PartitionStatus, most: int, budget: _Budget) -> Found | None:
     """Records of at most `most` bytes, the first batch regardless; few of them as a copy. None: there are none."""
-    partition, asked, cache = looked.partition, looked.asked, record.link.broker.cache
+    partition, asked, cache = status.partition, status.asked, record.link.broker.cache
     assert partition is not None
-    hit = cache.lookup(partition.slot, asked.fetch_offset, looked.limit_offset, most, not budget.began)
+    hit = cache.lookup(partition.slot, asked.fetch_offset, status.limit_offset, most, not budget.began)
     if hit is None or not hit.size_bytes:
         return None
     if hit.size_bytes <= budget.room_to_copy:
         copied = Hit((memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes, hit.admitted_at)
         hit.release()
         hit = copied
-    truth, stable = partition.truth, partition.last_stable_offset()
+    leader_state, stable = partition.leader_state, partition.last_stable_offset()
     committed = aborted = None
     if record.request.isolation_level == READ_COMMITTED:
-        end_offset = min(hit.next_offset, looked.limit_offset)  # the plan's: up to there it is known
+        end_offset = min(hit.next_offset, status.limit_offset)  # the plan's: up to there it is known
         aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
         assert aborted is not None
         committed = Committed(aborted, stable)
@@ -297,9 +300,9 @@ def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Fo
         asked.topic,
         asked.partition,
         ErrorCode.NONE,
-        truth.high_watermark,
+        leader_state.high_watermark,
         stable,
-        truth.log_start_offset,
+        leader_state.log_start_offset,
         aborted,
         hit.views,
         hit.size_bytes,
@@ -307,10 +310,10 @@ def _find(record: FetchRecord, looked: Looked, most: int, budget: _Budget) -> Fo
     return Found(answer, hit, committed)
 
 
-def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
-    answered, asked = read.answered, looked.asked
+def _from_read(read: Read, status: PartitionStatus, budget: _Budget) -> FetchAnswer:
+    answered, asked = read.answered, status.asked
     assert answered is not None
-    told = _retell(answered, looked)
+    told = _retell(answered, status)
     if read.has_error:
         return told
     most = min(asked.max_bytes, budget.room)
@@ -321,17 +324,17 @@ def _from_read(read: Read, looked: Looked, budget: _Budget) -> FetchAnswer:
     return told._replace(records=(records,), records_bytes=len(records))
 
 
-def _retell(answered: FetchedPartition, looked: Looked) -> FetchAnswer:
+def _retell(answered: FetchedPartition, status: PartitionStatus) -> FetchAnswer:
     """What the broker has said of the partition, but for its records. Its HW and LSO may have grown since, and
     this client may have been told so.
     """
     high_watermark, last_stable_offset = answered.high_watermark, answered.last_stable_offset
-    if looked.partition is not None and looked.nameable and answered.error_code == ErrorCode.NONE:
-        high_watermark = max(high_watermark, looked.partition.truth.high_watermark)
-        last_stable_offset = max(last_stable_offset, looked.partition.last_stable_offset())
+    if status.partition is not None and status.nameable and answered.error_code == ErrorCode.NONE:
+        high_watermark = max(high_watermark, status.partition.leader_state.high_watermark)
+        last_stable_offset = max(last_stable_offset, status.partition.last_stable_offset())
     return FetchAnswer(
-        looked.asked.topic,
-        looked.asked.partition,
+        status.asked.topic,
+        status.asked.partition,
         answered.error_code,
         high_watermark,
         last_stable_offset,
@@ -347,13 +350,17 @@ def _is_due(read: Read, budget: _Budget) -> bool:
     return read.stage is Stage.ARRIVED and (read.has_error or budget.room > 0 or not budget.began)
 
 
-def _empty(record: FetchRecord, looked: Looked) -> FetchAnswer:
+def _empty(record: FetchRecord, status: PartitionStatus) -> FetchAnswer:
     """The partition named without records: what the broker last confirmed of it, where that is this client's
     to know.
     """
     aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
-    if looked.partition is not None and (looked.nameable or looked.look not in HARD):
-        truth = looked.partition.truth
-        offsets = (truth.high_watermark, looked.partition.last_stable_offset(), truth.log_start_offset)
-    return FetchAnswer(looked.asked.topic, looked.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0)
+    if status.partition is not None and (status.nameable or status.look not in NEEDS_BROKER):
+        leader_state = status.partition.leader_state
+        offsets = (
+            leader_state.high_watermark,
+            status.partition.last_stable_offset(),
+            leader_state.log_start_offset,
+        )
+    return FetchAnswer(status.asked.topic, status.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0)

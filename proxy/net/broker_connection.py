@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING
 from protocol.errors import BadFrame
 from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
 from protocol.wire import INT32
-from proxy.net.framed_transport import Wire
+from proxy.net.framed_transport import FramedTransport
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
     from protocol.wire import Frame
-    from proxy.accounting.counters import Counters, Hop
-    from proxy.net.byte_budget import Bound
+    from proxy.accounting.counters import Counters, Traffic
+    from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
-    from proxy.net.splice import Passage
-    from proxy.produce.pipeline import Flights
+    from proxy.net.splice import SpliceTransfer
+    from proxy.produce.pipeline import Pipeline
 
     Answer = Callable[[Frame | None], None]
-    Begin = Callable[[bytes, int, Wire], Passage | None]
+    Begin = Callable[[bytes, int, FramedTransport], SpliceTransfer | None]
     Sent = Callable[[bool], None]
-    Expected = tuple[int, int, Answer, Hop | None, Begin | None]
+    Expected = tuple[int, int, Answer, Traffic | None, Begin | None]
 
 log = logging.getLogger("forebay.upstream")
 
@@ -63,7 +63,7 @@ class Dial:
     connect_timeout_s: float
     max_frame_bytes: int
 
-    async def connect(self, wire: Wire) -> None:
+    async def connect(self, wire: FramedTransport) -> None:
         """Open the socket for `wire`. OSError, ssl.SSLError or TimeoutError when it cannot be."""
         loop = asyncio.get_running_loop()
         hostname = self.server_hostname if self.ssl_context else None
@@ -73,7 +73,7 @@ class Dial:
             )
 
 
-class UpstreamLink:
+class BrokerConnection:
     """A connection to the broker, opened at the first `send`."""
 
     __slots__ = (
@@ -89,12 +89,12 @@ class UpstreamLink:
         "authenticated",
         "closed",
         "expected",
-        "flights",
         "is_taking",
         "last_unanswerable",
         "loss",
         "on_drained",
         "on_idle_closed",
+        "pipeline",
         "reopened",
         "share_session",
     )
@@ -102,7 +102,7 @@ class UpstreamLink:
     def __init__(
         self,
         dial: Dial,
-        bound: Bound,
+        bound: ByteBudget,
         counters: Counters,
         on_lost: Callable[[str], None],
         *,
@@ -114,8 +114,8 @@ class UpstreamLink:
         self._bound = bound
         self._counters = counters
         self._on_lost = on_lost
-        self._wire: Wire | None = None
-        self.flights: Flights | None = None
+        self._wire: FramedTransport | None = None
+        self.pipeline: Pipeline | None = None
         """What is unanswered beside, behind all that is `expected`."""
         self._connecting: asyncio.Task[None] | None = None
         self.expected: deque[Expected] = deque()
@@ -139,13 +139,13 @@ class UpstreamLink:
     @property
     def unanswered(self) -> int:
         """Requests that the broker has not answered."""
-        return len(self.expected) + (len(self.flights) if self.flights is not None else 0)
+        return len(self.expected) + (len(self.pipeline) if self.pipeline is not None else 0)
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> FramedTransport:
         """The socket of now: opened if there is none."""
         if self._wire is None:
-            self._wire = Wire(
+            self._wire = FramedTransport(
                 self._dial.max_frame_bytes,
                 self._on_frame,
                 self._on_closed,
@@ -156,8 +156,8 @@ class UpstreamLink:
                 self._wire.bound = self._bound
             self._wire.on_drained = self.on_drained
             self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
-            if self.flights is not None:
-                self.carry(self.flights)
+            if self.pipeline is not None:
+                self.carry(self.pipeline)
             if self._held_by is not None:
                 self._wire.hold_reading(self._held_by)
             self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
@@ -169,7 +169,7 @@ class UpstreamLink:
         correlation_id: int,
         on_answer: Answer | None,
         on_sent: Sent | None = None,
-        arrived: Hop | None = None,
+        arrived: Traffic | None = None,
         on_begun: Begin | None = None,
     ) -> bool:
         """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer.
@@ -184,8 +184,8 @@ class UpstreamLink:
             return False
         if self.is_taking:
             raise AssertionError("a request goes to the broker within another")
-        if self.flights is not None:
-            self.flights.book()
+        if self.pipeline is not None:
+            self.pipeline.materialize()
         self._sequence += 1
         if on_answer is None:
             self.last_unanswerable = self._sequence
@@ -199,11 +199,11 @@ class UpstreamLink:
 
     # -- what flies ----------------------------------------------------------------------------------------
 
-    def carry(self, flights: Flights) -> None:
+    def carry(self, pipeline: Pipeline) -> None:
         """From now on an answer that nothing is `expected` before may be one of these."""
-        self.flights = flights
+        self.pipeline = pipeline
         if self._wire is not None:
-            flights.wire, self._wire.shortcut = self._wire, flights.land
+            pipeline.wire, self._wire.shortcut = self._wire, pipeline.land
 
     def send_rest(self, rest: bytes) -> bool:
         """The kernel did not take this of what was written past `send`. True where something of it has yet to leave."""
@@ -249,7 +249,7 @@ class UpstreamLink:
             raise ConnectionError(self.loss or "the link was closed")
         return got
 
-    async def _connect(self, wire: Wire) -> None:
+    async def _connect(self, wire: FramedTransport) -> None:
         try:
             await self._dial.connect(wire)
         except (OSError, TimeoutError) as error:
@@ -260,8 +260,8 @@ class UpstreamLink:
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
 
     def _on_frame(self, frame: Frame) -> None:
-        if self.flights is not None and not self.expected:
-            self.flights.book()
+        if self.pipeline is not None and not self.expected:
+            self.pipeline.materialize()
         line = self.expected
         if not line:
             self._lose("the broker answered what nobody asked")
@@ -288,7 +288,7 @@ class UpstreamLink:
             log.exception("an answer of the broker's could not be handled")
             self._lose("an answer could not be handled")
 
-    def _on_large(self, begun: bytes, frame_bytes: int) -> Passage | None:
+    def _on_large(self, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
         """A large answer has begun. One that is not the right one is found out when it has arrived."""
         wire = self._wire
         if wire is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
@@ -298,7 +298,7 @@ class UpstreamLink:
             return None
         return on_begun(begun, frame_bytes, wire)
 
-    def _on_passed(self, passage: Passage, last: bytes) -> None:
+    def _on_passed(self, passage: SpliceTransfer, last: bytes) -> None:
         _, sequence, _, arrived, _ = self.expected.popleft()
         if sequence > self.last_unanswerable:
             self.last_unanswerable = 0
@@ -316,8 +316,8 @@ class UpstreamLink:
             self._bound.forget(wire)
         if self.closed:
             return
-        if self.flights is not None:
-            self.flights.book()
+        if self.pipeline is not None:
+            self.pipeline.materialize()
         is_missed = self.expected or self.last_unanswerable or self.is_taking or self.share_session
         if not is_missed and self.on_idle_closed is not None and self.on_idle_closed():
             return
@@ -341,8 +341,8 @@ class UpstreamLink:
             self._shut(abort=False)
 
     def _shut(self, abort: bool) -> None:
-        if self.flights is not None:
-            self.flights.book()
+        if self.pipeline is not None:
+            self.pipeline.materialize()
         self.closed = True
         wire, self._wire = self._wire, None
         if wire is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxy.net.framed_transport import Wire
+    from proxy.net.framed_transport import FramedTransport
 
 RESUME_AT = 0.75
 """Reading goes on below this share of the bound, so that a process at its bound does not flap."""
@@ -23,7 +23,7 @@ ORDINARY_BYTES = (1 << 20) + (1 << 16)
 """What producers send in one request unless told otherwise (max.request.size), and its header."""
 
 
-class Bound:
+class ByteBudget:
     """A count of bytes with a limit. Plain integers: the scrape reads them. An unfinished frame of `uncharged_bytes` or
     less is not charged before it is whole.
     """
@@ -47,9 +47,9 @@ class Bound:
         """Of these: charged for frames that have begun and not ended."""
         self._large_bytes = 0
         self.pauses = 0
-        self.paused: dict[Wire, None] = {}
+        self.paused: dict[FramedTransport, None] = {}
         """Who waits for the count to fall: while it is empty, `sub` only subtracts."""
-        self.waiting: dict[Wire, int] = {}
+        self.waiting: dict[FramedTransport, int] = {}
         """Those of them with a frame that has begun, of this size, and may not be received yet; oldest first."""
 
     @property
@@ -57,13 +57,13 @@ class Bound:
         """Connections that wait for the count to fall."""
         return len(self.paused)
 
-    def add(self, nbytes: int, reader: Wire) -> None:
+    def add(self, nbytes: int, reader: FramedTransport) -> None:
         """`reader` brought `nbytes`: at the bound it is not read any more."""
         self.in_flight_bytes += nbytes
         if self.in_flight_bytes >= self.limit_bytes:
             self.pause(reader)
 
-    def pause(self, reader: Wire) -> None:
+    def pause(self, reader: FramedTransport) -> None:
         """The count is at the bound: `reader` is not read any more."""
         if reader not in self.paused:
             self.paused[reader] = None
@@ -85,14 +85,14 @@ class Bound:
                     self._charge(wire, size_bytes)
                 wire.release_reading(self)
 
-    def let_one(self, reader: Wire) -> None:
+    def let_one(self, reader: FramedTransport) -> None:
         """`reader` holds nothing any more: at the bound too it may bring one more, so that those who do not
         take their answers starve nobody else.
         """
         if reader not in self.waiting and self.paused.pop(reader, False) is None:
             reader.release_reading(self)
 
-    def forget(self, reader: Wire) -> None:
+    def forget(self, reader: FramedTransport) -> None:
         """`reader` is gone."""
         self.paused.pop(reader, None)
         self.end(reader)
@@ -113,7 +113,7 @@ class Bound:
         is_filled = self.unfinished_bytes >= self.limit_bytes * LARGE_SHARE
         return bool(self.paused) and (is_filled or self._large_bytes > 0)
 
-    def begin(self, reader: Wire, frame_bytes: int) -> None:
+    def begin(self, reader: FramedTransport, frame_bytes: int) -> None:
         """A frame of this size has begun on `reader`: it is charged whole, or waits, and is not read, until it can be.
         Call `end` once it is whole.
         """
@@ -134,14 +134,14 @@ class Bound:
                 self.paused.pop(reader, None)
                 reader.release_reading(self)
 
-    def _charge(self, reader: Wire, frame_bytes: int) -> None:
+    def _charge(self, reader: FramedTransport, frame_bytes: int) -> None:
         reader.charged_bytes = frame_bytes
         self.in_flight_bytes += frame_bytes
         self.unfinished_bytes += frame_bytes
         if frame_bytes > ORDINARY_BYTES:
             self._large_bytes += frame_bytes
 
-    def end(self, reader: Wire) -> None:
+    def end(self, reader: FramedTransport) -> None:
         """The frame that has begun on `reader` is whole: whoever holds it charges it from now on. Call `sub` then."""
         self.waiting.pop(reader, None)
         size_bytes, reader.charged_bytes = reader.charged_bytes, 0

@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from protocol import control
-from proxy.net.broker_connection import UpstreamLink
+from proxy.net.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.net.broker_connection import Answer, Dial
-    from proxy.net.framed_transport import Wire
+    from proxy.net.framed_transport import FramedTransport
 
 log = logging.getLogger("forebay.lane")
 
@@ -37,7 +37,7 @@ SILENCE_S = 15.0
 """Half of what clients give a request (request.timeout.ms)."""
 
 
-class Lane:
+class CatchUpConnection:
     """The second link of one client; opened at the first `send`. `dial` None: there never is one."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Lane:
     def __init__(self, broker: Broker, dial: Dial | None) -> None:
         self._broker = broker
         self._dial = dial
-        self._link: UpstreamLink | None = None
+        self._link: BrokerConnection | None = None
         self._handshake: Frame | None = None
         self._shown: tuple[Frame, Frame, int] | None = None
         self._unanswered = 0
@@ -83,7 +83,7 @@ class Lane:
         return 0 if self._link is None else self._link.unanswered
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> FramedTransport:
         """The socket that an answer has just come from."""
         assert self._link is not None
         return self._link.wire
@@ -113,7 +113,7 @@ class Lane:
 
         self._ask(self._link, frame, correlation_id, answered)
 
-    def _ask(self, link: UpstreamLink, frame: Frame, correlation_id: int, on_answer: Answer) -> None:
+    def _ask(self, link: BrokerConnection, frame: Frame, correlation_id: int, on_answer: Answer) -> None:
         if not link.unanswered:
             self._progress_at = self._broker.now()
 
@@ -123,10 +123,10 @@ class Lane:
 
         link.send(frame, correlation_id, progressed)
 
-    def _open(self) -> UpstreamLink:
+    def _open(self) -> BrokerConnection:
         assert self._dial is not None
         broker = self._broker
-        link = UpstreamLink(self._dial, broker.responses, broker.counters, self._lost, is_clients=True)
+        link = BrokerConnection(self._dial, broker.responses, broker.counters, self._lost, is_clients=True)
         if self._shown is not None:
             self._show(link, lambda: None)
         return link
@@ -151,7 +151,7 @@ class Lane:
         else:
             self._show(self._link, done)
 
-    def _show(self, link: UpstreamLink, done: Callable[[], None]) -> None:
+    def _show(self, link: BrokerConnection, done: Callable[[], None]) -> None:
         """Repeat what the client has shown; `done` runs whatever comes of it. A refusal ends the lane, and
         nothing else.
         """

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation.refusals import RefusedSequences
-from proxy.net.broker_connection import UpstreamLink
-from proxy.net.catch_up_connection import Lane
-from proxy.net.framed_transport import Wire
-from proxy.net.response_order import Replies, Reply
+from proxy.net.broker_connection import BrokerConnection
+from proxy.net.catch_up_connection import CatchUpConnection
+from proxy.net.framed_transport import FramedTransport
+from proxy.net.response_order import Reply, ResponseOrder
 from proxy.net.send_buffer import PIECE_BYTES
-from proxy.net.splice import Passage
+from proxy.net.splice import SpliceTransfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
     from proxy.net.send_buffer import Sendable
-    from proxy.produce.pipeline import Flights
+    from proxy.produce.pipeline import Pipeline
 
 log = logging.getLogger("forebay.client")
 
@@ -46,17 +46,44 @@ UNSIGNED_FRAME_BYTES = 512 << 10
 """What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
 
 
-class ClientLink:
+class ClientConnection:
     """A client and its way to the broker."""
 
     __slots__ = (
-        "_counters", "_holds_broker", "_is_held", "_limits", "_open", "_response_bytes", "answered_ordinal",
-        "authorization", "broker", "client_id", "fetches", "finishing", "flights", "gone", "holds_client",
-        "is_signed_in", "lane", "last_ordinal", "listener", "number", "preferred_replicas", "reads", "refused",
-        "replies", "request_bytes", "sasl_rounds", "seen_at", "seen_frames", "stores", "upstream", "wire",
+        "_counters",
+        "_holds_broker",
+        "_is_held",
+        "_limits",
+        "_open",
+        "_response_bytes",
+        "answered_ordinal",
+        "authorization",
+        "broker",
+        "client_id",
+        "fetches",
+        "finishing",
+        "gone",
+        "holds_client",
+        "is_signed_in",
+        "lane",
+        "last_ordinal",
+        "listener",
+        "number",
+        "pipeline",
+        "preferred_replicas",
+        "reads",
+        "refused",
+        "replies",
+        "request_bytes",
+        "sasl_rounds",
+        "seen_at",
+        "seen_frames",
+        "stores",
+        "upstream",
+        "wire",
     )  # fmt: skip
 
-    replies: Replies
+    replies: ResponseOrder
     authorization: Authorization
     fetches: FetchScanner
     reads: Reads
@@ -77,7 +104,7 @@ class ClientLink:
         self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
         self.is_signed_in = False  # the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # that the broker has to accept until then
-        self.wire = Wire(
+        self.wire = FramedTransport(
             self._limits.max_request_frame_bytes, dispatch.receive, self._on_closed, self.on_bad, self._on_eof
         )
         if listener.wants_sasl:
@@ -86,15 +113,15 @@ class ClientLink:
         self.wire.on_drained = self._on_drained
         self.wire.on_begun = partial(listener.tend, self)
         self.wire.bound = self.broker.requests
-        self.replies = Replies(self.wire.send, self._on_progress)
-        self.upstream = UpstreamLink(
+        self.replies = ResponseOrder(self.wire.send, self._on_progress)
+        self.upstream = BrokerConnection(
             listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
         )
         self.upstream.on_drained = self._on_upstream_drained
         self.upstream.on_idle_closed = self._on_idle_closed
         self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
-        self.flights: Flights | None = None  # until it could have any
-        self.lane = Lane(self.broker, listener.catch_up_dial)
+        self.pipeline: Pipeline | None = None  # until it could have any
+        self.lane = CatchUpConnection(self.broker, listener.catch_up_dial)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
         self.gone = 0  # grows with each request that is sent on, and each answer
@@ -111,9 +138,9 @@ class ClientLink:
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
         """A request of `size_bytes` has come whole: it counts from here on, until `request_done`."""
-        hop = self._counters.requests_in[api_key]
-        hop.frames += 1
-        hop.size_bytes += size_bytes
+        traffic = self._counters.requests_in[api_key]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
         self.request_bytes += size_bytes
         requests = self.broker.requests
         requests.in_flight_bytes += size_bytes
@@ -143,10 +170,10 @@ class ClientLink:
             self.is_signed_in = self.listener.wants_sasl = True
             self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
-    def _book(self) -> None:
+    def _materialize(self) -> None:
         """Something is to happen but the next answer of what flies."""
-        if self.flights is not None:
-            self.flights.book()
+        if self.pipeline is not None:
+            self.pipeline.materialize()
 
     def on_bad(self, error: BadFrame) -> None:
         """The client has sent what cannot be read."""
@@ -154,7 +181,7 @@ class ClientLink:
         self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
 
     def _on_eof(self) -> bool:
-        self._book()
+        self._materialize()
         if self.replies.oldest is None:
             self.close("client_closed")
             return False
@@ -202,9 +229,9 @@ class ClientLink:
     ) -> None:  # fmt: skip
         """`forward`, for whom these two of the header are enough. `on_begun` may let a large answer pass."""
         counters, size_bytes = self._counters, len(frame)
-        hop = counters.requests_out[api_key]
-        hop.frames += 1
-        hop.size_bytes += size_bytes
+        traffic = counters.requests_out[api_key]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
         if on_answer is None:
             waits = self.upstream.send(
                 frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
@@ -256,9 +283,9 @@ class ClientLink:
         line.popleft()
         outgoing = self.wire.send_piece(frame, size_bytes)
         if outgoing is None:
-            hop = self._counters.responses_out[api_key]
-            hop.frames += 1
-            hop.size_bytes += size_bytes
+            traffic = self._counters.responses_out[api_key]
+            traffic.frames += 1
+            traffic.size_bytes += size_bytes
             if on_sent is not None:
                 on_sent(True)
             if self.finishing or self._holds_broker:
@@ -274,8 +301,8 @@ class ClientLink:
 
     def begin_pieces(
         self, head: RequestHeader, reply: Reply, request_bytes: int, on_sent: Sent | None,
-        begun: bytes, frame_bytes: int, source: Wire, on_end: Callable[[], None],
-    ) -> Passage | None:  # fmt: skip
+        begun: bytes, frame_bytes: int, source: FramedTransport, on_end: Callable[[], None],
+    ) -> SpliceTransfer | None:  # fmt: skip
         """At the process's bound: a large answer, of which there is `begun`, leaves as it comes, if it is its turn
         and nothing waits before it. `on_end` runs when its last bytes are here. None: it is received whole.
         """
@@ -291,7 +318,7 @@ class ClientLink:
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
         self.gone += 1
-        return Passage(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
+        return SpliceTransfer(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
 
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
         """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
@@ -314,9 +341,9 @@ class ClientLink:
             if not self._response_bytes and self.upstream.is_connected:
                 self.broker.responses.let_one(self.upstream.wire)
         if delivered:
-            hop = self._counters.responses_out[api_key]
-            hop.frames += 1
-            hop.size_bytes += size_bytes
+            traffic = self._counters.responses_out[api_key]
+            traffic.frames += 1
+            traffic.size_bytes += size_bytes
         if on_sent:
             on_sent(delivered)
 
@@ -407,7 +434,7 @@ class ClientLink:
 
     def finish(self) -> None:
         """Take no more requests; close once what is in flight has been answered."""
-        self._book()
+        self._materialize()
         self.finishing = True
         self.wire.hold_reading(self)
         self.broker.leave_parked(self)
@@ -430,7 +457,7 @@ class ClientLink:
             self.upstream.close()
             self.wire.abort()
             return
-        self._book()
+        self._materialize()
         self._open = False
         self._counters.active_connections -= 1
         if cause in BOUNDS:
@@ -442,7 +469,7 @@ class ClientLink:
         if blame:
             log.warning(blame, extra=self._fields(reason))
         self.broker.drop_parked(self)
-        self.broker.gate.drop_link(self)
+        self.broker.scheduler.drop_link(self)
         self.authorization.close()
         self.reads.close()
         self.broker.sessions.remove_owned(self)

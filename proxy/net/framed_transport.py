@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, cast
 
 from protocol.errors import BadFrame
 from protocol.framing import EAGER_BYTES, PREFIX_BYTES, Framer, read_length
-from proxy.net.send_buffer import PIECE_BYTES, Outgoing
+from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.wire import Frame
-    from proxy.net.byte_budget import Bound
+    from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
-    from proxy.net.splice import Passage
+    from proxy.net.splice import SpliceTransfer
 
 SCRATCH = memoryview(bytearray(1 << 12))
 """Where what may be the start of another large frame is received: taken out before anybody else receives. Small:
@@ -43,7 +43,7 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     __slots__ = ("_framer", "_wire")
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: FramedTransport) -> None:
         self._wire = wire
         self._framer = wire.framer
 
@@ -89,7 +89,7 @@ class LargeFrame(asyncio.BufferedProtocol):
         self._wire.resume_writing()
 
 
-class Wire(asyncio.Protocol):
+class FramedTransport(asyncio.Protocol):
     """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None),
     on_bad(BadFrame), on_eof().
     """
@@ -109,7 +109,7 @@ class Wire(asyncio.Protocol):
         self._on_bad = on_bad
         self._on_eof = on_eof
         self._transport: asyncio.Transport | None = None
-        self._outbox: deque[Outgoing] = deque()
+        self._outbox: deque[SendBuffer] = deque()
         self._outbox_bytes = 0
         self._write_paused = False
         self._in_large = False
@@ -120,16 +120,16 @@ class Wire(asyncio.Protocol):
         self._blind: Callable[[bytes], None] | None = None
         self.shortcut: Callable[[bytes], bool] | None = None
         """Asked with each frame of a chunk before `on_frame`: True where it has taken the frame."""
-        self.passage: Passage | None = None
+        self.passage: SpliceTransfer | None = None
         """The large frame that arrives and is not received here."""
-        self.on_large: Callable[[bytes, int], Passage | None] | None = None
+        self.on_large: Callable[[bytes, int], SpliceTransfer | None] | None = None
         """Asked with what there is of a large frame, and how large it will be, whether it is to pass."""
-        self.on_passed: Callable[[Passage, bytes], None] | None = None
+        self.on_passed: Callable[[SpliceTransfer, bytes], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.on_begun: Callable[[], None] | None = None
         """Told whenever a chunk ends within a frame."""
         self.on_made: Callable[[], None] | None = None
-        self.bound: Bound | None = None
+        self.bound: ByteBudget | None = None
         """Where a frame that has begun is charged, and waits where it may not be."""
         self.charged_bytes = 0
         """What is charged there for it."""
@@ -217,7 +217,7 @@ class Wire(asyncio.Protocol):
         self.passage.begin()
         return True
 
-    def _charge(self, bound: Bound) -> None:
+    def _charge(self, bound: ByteBudget) -> None:
         """A chunk has ended within a frame."""
         size_bytes = self.framer.frame_bytes
         if size_bytes > bound.uncharged_bytes and not (self.charged_bytes or self._closed or self._closing):
@@ -305,7 +305,7 @@ class Wire(asyncio.Protocol):
         self,
         buffers: Sequence[Sendable],
         on_sent: Callable[[bool], None] | None = None,
-    ) -> Outgoing | None:
+    ) -> SendBuffer | None:
         """Send `buffers`, after all that was given before. None when nothing of it waits here: `on_sent` has run."""
         if self._closed or self._closing:
             if on_sent:
@@ -313,7 +313,7 @@ class Wire(asyncio.Protocol):
             return None
         size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._outbox or self._transport is None or size_bytes > PIECE_BYTES:
-            outgoing = Outgoing(buffers, on_sent)
+            outgoing = SendBuffer(buffers, on_sent)
             self._outbox.append(outgoing)
             self._outbox_bytes += outgoing.size_bytes
             self._feed()
@@ -332,7 +332,7 @@ class Wire(asyncio.Protocol):
 
     def send_piece(
         self, piece: Sendable, size_bytes: int, on_sent: Callable[[bool], None] | None = None
-    ) -> Outgoing | None:
+    ) -> SendBuffer | None:
         """`send` of one buffer. One that nothing is before, and that is no larger than a piece, needs no place in the
         line unless the kernel does not take it all; for such a one `on_drained` does not run.
         """
@@ -346,9 +346,9 @@ class Wire(asyncio.Protocol):
             on_sent(True)
         return None
 
-    def _wait_stuck(self, size_bytes: int, on_sent: Callable[[bool], None] | None) -> Outgoing:
+    def _wait_stuck(self, size_bytes: int, on_sent: Callable[[bool], None] | None) -> SendBuffer:
         """The kernel did not take all of what was never in the line."""
-        outgoing = Outgoing((), on_sent)
+        outgoing = SendBuffer((), on_sent)
         outgoing.size_bytes = size_bytes
         outgoing.in_transport = True
         self._outbox.append(outgoing)
@@ -377,7 +377,7 @@ class Wire(asyncio.Protocol):
         if self.on_drained:
             self.on_drained()
 
-    def _piece_left(self, head: Outgoing) -> None:
+    def _piece_left(self, head: SendBuffer) -> None:
         head.in_transport = False
         if head.buffers:
             return

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from proxy.net.broker_connection import Dial
-from proxy.net.client_connection import ClientLink
+from proxy.net.client_connection import ClientConnection
 from proxy.net.tls_handshakes import TlsServer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Listener:
     """One entry of `listeners`, at work."""
 
     def __init__(
-        self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientLink], Dispatch]
+        self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientConnection], Dispatch]
     ) -> None:
         """`dispatch` takes the requests of a connection."""
         self.broker = broker
@@ -61,8 +61,8 @@ class Listener:
             if config.catch_up_upstream is not None
             else None
         )
-        self.links: dict[ClientLink, None] = {}
-        self.tended: dict[ClientLink, None] = {}
+        self.links: dict[ClientConnection, None] = {}
+        self.tended: dict[ClientConnection, None] = {}
         """Those with something that time may end; the janitor takes them out."""
         self.wants_sasl = False
         """The broker has accepted a SASL exchange here, a client's or Forebay's own. Where it wants none, it refuses
@@ -111,7 +111,7 @@ class Listener:
 
     def _accept(self) -> asyncio.BaseProtocol:
         self._accepted += 1
-        link = ClientLink(self, self._accepted)
+        link = ClientConnection(self, self._accepted)
         return link.wire
 
     def _shaken(self, transport: asyncio.Transport) -> None:
@@ -120,7 +120,7 @@ class Listener:
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
-    def opened(self, link: ClientLink) -> None:
+    def opened(self, link: ClientConnection) -> None:
         """A client is connected, and counted."""
         broker = self.broker
         if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
@@ -128,11 +128,11 @@ class Listener:
             return
         self.links[link] = None
 
-    def tend(self, link: ClientLink) -> None:
+    def tend(self, link: ClientConnection) -> None:
         """There is something of it now that time may end: the janitor is to look after it."""
         self.tended[link] = None
 
-    def closed(self, link: ClientLink) -> None:
+    def closed(self, link: ClientConnection) -> None:
         """A client is gone."""
         self.links.pop(link, None)
         self.tended.pop(link, None)

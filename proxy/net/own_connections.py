@@ -18,7 +18,7 @@ from protocol import control
 from protocol.errors import BadFrame, ErrorCode
 from protocol.metadata import scan_metadata_response
 from proxy.net import sasl_client
-from proxy.net.broker_connection import UpstreamLink
+from proxy.net.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from protocol.wire import Frame
@@ -37,13 +37,13 @@ HEARTBEATS = 5
 """How often within `limits.upstreamTimeout` the broker is asked whether it answers."""
 
 
-class OwnLinks:
+class OwnConnections:
     """Forebay's own links by name, all to the broker behind one listener."""
 
     def __init__(self, broker: Broker, listener: Listener) -> None:
         self._broker = broker
         self._listener = listener
-        self._links: dict[str, UpstreamLink] = {}
+        self._links: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self.usable = False
@@ -104,7 +104,7 @@ class OwnLinks:
         """Open the first link: it says whether there can be any."""
         self._open("proof")
 
-    def link(self, name: str) -> UpstreamLink | None:
+    def link(self, name: str) -> BrokerConnection | None:
         """That link if it is open; else it is being opened, and the watch is pumped when it is."""
         link = self._links.get(name)
         if link is None or link.closed:
@@ -119,7 +119,7 @@ class OwnLinks:
     async def _keep_opening(self, name: str) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._closed:
-            link = UpstreamLink(
+            link = BrokerConnection(
                 self._listener.dial,
                 self._broker.responses,
                 self._broker.counters,
@@ -146,7 +146,7 @@ class OwnLinks:
         self.usable, self.refusal = True, ""
         self._broker.watch.pump()
 
-    async def _greet(self, link: UpstreamLink) -> None:
+    async def _greet(self, link: BrokerConnection) -> None:
         """ApiVersions, which every listener answers, then `_sign_in`. Refused where the broker ends that."""
         hello = self._build_hello()
         control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
@@ -156,7 +156,7 @@ class OwnLinks:
         except ConnectionError as error:  # it answers, but not us: that makes no broker unreachable
             raise sasl_client.Refused(f"{error}") from error
 
-    async def _sign_in(self, link: UpstreamLink) -> None:
+    async def _sign_in(self, link: BrokerConnection) -> None:
         """Our own credentials if there are any, and one Metadata request to see that we may ask at all."""
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:

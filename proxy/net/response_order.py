@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from proxy.net.send_buffer import Outgoing, Sendable
+    from proxy.net.send_buffer import Sendable, SendBuffer
 
     Sent = Callable[[bool], None]
-    Deliver = Callable[[Sequence[Sendable], Sent | None], Outgoing | None]
+    Deliver = Callable[[Sequence[Sendable], Sent | None], SendBuffer | None]
 
 
 class Place(Protocol):
@@ -32,18 +32,18 @@ class Place(Protocol):
 
 class Reply:
     """One reserved place. `outgoing` is set once its buffers were handed to the wire. `held_bytes` of heap memory
-    are charged for it until it has left (`ClientLink.hold`).
+    are charged for it until it has left (`ClientConnection.hold`).
     """
 
     __slots__ = ("_replies", "buffers", "held_bytes", "is_control", "on_sent", "outgoing")
 
-    def __init__(self, replies: Replies, is_control: bool) -> None:
+    def __init__(self, replies: ResponseOrder, is_control: bool) -> None:
         self._replies = replies
         self.is_control = is_control
         self.held_bytes = 0
         self.buffers: Sequence[Sendable] | None = None
         self.on_sent: Sent | None = None
-        self.outgoing: Outgoing | None = None
+        self.outgoing: SendBuffer | None = None
 
     def complete(self, buffers: Sequence[Sendable], on_sent: Sent | None = None) -> None:
         """Fill the place with one whole response frame; on_sent(True) once its last byte left, on_sent(False)
@@ -78,7 +78,7 @@ class Reply:
         return True
 
 
-class Replies:
+class ResponseOrder:
     """The line of one connection's replies."""
 
     __slots__ = ("_deliver", "_on_progress", "control", "line")

@@ -20,7 +20,7 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from proxy.config.model import UpstreamCredentials
-    from proxy.net.broker_connection import UpstreamLink
+    from proxy.net.broker_connection import BrokerConnection
 
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 2
@@ -32,7 +32,7 @@ class Refused(Exception):
     """The broker does not accept our credentials, or cannot prove that it knows them."""
 
 
-async def authenticate(link: UpstreamLink, credentials: UpstreamCredentials) -> None:
+async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials) -> None:
     """Run one whole exchange on a fresh link. `Refused`, or ConnectionError where it closes instead."""
     mechanism = credentials.mechanism
     hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism)
@@ -64,7 +64,7 @@ def _secret(file: str | None) -> bytes:
         raise Refused(f"cannot read the secret: {error}") from error
 
 
-async def _exchange(link: UpstreamLink, token: bytes) -> bytes:
+async def _exchange(link: BrokerConnection, token: bytes) -> bytes:
     frame = control.build_sasl_authenticate_request(AUTHENTICATE_VERSION, 0, "forebay", auth_bytes=token)
     answer = control.scan_sasl_authenticate_response(await link.call(frame, 0), AUTHENTICATE_VERSION)
     if answer.error_code != ErrorCode.NONE:
@@ -72,7 +72,7 @@ async def _exchange(link: UpstreamLink, token: bytes) -> bytes:
     return answer.auth_bytes
 
 
-async def _scram(link: UpstreamLink, credentials: UpstreamCredentials, hash_name: str) -> None:
+async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_name: str) -> None:
     name = _username(credentials).replace(b"=", b"=3D").replace(b",", b"=2C")
     nonce = base64.b64encode(secrets.token_bytes(24))
     first_bare = b"n=" + name + b",r=" + nonce

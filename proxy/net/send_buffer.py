@@ -29,7 +29,7 @@ def cut_buffers(buffers: Sequence[Sendable], sent_bytes: int) -> list[Sendable]:
     return left
 
 
-class Outgoing:
+class SendBuffer:
     """One reply or request on its way out: its unsent buffers, and who wants to know when they have left."""
 
     __slots__ = ("buffers", "in_transport", "on_sent", "size_bytes")

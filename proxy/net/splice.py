@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.net.byte_budget import Bound
-    from proxy.net.framed_transport import Wire
+    from proxy.net.byte_budget import ByteBudget
+    from proxy.net.framed_transport import FramedTransport
 
 PIPE_BYTES = 1 << 20
 """In pages, each of which holds what one page of the broker's file has: Linux's default limit for any user. As much is
@@ -62,7 +62,9 @@ def open_pipe() -> Pipe:
     return pipe
 
 
-def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int, has_room: bool = True) -> bool:
+def may_pass(
+    source: FramedTransport, sink: FramedTransport, lacking_bytes: int, tail_bytes: int, has_room: bool = True
+) -> bool:
     """Whether what lacks before the last `tail_bytes` is worth it, and can go from the one socket to the other now.
     Where memory has no room for it, also through this process, in pieces.
     """
@@ -71,7 +73,7 @@ def may_pass(source: Wire, sink: Wire, lacking_bytes: int, tail_bytes: int, has_
     return not has_room or (CAN_SPLICE and source.plain_fd >= 0 and sink.plain_fd >= 0)
 
 
-class Passage:
+class SpliceTransfer:
     """One frame of `frame_bytes` from `source` to `sink`, of which `head` is there, and of which all but the last
     `tail_bytes` may be moved; `on_end` is given its last bytes, all before them having gone to `sink`.
     """
@@ -94,9 +96,9 @@ class Passage:
 
     def __init__(
         self,
-        source: Wire,
-        sink: Wire,
-        bound: Bound,
+        source: FramedTransport,
+        sink: FramedTransport,
+        bound: ByteBudget,
         head: bytes,
         frame_bytes: int,
         tail_bytes: int,

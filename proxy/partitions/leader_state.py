@@ -31,7 +31,7 @@ class Learned(Enum):
     """A newer epoch: what is stored is frozen until the divergence check."""
 
 
-class Truth:
+class LeaderState:
     """One partition as the broker last described it. Offsets are -1 while unknown; times are seconds of a
     monotonic clock.
     """

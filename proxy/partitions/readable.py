@@ -52,7 +52,7 @@ class Look(Enum):
 
 READY, TAIL, GAP, ASK = Look.READY, Look.TAIL, Look.GAP, Look.ASK
 """Read as often as a Fetch is looked at: a name of a module costs a third of a member's."""
-HARD = (Look.MISS, Look.PASS)
+NEEDS_BROKER = (Look.MISS, Look.PASS)
 """The broker has to say it."""
 UNREAD = ("pass", "version")
 """What a Fetch is that cannot be read: one verdict for all of it."""
@@ -60,7 +60,7 @@ LAGGING = ("cold", "evicted")
 """Reasons of a miss that is history: memory no longer holds it, or never did."""
 
 
-class Looked(NamedTuple):
+class PartitionStatus(NamedTuple):
     """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an
     ASK is not filled. `limit_offset` ends what may be read; -1 where the partition's offsets are not known
     well enough to be told to this client.
@@ -95,7 +95,7 @@ class Told(NamedTuple):
     it); what the clock of admitted bytes showed when the first of what memory gave was admitted (None: it gave none).
     """
 
-    looked: Looked
+    status: PartitionStatus
     size_bytes: int
     result: str
     reason: str
@@ -104,13 +104,13 @@ class Told(NamedTuple):
     admitted_at: int | None = None
 
 
-def plan_given_up(looked: Looked) -> Looked:
+def plan_given_up(status: PartitionStatus) -> PartitionStatus:
     """What has not come in time, or may not be waited for, is a miss."""
-    if looked.look is Look.GAP:
-        return looked._replace(look=Look.MISS)
-    if looked.look is Look.ASK:
-        return looked._replace(look=Look.MISS, limit_offset=-1)
-    return looked
+    if status.look is Look.GAP:
+        return status._replace(look=Look.MISS)
+    if status.look is Look.ASK:
+        return status._replace(look=Look.MISS, limit_offset=-1)
+    return status
 
 
 def plan_partition(
@@ -120,59 +120,61 @@ def plan_partition(
     isolation_level: int,
     version: int,
     now: float,
-) -> Looked:
+) -> PartitionStatus:
     """Look at one partition that the client may read and Forebay follows.
 
     Of the proven epoch nothing readable can diverge: its end is the log's (Partition.readRecords), so a
     last_fetched_epoch that equals it (kafka-python sends one) is as good as none. Fewer than no bytes are the broker's
     to refuse (LogSegment.read), but at the end of the log, where it does not ask.
     """
-    truth = partition.truth
-    epoch, offset = truth.epoch, asked.fetch_offset
+    leader_state = partition.leader_state
+    epoch, offset = leader_state.epoch, asked.fetch_offset
     if asked.max_bytes < 0:
-        return Looked(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
     if partition.old_format:
-        return Looked(asked, partition, Look.PASS, "old-format", -1)
+        return PartitionStatus(asked, partition, Look.PASS, "old-format", -1)
     if partition.zstd and version < ZSTD_FROM_VERSION:
-        return Looked(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
     if epoch == NO_EPOCH:
-        return Looked(asked, partition, Look.ASK, "unproven", -1)
-    if epoch < asked.current_leader_epoch == truth.suggested_epoch:
-        return Looked(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, Look.ASK, "unproven", -1)
+    if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
+        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
     ):
-        return Looked(asked, partition, Look.MISS, "epoch", -1)
-    may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led
+        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+    may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led
     committed = isolation_level == READ_COMMITTED
-    limit = partition.last_stable_offset() if committed else truth.high_watermark
-    if offset < max(truth.log_start_offset, 0):
-        return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
-    is_at_end = 0 <= limit <= offset <= truth.high_watermark
+    limit = partition.last_stable_offset() if committed else leader_state.high_watermark
+    if offset < max(leader_state.log_start_offset, 0):
+        return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+    is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
     if not (is_at_end or stored_end > offset or offset >= partition.tail):
         nameable = offset <= limit and not may_follow
-        return Looked(
+        return PartitionStatus(
             asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
         )
     if may_follow:
-        return Looked(asked, partition, Look.MISS, "epoch", -1)
-    if now >= truth.lease_until or truth.frozen:
-        return Looked(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+    if now >= leader_state.lease_until or leader_state.frozen:
+        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
     if is_at_end:
-        return Looked(asked, partition, Look.TAIL, "", limit)
+        return PartitionStatus(asked, partition, Look.TAIL, "", limit)
     if offset > limit:
-        return Looked(asked, partition, Look.ASK, "unproven", limit)
+        return PartitionStatus(asked, partition, Look.ASK, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
-            return Looked(asked, partition, Look.MISS, "hole", limit)  # what it lacks may delete what it has
+            return PartitionStatus(
+                asked, partition, Look.MISS, "hole", limit
+            )  # what it lacks may delete what it has
         if committed:
             return _plan_committed(asked, partition, limit)
-        return Looked(asked, partition, Look.READY, "", limit)
+        return PartitionStatus(asked, partition, Look.READY, "", limit)
     if offset >= partition.tail:
-        return Looked(asked, partition, Look.GAP, "hole", limit)
-    return Looked(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
+        return PartitionStatus(asked, partition, Look.GAP, "hole", limit)
+    return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
 
 
 def find_limit(
@@ -187,21 +189,21 @@ def find_limit(
     """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READY; -1 if it does not.
     That anything is stored there is not asked: to a lookup below this limit it shows. Nor are `asked.max_bytes`.
     """
-    truth = partition.truth
-    epoch = truth.epoch
+    leader_state = partition.leader_state
+    epoch = leader_state.epoch
     if (
         epoch == NO_EPOCH
-        or now >= truth.lease_until
-        or truth.frozen
+        or now >= leader_state.lease_until
+        or leader_state.frozen
         or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
         or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
-        or offset < truth.log_start_offset
+        or offset < leader_state.log_start_offset
         or partition.old_format
         or (partition.zstd and version < ZSTD_FROM_VERSION)
-        or (version < FOLLOWER_FETCH_FROM_VERSION and not truth.is_led)
+        or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
     ):
         return -1
-    limit = partition.last_stable_offset() if read_committed else truth.high_watermark
+    limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
     if offset >= limit:
         return -1
     if partition.topic.may_be_compacted:
@@ -214,17 +216,17 @@ def find_limit(
     return limit
 
 
-def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> Looked:
+def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> PartitionStatus:
     """What read_committed may have of stored bytes below the LSO."""
     transactions, offset = partition.transactions, asked.fetch_offset
     listed_end = transactions.listed_end(offset)
     if listed_end > offset:
-        return Looked(asked, partition, Look.READY, "", min(limit, listed_end))
+        return PartitionStatus(asked, partition, Look.READY, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
-        and partition.tail <= transactions.end < partition.truth.high_watermark
+        and partition.tail <= transactions.end < partition.leader_state.high_watermark
     )
-    return Looked(asked, partition, Look.GAP if is_coming else Look.MISS, "transaction", limit)
+    return PartitionStatus(asked, partition, Look.GAP if is_coming else Look.MISS, "transaction", limit)
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:

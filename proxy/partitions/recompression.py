@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     body: bytes
 
 
-class Fidelity:
+class Recompression:
     """One topic. `log_append_time` is None until a fetched batch has shown it; from then on a produced batch of one of
     `equal_codecs` is, once stamped, what the broker stores, and of another codec a sample is wanted.
     """

@@ -61,20 +61,20 @@ def settle(partition: Partition, lapsed: bool) -> None:
     """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and
     the tail is at the HW.
     """
-    high_watermark = partition.truth.high_watermark
+    high_watermark = partition.leader_state.high_watermark
     if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
         partition.tail = high_watermark
-    partition.tail = max(partition.tail, partition.truth.log_start_offset)
+    partition.tail = max(partition.tail, partition.leader_state.log_start_offset)
 
 
 def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
     """A batch is about to be forwarded."""
-    truth = partition.truth
+    leader_state = partition.leader_state
     sending = partition.producers.note(
-        truth.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
+        leader_state.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
     )
     generation = partition.topic.fidelity.generation
-    return Forwarded(partition, sent, sending, truth.epoch, truth.high_watermark, generation)
+    return Forwarded(partition, sent, sending, leader_state.epoch, leader_state.high_watermark, generation)
 
 
 def admit_answer(
@@ -99,12 +99,12 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
     forwarded; where another is by now, they may have been truncated, and the broker is asked. Acknowledgements of
     several connections may cross.
     """
-    truth = partition.truth
-    if 0 <= epoch != truth.epoch:
-        truth.revoke()
+    leader_state = partition.leader_state
+    if 0 <= epoch != leader_state.epoch:
+        leader_state.revoke()
         return
-    if epoch > truth.led_epoch:
-        truth.led_epoch = epoch
+    if epoch > leader_state.led_epoch:
+        leader_state.led_epoch = epoch
     if partition.stand_at < base_offset:
         partition.stand_at = base_offset
     if partition.young_from < 0:
@@ -119,7 +119,7 @@ def announce(
     """What was acknowledged at `now` is `stored`, or not: have the watch look, and who waits where the watch was
     faster.
     """
-    if stored and partition.truth.high_watermark > base_offset:
+    if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
     broker.watch.produced(partition, now)
 
@@ -136,12 +136,12 @@ def plan_produced(
     """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`,
     `high_watermark` and `generation` are what was known before it was forwarded.
     """
-    truth, fidelity = partition.truth, partition.topic.fidelity
-    if epoch < 0 or epoch != truth.epoch or truth.frozen or not partition.is_followed:
+    leader_state, fidelity = partition.leader_state, partition.topic.fidelity
+    if epoch < 0 or epoch != leader_state.epoch or leader_state.frozen or not partition.is_followed:
         return "no-epoch"
     if sending is not Sending.FRESH:
         return str(sending.value)
-    if base_offset < high_watermark or base_offset < truth.log_start_offset or base_offset < 0:
+    if base_offset < high_watermark or base_offset < leader_state.log_start_offset or base_offset < 0:
         return "below-hw"
     if fidelity.log_append_time is None or generation != fidelity.generation:
         return "unlike"
@@ -170,15 +170,15 @@ def is_stored_as_sent(
     transaction, its timestamps stay, and its codec is one that this partition is known to have where clients must be
     told.
     """
-    truth, fidelity, codec = partition.truth, partition.topic.fidelity, attributes & CODEC_MASK
+    leader_state, fidelity, codec = partition.leader_state, partition.topic.fidelity, attributes & CODEC_MASK
     return (
-        0 <= epoch == truth.epoch
-        and not truth.frozen
+        0 <= epoch == leader_state.epoch
+        and not leader_state.frozen
         and partition.is_followed
         and sending is FRESH
         and base_offset >= 0
         and base_offset >= high_watermark
-        and base_offset >= truth.log_start_offset
+        and base_offset >= leader_state.log_start_offset
         and fidelity.log_append_time is False
         and generation == fidelity.generation
         and codec in fidelity.equal_codecs
@@ -335,6 +335,6 @@ def _note_inserted(broker: Broker, partition: Partition, inserted: Inserted, sou
     if not inserted.stored_bytes:
         return
     broker.counters.admitted_batches[source] += 1
-    if broker.block_lines is not None:
+    if broker.stored_runs is not None:
         first, following = inserted.first_offset, inserted.next_offset
-        broker.block_lines.add(partition, first, following, inserted.stored_bytes, source)
+        broker.stored_runs.add(partition, first, following, inserted.stored_bytes, source)

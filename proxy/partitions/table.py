@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from blockcache.cache import PartitionsFull
-from proxy.partitions.leader_state import Truth
+from proxy.partitions.leader_state import LeaderState
 from proxy.partitions.producer_state import ProducerLedger
 from proxy.partitions.transactions import Transactions
 
@@ -44,6 +44,7 @@ class Partition:
         "failures",
         "index",
         "is_followed",
+        "leader_state",
         "log_start_offset",
         "looked_at",
         "missed_from",
@@ -59,7 +60,6 @@ class Partition:
         "tail",
         "topic",
         "transactions",
-        "truth",
         "wanted_at",
         "young_from",
         "zstd",
@@ -70,7 +70,7 @@ class Partition:
         self.index = index
         self.slot = slot
         self.is_followed = True
-        self.truth = Truth()
+        self.leader_state = LeaderState()
         self.transactions = transactions
         self.producers = ProducerLedger()
         self.parked: dict[Waiter, None] = {}
@@ -98,7 +98,7 @@ class Partition:
         """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch
         case F). -1 unknown.
         """
-        high_watermark = self.truth.high_watermark
+        high_watermark = self.leader_state.high_watermark
         if high_watermark < 0:
             return self.stand_at
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
@@ -107,7 +107,7 @@ class Partition:
         """Whether something was acknowledged in this leader epoch from `offset` on that no Fetch has shown yet: the
         broker has it, and what is known of the HW is old.
         """
-        return self.acknowledged_end > max(offset, self.truth.high_watermark)
+        return self.acknowledged_end > max(offset, self.leader_state.high_watermark)
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -123,7 +123,7 @@ class Partition:
         """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that
         was shown in this epoch. -1 unknown.
         """
-        high_watermark, shown = self.truth.high_watermark, self.truth.last_stable_offset
+        high_watermark, shown = self.leader_state.high_watermark, self.leader_state.last_stable_offset
         if shown > high_watermark:
             shown = high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)
@@ -131,13 +131,13 @@ class Partition:
 
     def readable_end(self, read_committed: bool) -> int:
         """First offset that a consumer of this isolation may not read yet."""
-        return self.last_stable_offset() if read_committed else self.truth.high_watermark
+        return self.last_stable_offset() if read_committed else self.leader_state.high_watermark
 
     def is_at_end(self, offset: int, read_committed: bool) -> bool:
         """Whether a consumer of this isolation that stands there waits for news: at the HW, or anywhere from
         the LSO to it (UnifiedLog.read: beyond the LSO, too, there is nothing yet).
         """
-        return 0 <= self.readable_end(read_committed) <= offset <= self.truth.high_watermark
+        return 0 <= self.readable_end(read_committed) <= offset <= self.leader_state.high_watermark
 
     def is_refused(self, now: float) -> bool:
         """Whether the broker has refused Forebay's own principal the topic, a while ago at most."""
@@ -224,6 +224,6 @@ class Partitions:
         partition.is_followed = False
         del self._by_key[partition.topic.id, partition.index]
         self._count(partition.topic, -1)
-        partition.truth.revoke()
+        partition.leader_state.revoke()
         self.cache.drop(partition.slot)
         partition.wake_parked()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from proxy.partitions.recompression import Fidelity
+from proxy.partitions.recompression import Recompression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Topic:
     def __init__(self, topic_id: bytes, name: str) -> None:
         self.id = topic_id
         self.name = name
-        self.fidelity = Fidelity()
+        self.fidelity = Recompression()
         self.leaders: dict[int, Leader] = {}
         self.may_be_compacted = True
         self.settings: tuple[str | None, ...] | None = None

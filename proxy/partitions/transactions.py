@@ -119,7 +119,7 @@ class Transactions:
         """The broker showed these in one answer to a successful Fetch that is not older than the last
         truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
         start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
-        Of one above the HW only the HW counts (`Truth.learn`), and nothing begins there: the HW had moved on when
+        Of one above the HW only the HW counts (`LeaderState.learn`), and nothing begins there: the HW had moved on when
         the broker looked whether anything is open.
         """
         self.advance_start(log_start_offset)

@@ -50,7 +50,7 @@ def observe(
     `source` (watch or proof).
     """
     by_key = {(a.topic, a.partition): a for a in asked}
-    woken: dict[Waiter, Partition] = {}
+    wakeups: dict[Waiter, Partition] = {}
     for answered in response.partitions:
         broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
         asking = by_key.get((answered.topic, answered.partition))
@@ -59,8 +59,8 @@ def observe(
             continue
         partition = broker.partitions.find(topic, answered.partition)
         if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at):
-            woken.update(dict.fromkeys(partition.parked, partition))
-    for waiter, partition in woken.items():
+            wakeups.update(dict.fromkeys(partition.parked, partition))
+    for waiter, partition in wakeups.items():
         broker.attempt(partial(waiter.wake, partition), "waking a fetch")
 
 
@@ -80,12 +80,12 @@ def _learn(
         return False
     partition.failures = 0  # also where nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
-    truth = partition.truth
-    before = truth.offsets
-    is_news = not truth.has_lease(broker.now()) or answered.end > answered.start
-    lapsed = not truth.has_lease(sent_at)
+    leader_state = partition.leader_state
+    before = leader_state.offsets
+    is_news = not leader_state.has_lease(broker.now()) or answered.end > answered.start
+    lapsed = not leader_state.has_lease(sent_at)
     partition.stand_at = answered.high_watermark
-    learned = truth.learn(
+    learned = leader_state.learn(
         asking.current_leader_epoch,
         answered.high_watermark,
         answered.last_stable_offset,
@@ -96,54 +96,54 @@ def _learn(
         return False
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
-    if truth.frozen and _is_check(broker, partition, asking):
-        truth.frozen = False
+    if leader_state.frozen and _is_check(broker, partition, asking):
+        leader_state.frozen = False
         partition.divergences = 0
         is_news = True
     if answered.log_start_offset > partition.log_start_offset:
         partition.log_start_offset = answered.log_start_offset
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
-    if answered.end > answered.start and not truth.frozen:
+    if answered.end > answered.start and not leader_state.frozen:
         _store(broker, partition, asking, answered, frame)
     partition.transactions.shown(
         answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
     )
-    if truth.is_replica and not truth.frozen:
+    if leader_state.is_replica and not leader_state.frozen:
         _keep_checkable(broker, partition, lapsed)
     store.settle(partition, lapsed)
-    if truth.frozen:
+    if leader_state.frozen:
         broker.watch.prove_next(partition)
-    if truth.high_watermark > before[0]:
+    if leader_state.high_watermark > before[0]:
         partition.news_at = broker.now()
-    return is_news or lapsed or before != truth.offsets
+    return is_news or lapsed or before != leader_state.offsets
 
 
 def learn_error(
     broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition
 ) -> bool:
     """An error answer to Forebay's own question: what it means for memory. True: those who wait should look again."""
-    truth, error = partition.truth, answered.error_code
+    leader_state, error = partition.leader_state, answered.error_code
     if error in GONE:
         broker.forget_topic(partition.topic.id)
         return True
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         partition.own_refused_until = broker.now() + REFUSED_FOR_S
         broker.watch.forget(partition)
-        truth.revoke()
+        leader_state.revoke()
         return True  # who waits has the right, and a link that may ask
     if error in OTHER_EPOCH:
-        truth.drop_suggestion(asking.current_leader_epoch)
+        leader_state.drop_suggestion(asking.current_leader_epoch)
         partition.topic.leaders[partition.index] = NO_LEADER
     if answered.current_leader is not None:
         leader_id, leader_epoch = answered.current_leader
-        truth.suggest(leader_epoch, broker.is_this(leader_id))
-    truth.revoke()
+        leader_state.suggest(leader_epoch, broker.is_this(leader_id))
+    leader_state.revoke()
     _back_off(broker, partition, asking.current_leader_epoch)
-    broker.topic_questions.ask(partition.topic.id)
+    broker.topic_lookup.ask(partition.topic.id)
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         broker.invalidate(partition, 0, "out-of-range")
-        truth.forget_offsets()
-        truth.frozen = False
+        leader_state.forget_offsets()
+        leader_state.frozen = False
         partition.stand_at = partition.acknowledged_end = -1
     return True
 
@@ -153,7 +153,7 @@ def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
     question was out of date when it was answered.
     """
     now = broker.now()
-    if asked_epoch < partition.truth.asked_epoch:
+    if asked_epoch < partition.leader_state.asked_epoch:
         partition.retry_at = now
     elif partition.retry_at <= now:
         partition.retry_at = now + broker.watch.back_off_s(partition)
@@ -165,8 +165,8 @@ def _diverged(
     """The broker's log of `epoch` ends at `end_offset`, below what is stored: batches from there on, and those of
     later epochs, are not the broker's. The check repeats, at most DIVERGED_MAX times.
     """
-    truth = partition.truth
-    if asking.current_leader_epoch < truth.epoch or not _stood_at_end(broker, partition, asking):
+    leader_state = partition.leader_state
+    if asking.current_leader_epoch < leader_state.epoch or not _stood_at_end(broker, partition, asking):
         return  # a crossing answer, of an older epoch or of what has gone since
     partition.divergences += 1
     from_offset = max(end_offset, 0)
@@ -178,8 +178,8 @@ def _diverged(
     fields = partition.log_fields | {"offset": from_offset}
     log.warning("a partition was truncated: dropping its blocks from an offset on", extra=fields)
     broker.invalidate(partition, from_offset, "diverged")
-    truth.forget_offsets()
-    truth.frozen = partition.has_stored(broker.cache)
+    leader_state.forget_offsets()
+    leader_state.frozen = partition.has_stored(broker.cache)
     partition.stand_at = max(end_offset, 0)
     partition.acknowledged_end = -1
     broker.watch.prove_next(partition)
@@ -190,16 +190,18 @@ def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None
     with the epoch that it was stored in. Of transactions all goes: what is seen but not stored is in no check. What was
     acknowledged may have been truncated, and would be waited for until the log has grown over it again.
     """
-    truth = partition.truth
+    leader_state = partition.leader_state
     if learned is Learned.NEW_EPOCH:
-        log.info("a partition is in a new leader epoch", extra=partition.log_fields | {"epoch": truth.epoch})
+        log.info(
+            "a partition is in a new leader epoch", extra=partition.log_fields | {"epoch": leader_state.epoch}
+        )
         partition.acknowledged_end = -1
         partition.transactions.truncate(0)
     if partition.young_from < 0:
-        partition.young_from = truth.high_watermark
+        partition.young_from = leader_state.high_watermark
     partition.divergences = 0
-    truth.frozen = partition.has_stored(broker.cache)
-    if not truth.frozen:
+    leader_state.frozen = partition.has_stored(broker.cache)
+    if not leader_state.frozen:
         partition.tail = partition.produced_from = -1  # of the log before
 
 
@@ -207,7 +209,7 @@ def _keep_checkable(broker: Broker, partition: Partition, lapsed: bool) -> None:
     """Where the log may be truncated at any time, only that is kept whose end the watch's next Fetch stands at: neither
     what lies above the HW nor what lies below a gap that is history.
     """
-    high_watermark = partition.truth.high_watermark
+    high_watermark = partition.leader_state.high_watermark
     if lapsed and partition.tail < high_watermark:
         broker.invalidate(partition, 0, "replica")
     elif broker.cache.tail(partition.slot)[1] > high_watermark:

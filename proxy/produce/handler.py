@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.produce import ProducePartition, ProduceRequest
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Reply
     from proxy.partitions.store import Forwarded, Key
     from proxy.partitions.table import Partition
@@ -40,12 +40,12 @@ PASS = refusals.Verdict.PASS
 ONE_PASSES = refusals.Plan((PASS,))
 
 
-def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def handle_produce(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Forward a Produce when it is its turn; store from it when its acknowledgement comes."""
     request = _scan(link, head, frame)
     if request is None:
         _relay_unread(link, head, frame)
-    elif not link.broker.gate.enabled and request.acks and not link.broker.stores_on(link.listener):
+    elif not link.broker.scheduler.enabled and request.acks and not link.broker.stores_on(link.listener):
         _pass(link, head, frame)
     elif any(asked.start < 0 for asked in request.partitions):
         _pass(
@@ -56,10 +56,10 @@ def handle_produce(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     else:
         reply = link.replies.reserve()
         link.last_ordinal += 1
-        ProduceInHand(link, head, frame, request, reply, link.last_ordinal).arrive()
+        ProduceHandling(link, head, frame, request, reply, link.last_ordinal).arrive()
 
 
-def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> ProduceRequest | None:
+def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> ProduceRequest | None:
     if not api.APIS[api.PRODUCE].decodes(head.api_version) or is_left_unread(link, head, frame):
         return None
     try:
@@ -68,7 +68,7 @@ def _scan(link: ClientLink, head: RequestHeader, frame: Frame) -> ProduceRequest
         return None
 
 
-def _relay_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def _relay_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """The broker judges it. Behind refused batches it cannot go: one of theirs may be in it, out of order."""
     if len(link.refused):
         link.close(
@@ -79,7 +79,7 @@ def _relay_unread(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
     relay_whole(link, frame, None)
 
 
-def _pass(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
+def _pass(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Nothing is held in line, refused or stored: only how long the broker takes is looked at."""
     broker = link.broker
     reply = link.replies.reserve()
@@ -94,22 +94,22 @@ def _pass(link: ClientLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def _hand_over_unanswered(
-    link: ClientLink, head: RequestHeader, frame: Frame, request: ProduceRequest
+    link: ClientConnection, head: RequestHeader, frame: Frame, request: ProduceRequest
 ) -> None:
     """acks=0: it waits for its turn, and is never refused; nothing says when the broker is done with it."""
-    gate = link.broker.gate
+    scheduler = link.broker.scheduler
 
     def go(entry: Entry) -> None:
         _want_those_of(link, request)
         link.forward(head, frame, None)
-        gate.leave(entry)
+        scheduler.leave(entry)
 
     topics = _topics(link, request)
     whole = partial(relay_whole, link, frame, None)
-    gate.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
+    scheduler.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
 
 
-class ProduceInHand:
+class ProduceHandling:
     """One Produce that will be answered: by the broker, by a refusal, or by both, each for its topics."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ class ProduceInHand:
 
     def __init__(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         head: RequestHeader,
         frame: Frame,
         request: ProduceRequest,
@@ -156,18 +156,18 @@ class ProduceInHand:
     def arrive(self) -> None:
         """Take a place in the line of its topics, or be refused."""
         link = self._link
-        gate = link.broker.gate
+        scheduler = link.broker.scheduler
         hung = self._hung_topics()
-        reserved = self._reserve() if gate.quotas.active else ()
+        reserved = self._reserve() if scheduler.quotas.active else ()
         plan = self._passing
-        if hung or reserved is None or (len(link.refused) and gate.in_order(link)):
+        if hung or reserved is None or (len(link.refused) and scheduler.in_order(link)):
             plan = self._plan(lambda one: reserved is None or one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
             for one in reserved or ():
                 one.release()
             self._end(plan)
             return
-        if plan is not self._passing or gate.in_order(link):
+        if plan is not self._passing or scheduler.in_order(link):
             self._arriving = plan
         self._enter(plan, reserved or ())
         self._arriving = None
@@ -177,7 +177,7 @@ class ProduceInHand:
         if plan.refuses and plan.passes:
             kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
         may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
-        self._link.broker.gate.enter(
+        self._link.broker.scheduler.enter(
             self._link,
             self.go,
             self.refuse_late if may_refuse else None,
@@ -194,7 +194,7 @@ class ProduceInHand:
         """Under the quotas; None where one is used up."""
         link = self._link
         named = [topic for topic in self._topics if isinstance(topic, str)]
-        return link.broker.gate.quotas.reserve(
+        return link.broker.scheduler.quotas.reserve(
             link.client_id or "", named, len(self._frame), link.broker.now()
         )
 
@@ -202,7 +202,7 @@ class ProduceInHand:
         """Those that hang. A probe goes by itself: what else the request has is refused with a hanging
         topic's rest; but of a transaction, which is not cut, nothing else can ever go.
         """
-        hanging = self._link.broker.gate.hanging(self._topics)
+        hanging = self._link.broker.scheduler.hanging(self._topics)
         if not hanging:
             return set()
         probe = next((topic for topic, verdict in hanging.items() if verdict is Health.PROBE), None)
@@ -229,7 +229,7 @@ class ProduceInHand:
             hung = self._hung_topics()
             plan = self._plan(lambda one: one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
-            self._link.broker.gate.leave(entry)
+            self._link.broker.scheduler.leave(entry)
             self._end(plan)
         else:
             self._forward(entry, plan)
@@ -304,7 +304,7 @@ class ProduceInHand:
             if answer is None:
                 return
             broker = link.broker
-            broker.gate.answered(entry)
+            broker.scheduler.answered(entry)
             broker.counters.produce_s.observe(broker.now() - started)
             told = answer
             if keep is not None:
@@ -318,7 +318,7 @@ class ProduceInHand:
                 broker.attempt(partial(_want_acknowledged, link, version, answer), "asking about a new topic")
             self._settle()
 
-        link.broker.gate.sent(entry)
+        link.broker.scheduler.sent(entry)
         link.forward(self._head, frame, on_answer)
 
     def _note(self, keep: Sequence[bool] | None) -> dict[Key, Forwarded]:
@@ -334,7 +334,7 @@ class ProduceInHand:
         return forwarded
 
 
-def _topics(link: ClientLink, request: ProduceRequest) -> list[str | bytes]:
+def _topics(link: ClientConnection, request: ProduceRequest) -> list[str | bytes]:
     """Each partition's topic in the one form that queues know it by: its name, its id while that is unknown."""
     find = link.broker.topics.find
     return [topic.name if (topic := find(one.topic)) is not None else one.topic for one in request.partitions]
@@ -366,17 +366,17 @@ def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
     return batches[0] if len(batches) == 1 else None
 
 
-def _followed(link: ClientLink, produced: ProducePartition) -> Partition | None:
+def _followed(link: ClientConnection, produced: ProducePartition) -> Partition | None:
     broker = link.broker
     topic = broker.topics.find(produced.topic)
     if topic is None:
         return None
     if produced.partition not in topic.leaders:
-        broker.topic_questions.ask(topic.id, link)
+        broker.topic_lookup.ask(topic.id, link)
     return broker.partitions.follow(topic, produced.partition)
 
 
-def _want_acknowledged(link: ClientLink, version: int, answer: Frame) -> None:
+def _want_acknowledged(link: ClientConnection, version: int, answer: Frame) -> None:
     """The broker has taken records for these topics, some of which are not known yet."""
     try:
         response = produce.scan_response(answer, version)
@@ -384,10 +384,10 @@ def _want_acknowledged(link: ClientLink, version: int, answer: Frame) -> None:
         return
     for acknowledged in response.partitions:
         if acknowledged.error_code == ErrorCode.NONE:
-            link.broker.topic_questions.want(acknowledged.topic, link)
+            link.broker.topic_lookup.want(acknowledged.topic, link)
 
 
-def _want_those_of(link: ClientLink, request: ProduceRequest) -> None:
+def _want_those_of(link: ClientConnection, request: ProduceRequest) -> None:
     """Nothing will say where these records went: have the watch look, where somebody tails."""
     for produced in request.partitions:
         if (partition := _followed(link, produced)) is not None:

@@ -2,10 +2,10 @@
 
 Owns what of one connection is in flight this way, from the moment its frame is the kernel's to its answer's. Must not
 know how a Produce waits, is refused, cut or charged to a quota: whatever is to happen to one but its answer makes
-ordinary requests of all (`book`), which `proxy.produce.single_batch` knows. Invariants: where `take` or `land` is False
-nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but another; what
-becomes of a request is the same on all ways; what is isolated holds a slot, and is known to its queue and to health
-whenever they look. Why: docs/decisions/0025.
+ordinary requests of all (`materialize`), which `proxy.produce.single_batch` knows. Invariants: where `take` or `land`
+is False nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but
+another; what becomes of a request is the same on all ways; what is isolated holds a slot, and is known to its queue
+and to health whenever they look. Why: docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from proxy.produce.single_batch import (
     PRODUCER_ID,
     ROUTE_END,
     ROUTE_START,
-    OrdinaryProduce,
+    SingleBatchProduce,
     admit_acknowledged,
 )
 
 if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
-    from proxy.net.client_connection import ClientLink
-    from proxy.net.framed_transport import Wire
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.producer_state import Sending
     from proxy.produce.single_batch import Route
 
@@ -46,7 +46,7 @@ take_flight, land_flight = lib.fl_take, lib.fl_land
 TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
 
 
-class FlightCounts:
+class PipelineCounts:
     """What C counts of all flights, until somebody reads it."""
 
     __slots__ = ("native",)
@@ -59,16 +59,16 @@ class FlightCounts:
         """Add it to what is counted of all Produces."""
         native = self.native
         for name in HOPS:
-            counted, hop = getattr(native, name), getattr(counters, name)[api.PRODUCE]
-            hop.frames += counted.frames
-            hop.size_bytes += counted.size_bytes
+            counted, traffic = getattr(native, name), getattr(counters, name)[api.PRODUCE]
+            traffic.frames += counted.frames
+            traffic.size_bytes += counted.size_bytes
             counted.frames = counted.size_bytes = 0
         counters.produce_s.add(list(native.took), native.took_s[0])
         native.took = [0] * len(native.took)
         native.took_s[0] = 0.0
 
 
-class Flights:
+class Pipeline:
     """Those of one client. It is made with its first ordinary Produce: most connections need none."""
 
     __slots__ = (
@@ -76,21 +76,21 @@ class Flights:
         "_native", "_route", "_started_at", "_stores", "wire",
     )  # fmt: skip
 
-    def __init__(self, link: ClientLink) -> None:
-        self._link, self._broker, self._gate = link, link.broker, link.broker.gate
+    def __init__(self, link: ClientConnection) -> None:
+        self._link, self._broker, self._gate = link, link.broker, link.broker.scheduler
         limits = link.broker.config.limits
         self._held_limit_bytes = limits.connection_request_memory_bytes
         self._limit = limits.pipelined_requests
         self._stores = link.stores
         self._native = ffi.new("fl_link *")
-        self._native.counts = link.broker.flight_counts.native
+        self._native.counts = link.broker.pipeline_counts.native
         self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
         self._in_flight: deque[Flight] = deque()
         self._started_at = NOT_BEGUN  # when the broker came to work on the oldest
         self._is_alone = False  # nothing but flights has been on the connection since nothing was
         self._route: Route | None = None
         self._clears = -1
-        self.wire: Wire = link.upstream.wire
+        self.wire: FramedTransport = link.upstream.wire
         """The broker's."""
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Flights:
 
     def take(self, frame: bytes) -> bool:
         """A request has come: send it on, if it is an ordinary Produce and nothing stands against it."""
-        link, broker, gate = self._link, self._broker, self._gate
+        link, broker, scheduler = self._link, self._broker, self._gate
         native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
         requests = broker.requests
         if (
@@ -115,29 +115,31 @@ class Flights:
         if route is None or self._clears != broker.routes.clears:
             native.route = ffi.NULL
         elif (queue := route.line) is not None and not (
-            now < gate.look_at
-            and not gate.watched
-            and not gate.is_going
-            and (gate.due_at <= now + gate.release_after_s or route.waits is not ACKS)
-            and gate.queues.lift(queue, link, now)
+            now < scheduler.evaluate
+            and not scheduler.watched
+            and not scheduler.is_going
+            and (scheduler.due_at <= now + scheduler.release_after_s or route.waits is not ACKS)
+            and scheduler.queues.lift(queue, link, now)
         ):
             return False
         code = take_flight(native, frame, size_bytes, fd)
         if code <= OTHER_ROUTE:
             if queue is not None:
-                gate.queues.drop(queue)
+                scheduler.queues.drop(queue)
             return code == OTHER_ROUTE and self._turn_to(frame) and self.take(frame)
         assert route is not None
-        if not in_flight and link not in gate.lines:
+        if not in_flight and link not in scheduler.lines:
             self._started_at = now
         partition = route.partition
         if self._stores and partition is not None:
-            truth, sending = partition.truth, FRESH
+            leader_state, sending = partition.leader_state, FRESH
             if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
-                sending = partition.producers.note(truth.epoch, *said[PRODUCER_ID:])
+                sending = partition.producers.note(leader_state.epoch, *said[PRODUCER_ID:])
             generation = partition.topic.fidelity.generation
-            in_flight.append((frame, route, now, sending, truth.epoch, truth.high_watermark, generation))
+            in_flight.append(
+                (frame, route, now, sending, leader_state.epoch, leader_state.high_watermark, generation)
+            )
         else:
             in_flight.append((frame, route, now, None, -1, -1, -1))
         link.client_id = route.client_id
@@ -172,7 +174,7 @@ class Flights:
         """The broker has answered: hand it on and store what it acknowledges, if it answers what flies, and its turn
         has come.
         """
-        in_flight, link, gate = self._in_flight, self._link, self._gate
+        in_flight, link, scheduler = self._in_flight, self._link, self._gate
         if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
             return False
         broker, fd, size_bytes = self._broker, link.wire.free_fd, len(answer)
@@ -182,10 +184,10 @@ class Flights:
         frame, route, since_s, sending, epoch, high_watermark, generation = in_flight[0]
         queue, topic, started_at = route.line, route.topic, self._started_at
         if queue is not None and (
-            gate.watched
-            or topic not in gate.acquitted
+            scheduler.watched
+            or topic not in scheduler.acquitted
             or started_at < 0
-            or now - started_at >= gate.hang_after_s
+            or now - started_at >= scheduler.hang_after_s
             or queue.waiting
             or now >= queue.ages_at_s
         ):
@@ -199,9 +201,9 @@ class Flights:
         ordinal = link.last_ordinal - len(in_flight)
         self._started_at = now if in_flight else NOT_BEGUN
         if queue is not None:
-            gate.queues.land(queue, now, now - started_at)
-            if gate.acquitted[topic] < started_at:
-                gate.acquitted[topic] = started_at
+            scheduler.queues.land(queue, now, now - started_at)
+            if scheduler.acquitted[topic] < started_at:
+                scheduler.acquitted[topic] = started_at
         if base_offset < 0 and native.sent != size_bytes:
             link.answer_rest(api.PRODUCE, answer[native.sent :], size_bytes)
             base_offset = native.base_offset
@@ -231,14 +233,14 @@ class Flights:
 
     # -- all else ------------------------------------------------------------------------------------------
 
-    def book(self) -> None:
+    def materialize(self) -> None:
         """Something is to happen but the next answer: what flies is ordinary from now on, in all the places where such
         a request stands.
         """
         self._is_alone = False
         if not self._in_flight:
             return
-        link, gate, native = self._link, self._gate, self._native
+        link, scheduler, native = self._link, self._gate, self._native
         in_flight = list(self._in_flight)
         self._in_flight.clear()  # the same one: who takes may be asking
         first, started_at, native.count = native.first, self._started_at, 0
@@ -248,7 +250,7 @@ class Flights:
             in_flight
         ):
             scanned = self._headers[(first + number) % RING].tolist()
-            going = OrdinaryProduce(link, frame, len(frame), route, scanned, since_s)
+            going = SingleBatchProduce(link, frame, len(frame), route, scanned, since_s)
             going.sending, going.epoch, going.high_watermark = sending, epoch, high_watermark
             going.generation = generation
             going.ordinal = link.last_ordinal - len(in_flight) + 1 + number
@@ -256,19 +258,19 @@ class Flights:
             link.upstream.expect(scanned[CORRELATION_ID], going.on_answer)
             booked.append(going)
         booked[0].started_at = started_at
-        if gate.enabled:
-            gate.book(link, booked)
+        if scheduler.enabled:
+            scheduler.materialize(link, booked)
 
 
-def fly(link: ClientLink) -> None:
+def start_pipeline(link: ClientConnection) -> None:
     """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and no quota is
     set.
     """
     upstream = link.upstream
-    if link.broker.gate.quotas.active or link.wire.plain_fd < 0:
+    if link.broker.scheduler.quotas.active or link.wire.plain_fd < 0:
         return
     if upstream.is_connected and upstream.wire.plain_fd >= 0:
-        link.flights = Flights(link)
-        link.wire.shortcut = link.flights.take
-        upstream.carry(link.flights)
-        link.broker.gate.flights[link.flights] = None
+        link.pipeline = Pipeline(link)
+        link.wire.shortcut = link.pipeline.take
+        upstream.carry(link.pipeline)
+        link.broker.scheduler.pipeline[link.pipeline] = None

@@ -37,10 +37,10 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     partition = None if route is None else route.partition
     if partition is None:
         return None
-    truth = partition.truth
-    above = max(0, truth.log_start_offset)
+    leader_state = partition.leader_state
+    above = max(0, leader_state.log_start_offset)
     generation = partition.topic.fidelity.generation
-    if not is_stored_as_sent(partition, Sending.FRESH, truth.epoch, -1, generation, attributes, above):
+    if not is_stored_as_sent(partition, Sending.FRESH, leader_state.epoch, -1, generation, attributes, above):
         return None
     try:
         return broker.cache.reserve(frame_bytes)

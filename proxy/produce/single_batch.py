@@ -2,9 +2,9 @@
 nothing that stands against it.
 
 Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
-`pass_ordinary`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce.handler`'s, to
-which False leaves a request as it came, and which takes over one that waited for a slot if something stands against it
-by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
+`forward_single_batch`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce.handler`'s,
+to which False leaves a request as it came, and which takes over one that waited for a slot if something stands against
+it by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
 both ways. Why there are two: docs/decisions/0012; why one that waits stays on this one: 0021.
 """
 
@@ -25,7 +25,7 @@ from proxy.partitions.leader_state import NO_OFFSET
 from proxy.partitions.producer_state import NO_PRODUCER_ID, Sending
 from proxy.partitions.store import Forwarded
 from proxy.produce._flights import ffi
-from proxy.produce.handler import ProduceInHand
+from proxy.produce.handler import ProduceHandling
 from proxy.relay import relay_whole
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from isolation.tickets import State
     from protocol.wire import Frame
     from proxy.broker import Broker
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.store import Key
     from proxy.partitions.table import Partition
     from proxy.scheduling.queued_request import Entry
@@ -78,7 +78,7 @@ class Route:
     native: Any
 
 
-class Routes:
+class HeaderCache:
     """The routes of one broker. What is forgotten of topics or partitions must be forgotten here (`clear`)."""
 
     __slots__ = ("_broker", "clears", "known")
@@ -123,8 +123,8 @@ class Routes:
         if topic is None or (stores and partition is None):
             return None
         waits = Waits.ACKS if request.acks == ACKS_ALL else Waits.NOTHING
-        gate, names, shown = self._broker.gate, start[names_at:], ffi.from_buffer(start)
-        queue = queue_of_topic(topic.name, gate.data_queues)
+        scheduler, names, shown = self._broker.scheduler, start[names_at:], ffi.from_buffer(start)
+        queue = queue_of_topic(topic.name, scheduler.data_queues)
         return Route(
             head.api_version,
             head.client_id,
@@ -135,19 +135,19 @@ class Routes:
             len(names),
             (asked.topic, asked.partition),
             partition,
-            gate.queues.find(queue) if gate.enabled else None,
+            scheduler.queues.find(queue) if scheduler.enabled else None,
             shown,
             ffi.new("fl_route *", (head.api_version, shown, len(start), names_at)),
         )
 
 
-def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
+def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
     """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, now or when it is its
     turn, if nothing stands against it. False: nothing has happened.
     """
     broker = link.broker
     version, names_start, route_end = scanned[0], scanned[2], scanned[3]
-    if link.refused.entries or broker.gate.quotas.active or link.upstream.closed:
+    if link.refused.entries or broker.scheduler.quotas.active or link.upstream.closed:
         return False
     start = frame[ROUTE_START:route_end]
     route = broker.routes.known.get((version, start if type(start) is bytes else bytes(start)))
@@ -155,9 +155,9 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    going = OrdinaryProduce(link, frame, size_bytes, route, scanned, broker.now())
-    waits = broker.gate.enabled and not broker.gate.take(going)
-    if waits and broker.gate.hanging(going.watched):
+    going = SingleBatchProduce(link, frame, size_bytes, route, scanned, broker.now())
+    waits = broker.scheduler.enabled and not broker.scheduler.take(going)
+    if waits and broker.scheduler.hanging(going.watched):
         return False
     link.client_id = route.client_id
     going.ordinal = link.last_ordinal = link.last_ordinal + 1
@@ -168,12 +168,12 @@ def pass_ordinary(link: ClientLink, frame: Frame, size_bytes: int, scanned: list
     try:
         going.forward()
     except Exception:
-        broker.gate.leave(going)
+        broker.scheduler.leave(going)
         raise
     return True
 
 
-class OrdinaryProduce:
+class SingleBatchProduce:
     """One that the broker has, or that waits for its turn: its place in the line of replies, and itself what the gate
     and its queue know of it (`Admitted`), unless it had to wait: then they know `waited`. `ticket`: itself, while it is
     with the gate. `sending` None: it is not to be stored.
@@ -188,7 +188,7 @@ class OrdinaryProduce:
     is_control = False
     is_measured = True
 
-    link: ClientLink
+    link: ClientConnection
     waited: Entry | None
     frame: Frame
     size_bytes: int
@@ -199,7 +199,7 @@ class OrdinaryProduce:
     waits: Waits
     since_s: float
     started_at: float
-    ticket: OrdinaryProduce | None
+    ticket: SingleBatchProduce | None
     sent: Sent | None
     sending: Sending | None
     ordinal: int
@@ -211,7 +211,7 @@ class OrdinaryProduce:
 
     def __init__(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         frame: Frame,
         size_bytes: int,
         route: Route,
@@ -234,16 +234,18 @@ class OrdinaryProduce:
         """To the broker, with what is known of the partition now."""
         link, scanned, partition = self.link, self.scanned, self.route.partition
         if link.stores and partition is not None:
-            truth = partition.truth
-            self.epoch, self.high_watermark = truth.epoch, truth.high_watermark
+            leader_state = partition.leader_state
+            self.epoch, self.high_watermark = leader_state.epoch, leader_state.high_watermark
             self.generation = partition.topic.fidelity.generation
             self.sending = FRESH
             producer_id, epoch, sequence, records = scanned[PRODUCER_ID:]
             if producer_id != NO_PRODUCER_ID:
-                self.sending = partition.producers.note(truth.epoch, producer_id, epoch, sequence, records)
-        hop = link.broker.counters.requests_out[api.PRODUCE]
-        hop.frames += 1
-        hop.size_bytes += self.size_bytes
+                self.sending = partition.producers.note(
+                    leader_state.epoch, producer_id, epoch, sequence, records
+                )
+        traffic = link.broker.counters.requests_out[api.PRODUCE]
+        traffic.frames += 1
+        traffic.size_bytes += self.size_bytes
         waits = link.upstream.send(self.frame, scanned[CORRELATION_ID], self.on_answer)
         link.gone += 1
         if waits:
@@ -252,7 +254,7 @@ class OrdinaryProduce:
     def wait(self) -> None:
         """No slot is free, or an earlier one of its connection waits: so does it, until `go` or `refuse`."""
         topics = self.watched
-        self.link.broker.gate.enter(
+        self.link.broker.scheduler.enter(
             self.link,
             self.go,
             self.refuse,
@@ -268,25 +270,25 @@ class OrdinaryProduce:
         """It waited, and its turn has come. Where something stands against it by now it is the other way's."""
         link, partition = self.link, self.route.partition
         is_gone = partition is not None and not partition.is_followed
-        if is_gone or link.refused.entries or link.broker.gate.hanging(entry.watched):
+        if is_gone or link.refused.entries or link.broker.scheduler.hanging(entry.watched):
             self._in_full().go(entry)
             return
         self.waited = entry
         entry.go = entry.refuse = entry.whole = None  # they hold this request
         self.since_s = link.broker.now()
-        link.broker.gate.sent(entry)
+        link.broker.scheduler.sent(entry)
         self.forward()
 
     def refuse(self) -> None:
         """No slot came free in time, or there is no room to wait."""
         self._in_full().refuse_late()
 
-    def _in_full(self) -> ProduceInHand:
+    def _in_full(self) -> ProduceHandling:
         """The same request, in the same places, on the other way."""
         link, frame = self.link, self.frame
         head = header.peek_request(frame)
         request = produce.scan_request(frame, head.api_version, head.body_start)
-        return ProduceInHand(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
+        return ProduceHandling(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
 
     def on_answer(self, answer: Frame | None) -> None:
         """The broker's answer; None: its link is lost, and with it the client's."""
@@ -296,13 +298,13 @@ class OrdinaryProduce:
         broker = link.broker
         now, size_bytes = broker.now(), len(answer)
         counters = broker.counters
-        hop = counters.responses_in[api.PRODUCE]
-        hop.frames += 1
-        hop.size_bytes += size_bytes
+        traffic = counters.responses_in[api.PRODUCE]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
         if self.ticket is not None:
-            broker.gate.answered(self, now)
+            broker.scheduler.answered(self, now)
         elif self.waited is not None:
-            broker.gate.answered(self.waited, now)
+            broker.scheduler.answered(self.waited, now)
         counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         # before any Fetch behind it is answered, but the client need not wait for it
@@ -364,13 +366,15 @@ def admit_acknowledged(
     counters = broker.counters
     counters.produce_batches["store"] += 1
     counters.admitted_batches["produce"] += 1
-    if broker.block_lines is not None:
-        broker.block_lines.add(partition, base_offset, following, end - start, "produce")
+    if broker.stored_runs is not None:
+        broker.stored_runs.add(partition, base_offset, following, end - start, "produce")
     store.note_produced(partition, base_offset)
     tail = partition.tail
     partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
     partition.transactions.passed(base_offset, following)
-    if partition.parked or now - partition.truth.proven_at > REFRESH_EPOCH_S:  # else nobody needs to know
+    if (
+        partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S
+    ):  # else nobody needs to know
         store.announce(broker, partition, base_offset, True, now)
 
 

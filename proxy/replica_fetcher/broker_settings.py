@@ -48,7 +48,7 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Timed: ask, if it is due and Forebay has a link of its own."""
-        if self._in_flight or now < self._due_at or not self._broker.own_links.usable:
+        if self._in_flight or now < self._due_at or not self._broker.own_connections.usable:
             return
         known = self._broker.node_id
         self._candidates = [known] if known >= 0 else []
@@ -60,7 +60,7 @@ class Node:
             )
 
     def _send(self, frame: bytes, learn: Callable[[Frame], None]) -> None:
-        link = self._broker.own_links.link("proof")
+        link = self._broker.own_connections.link("proof")
         if link is not None:
             self._in_flight = True
             link.send(frame, 0, partial(self._answered, learn))

@@ -40,7 +40,7 @@ EVERY_S = 60.0
 MOST_TOPICS = 200
 
 
-class Cleanup:
+class CompactionPolicies:
     """Asks again and again; `Topic.may_be_compacted` is what has come of it. A followed topic stands in `_unasked`,
     or in `_line` in the order in which they are to be asked for again.
     """
@@ -56,10 +56,10 @@ class Cleanup:
 
     def tick(self, now: float) -> None:
         """Timed: ask for those that were not asked for in EVERY_S."""
-        if self._in_flight or not self._broker.own_links.usable:
+        if self._in_flight or not self._broker.own_connections.usable:
             return
         due = self._list_due(now)
-        link = self._broker.own_links.link("proof") if due else None
+        link = self._broker.own_connections.link("proof") if due else None
         if link is None:
             return
         asked = {topic.name: topic for topic in due}

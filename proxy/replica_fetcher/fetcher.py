@@ -26,9 +26,9 @@ from proxy.replica_fetcher.poll import Poll
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from proxy.broker import Broker
-    from proxy.net.broker_connection import UpstreamLink
-    from proxy.net.client_connection import ClientLink
-    from proxy.net.own_connections import OwnLinks
+    from proxy.net.broker_connection import BrokerConnection
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
 
 log = logging.getLogger("forebay.watch")
@@ -42,7 +42,7 @@ FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 5.0
 
 
-class Watch:
+class ReplicaFetcher:
     """The broker's truth, kept fresh."""
 
     def __init__(self, broker: Broker) -> None:
@@ -57,8 +57,8 @@ class Watch:
         self._turn = 0
         self._to_prove: dict[Partition, None] = {}
         self._to_join: dict[Partition, None] = {}
-        self._link_polls: dict[ClientLink, Poll] = {}
-        self._link_proofs: dict[ClientLink, Poll] = {}
+        self._link_polls: dict[ClientConnection, Poll] = {}
+        self._link_proofs: dict[ClientConnection, Poll] = {}
         self._ticked_at = broker.now()
 
     @property
@@ -68,7 +68,7 @@ class Watch:
 
     # -- what others ask of it -----------------------------------------------------------------------------
 
-    def cover(self, partition: Partition, link: ClientLink) -> bool:
+    def cover(self, partition: Partition, link: ClientConnection) -> bool:
         """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
         if partition.covered:
             return True
@@ -101,7 +101,7 @@ class Watch:
         self._joining = False
         self.pump()
 
-    def _join(self, own: OwnLinks) -> None:
+    def _join(self, own: OwnConnections) -> None:
         """What is waited on while the small poll is out without it stands in one more, until that is sent again."""
         self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
         for number, poll in enumerate(self._join_polls):
@@ -114,20 +114,22 @@ class Watch:
                 partition.looked_at = now
                 self._to_prove[partition] = None
 
-    def ask(self, partition: Partition, link: ClientLink | None, asked: FetchPartition | None = None) -> bool:
+    def ask(
+        self, partition: Partition, link: ClientConnection | None, asked: FetchPartition | None = None
+    ) -> bool:
         """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset where
         the log is. Its epoch is not taken for one.
         """
-        truth = partition.truth
+        leader_state = partition.leader_state
         if not partition.is_followed:
             return False
-        if truth.asked_epoch < 0:
+        if leader_state.asked_epoch < 0:
             self.suggest(partition)
-        if truth.asked_epoch < 0:
-            self._broker.topic_questions.ask(partition.topic.id, link)
+        if leader_state.asked_epoch < 0:
+            self._broker.topic_lookup.ask(partition.topic.id, link)
         if partition.retry_at > self._broker.now():
             return False
-        if asked is not None and truth.high_watermark < 0:
+        if asked is not None and leader_state.high_watermark < 0:
             partition.stand_at = max(asked.fetch_offset, 0)
         if self._own(partition):
             self._to_prove[partition] = None
@@ -142,7 +144,7 @@ class Watch:
 
     def doubt(self, partition: Partition) -> None:
         """The broker has said what it cannot have said of the log that is known here: its word is asked for anew."""
-        partition.truth.revoke()
+        partition.leader_state.revoke()
         self.ask(partition, None)
 
     def produced(self, partition: Partition, now: float | None = None) -> None:
@@ -151,10 +153,10 @@ class Watch:
             for waiter in list(partition.parked)[:1]:
                 waiter.wake(partition)
             return
-        truth = partition.truth
+        leader_state = partition.leader_state
         if now is None:
             now = self._broker.now()
-        if truth.epoch == NO_EPOCH or now - truth.proven_at > REFRESH_EPOCH_S:
+        if leader_state.epoch == NO_EPOCH or now - leader_state.proven_at > REFRESH_EPOCH_S:
             self.ask(partition, None)
 
     def back_off_s(self, partition: Partition) -> float:
@@ -170,7 +172,7 @@ class Watch:
         for idle in self._idle:
             idle.members.pop(partition, None)
 
-    def drop_link(self, link: ClientLink) -> None:
+    def drop_link(self, link: ClientConnection) -> None:
         """A client is gone, and what its link carried."""
         self._link_polls.pop(link, None)
         self._link_proofs.pop(link, None)
@@ -178,15 +180,15 @@ class Watch:
     # -- whose link ----------------------------------------------------------------------------------------
 
     def _own(self, partition: Partition) -> bool:
-        return self._broker.own_links.usable and not partition.is_refused(self._broker.now())
+        return self._broker.own_connections.usable and not partition.is_refused(self._broker.now())
 
-    def _ask_on(self, link: ClientLink, partition: Partition) -> bool:
+    def _ask_on(self, link: ClientConnection, partition: Partition) -> bool:
         poll = self._link_proofs.get(link)
         if poll is None:
             poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0, in_session=False)
         return poll.in_flight or poll.send(link.upstream, (partition,))
 
-    def _cover_on(self, link: ClientLink) -> bool:
+    def _cover_on(self, link: ClientConnection) -> bool:
         """The waiting client's own link carries a poll over what it waits for: session-less, one at once."""
         poll = self._link_polls.get(link)
         if poll is None:
@@ -198,7 +200,7 @@ class Watch:
 
     def pump(self) -> None:
         """Send whatever is due."""
-        own = self._broker.own_links
+        own = self._broker.own_connections
         if not own.usable:
             return
         if self._hot and not self._hot_poll.in_flight and (link := own.link("watch")) is not None:
@@ -211,7 +213,7 @@ class Watch:
             now = self._broker.now()
             self._proof.send(link, [p for p in due if p.retry_at <= now])
 
-    def _send_hot(self, link: UpstreamLink) -> None:
+    def _send_hot(self, link: BrokerConnection) -> None:
         now = self._broker.now()
         for partition in [p for p in self._hot if self._may_leave_hot(p, now)]:
             del self._hot[partition]
@@ -225,7 +227,11 @@ class Watch:
     def _may_leave_hot(self, partition: Partition, now: float) -> bool:
         if now - partition.wanted_at > WANTED_S and not partition.parked:
             return True
-        if now - partition.news_at <= NEWS_S or not partition.truth.has_lease(now) or partition.truth.frozen:
+        if (
+            now - partition.news_at <= NEWS_S
+            or not partition.leader_state.has_lease(now)
+            or partition.leader_state.frozen
+        ):
             return False
         for idle in self._idle:
             if partition in idle.members:
@@ -268,14 +274,14 @@ class Watch:
                 and partition.retry_at <= now
                 and (partition.parked or partition in self._hot)
             ):
-                self._broker.topic_questions.ask(partition.topic.id)
+                self._broker.topic_lookup.ask(partition.topic.id)
                 self.ask(partition, None)
         self._count_lapses(now)
         self.pump()
 
     def _count_lapses(self, now: float) -> None:
         last, self._ticked_at = self._ticked_at, now
-        lapsed = sum(last <= p.truth.lease_until < now for p in self._hot)
+        lapsed = sum(last <= p.leader_state.lease_until < now for p in self._hot)
         self._broker.counters.lease_lapses += lapsed
 
     # -- who leads ------------------------------------------------------------------------------------------
@@ -287,10 +293,10 @@ class Watch:
 
     def suggest(self, partition: Partition) -> None:
         """What Metadata said last. A newer epoch is asked with at once: the broker may be back from a restart."""
-        truth, now = partition.truth, self._broker.now()
+        leader_state, now = partition.leader_state, self._broker.now()
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)
-        is_news = truth.suggest(leader.epoch, self._broker.is_this(leader.node_id))
+        is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))
         if is_news:
             partition.retry_at = now
-        if is_news or (partition.parked and not truth.has_lease(now)):
+        if is_news or (partition.parked and not leader_state.has_lease(now)):
             self.prove_next(partition)

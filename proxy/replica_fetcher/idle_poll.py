@@ -12,7 +12,7 @@ from proxy.replica_fetcher.poll import Poll
 
 if TYPE_CHECKING:
     from proxy.broker import Broker
-    from proxy.net.own_connections import OwnLinks
+    from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
 
 WANTED_S = 10.0
@@ -40,7 +40,7 @@ class IdlePoll:
         """Whether the poll in flight names it."""
         return self._poll.in_flight and partition in self._named
 
-    def pump(self, own: OwnLinks) -> None:
+    def pump(self, own: OwnConnections) -> None:
         """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names
         everything.
         """
@@ -57,7 +57,7 @@ class IdlePoll:
 
     def take_lively(self, now: float) -> list[Partition]:
         """Members with news, an error or no lease: they go back to the small poll."""
-        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.truth.has_lease(now)]
+        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.leader_state.has_lease(now)]
         for partition in lively:
             del self.members[partition]
         return lively

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
     from proxy.broker import Broker
-    from proxy.net.broker_connection import UpstreamLink
+    from proxy.net.broker_connection import BrokerConnection
     from proxy.partitions.table import Partition
 
 VERSION = fetch_ordinary.SINGLE_VERSION
@@ -54,8 +54,8 @@ def may_be_truncated(partition: Partition) -> bool:
     """Whether the log may have been cut below what is stored: in an epoch that is not proven or not checked yet, and on
     a follower at any time, since it truncates to its leader's log within an epoch.
     """
-    truth = partition.truth
-    return truth.frozen or truth.is_replica or truth.asked_epoch != truth.epoch
+    leader_state = partition.leader_state
+    return leader_state.frozen or leader_state.is_replica or leader_state.asked_epoch != leader_state.epoch
 
 
 def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPartition | None:
@@ -63,15 +63,17 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
 
     A possible truncation is checked where the newest stored batch (`edges`) ends, with its epoch (KIP-595).
     """
-    truth = partition.truth
-    epoch = truth.asked_epoch
+    leader_state = partition.leader_state
+    epoch = leader_state.asked_epoch
     offset = partition.stored_end()
-    checks = edges.last_epoch >= 0 and (truth.frozen or epoch != truth.epoch or edges.tail_end == offset)
+    checks = edges.last_epoch >= 0 and (
+        leader_state.frozen or epoch != leader_state.epoch or edges.tail_end == offset
+    )
     if checks:
         offset = edges.tail_end
     if offset < 0 or epoch < 0 or partition.old_format:
         return None
-    behind = 0 <= partition.tail < truth.high_watermark
+    behind = 0 <= partition.tail < leader_state.high_watermark
     return FetchPartition(
         partition.topic.id,
         partition.index,
@@ -119,7 +121,7 @@ class Poll:
         self.max_wait_s = max_wait_s
         self.in_session = in_session
         self.in_flight = False
-        self.link: UpstreamLink | None = None
+        self.link: BrokerConnection | None = None
         self._asked: dict[Key, FetchPartition] = {}
         self._known: dict[Key, FetchPartition] = {}
         self._session_id = 0
@@ -132,7 +134,7 @@ class Poll:
         self._session_id = self._epoch = 0
         self._known = {}
 
-    def send(self, link: UpstreamLink, partitions: Iterable[Partition]) -> bool:
+    def send(self, link: BrokerConnection, partitions: Iterable[Partition]) -> bool:
         """Ask for `partitions`. False if there is nothing that can be asked, or one is in flight."""
         if self.in_flight or self._broker.now() < self._rest_until:
             return False
@@ -208,10 +210,10 @@ class Poll:
         assert answer is not None
         broker = self._broker
         broker.accounts.hold()  # first whoever waits, then the next poll, then what is only counted
-        broker.woken.gather()
+        broker.wakeups.gather()
         for step in (
             partial(self._learn, response, answer, sent_at),
-            partial(broker.woken.look, broker),
+            partial(broker.wakeups.look, broker),
             partial(broker.watch.polled, self, True),
             broker.accounts.settle,
         ):
@@ -248,9 +250,9 @@ class Poll:
         for key, asking in asked.items():
             topic = self._broker.topics.find(key[0]) if key not in shown else None
             partition = self._broker.partitions.find(topic, key[1]) if topic is not None else None
-            if partition is None or partition.truth.epoch != asking.current_leader_epoch:
+            if partition is None or partition.leader_state.epoch != asking.current_leader_epoch:
                 continue
-            partition.truth.renew(lease_until)
+            partition.leader_state.renew(lease_until)
             if _may_have_moved(partition):
                 self._broker.watch.ask(partition, None)
 
@@ -259,5 +261,5 @@ def _may_have_moved(partition: Partition) -> bool:
     """Whether the LSO may be another than is known here, although HW and log start are as shown: it is below
     the HW, and not everything up there was seen.
     """
-    high_watermark = partition.truth.high_watermark
+    high_watermark = partition.leader_state.high_watermark
     return partition.transactions.end < high_watermark and partition.last_stable_offset() < high_watermark

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from protocol.metadata import TopicMetadata
     from protocol.wire import Frame
     from proxy.broker import Broker
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
 
 log = logging.getLogger("forebay.topics")
 
@@ -52,7 +52,7 @@ class Pace:
         self.pause_s = 0.0
 
 
-class TopicQuestions:
+class TopicLookup:
     """All questions of a process about topics."""
 
     def __init__(self, broker: Broker) -> None:
@@ -68,12 +68,12 @@ class TopicQuestions:
         """Topics that wait to be asked about."""
         return len(self._due[str]) + len(self._due[bytes]) + len(self._later)
 
-    def want(self, topic: Key, link: ClientLink) -> None:
+    def want(self, topic: Key, link: ClientConnection) -> None:
         """The broker has answered `link` about this name or id: what it stands for is asked, if it is not known."""
         if self._broker.topics.find(topic) is None:
             self.ask(topic, link)
 
-    def ask(self, topic: Key, link: ClientLink | None = None) -> None:
+    def ask(self, topic: Key, link: ClientConnection | None = None) -> None:
         """Learn a topic's name, id and suggested epochs, soon. On `link` where Forebay has no link of its own, or may
         not describe the topic.
         """
@@ -82,7 +82,7 @@ class TopicQuestions:
         now, pace = self._broker.now(), self._own_paces.get(topic)
         is_refused = pace is not None and pace.pause_s > 0
         is_soon = pace is not None and pace.next_at > now
-        if self._broker.own_links.usable and not (is_refused and is_soon):
+        if self._broker.own_connections.usable and not (is_refused and is_soon):
             if is_refused or is_soon:
                 self._put(self._later, topic)
             elif self._put(self._due[type(topic)], topic):
@@ -119,7 +119,7 @@ class TopicQuestions:
 
     def pump(self) -> None:
         """Ask what is due, where no question is out."""
-        if not self._broker.own_links.usable:
+        if not self._broker.own_connections.usable:
             return
         for kind, due in self._due.items():
             if due and not self._out[kind]:
@@ -129,7 +129,7 @@ class TopicQuestions:
         """One question of these, all names or all ids: where there is an id, a broker reads no name
         (KafkaApis.handleTopicMetadataRequest, useTopicId).
         """
-        upstream = self._broker.own_links.link("proof")
+        upstream = self._broker.own_connections.link("proof")
         if upstream is None:
             return  # it is being opened
         now = self._broker.now()
@@ -137,17 +137,17 @@ class TopicQuestions:
             del self._due[kind][topic]
             self._find_pace(self._own_paces, topic).next_at = now + ASK_EVERY_S
         self._out[kind] = True
-        self._broker.counters.topic_questions["own"] += 1
+        self._broker.counters.topic_lookup["own"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
-    def _ask_on(self, link: ClientLink, topic: Key, now: float) -> None:
+    def _ask_on(self, link: ClientConnection, topic: Key, now: float) -> None:
         """The client's own link asks, at its principal's cost."""
         pace = self._find_pace(self._client_paces, topic)
         if pace.next_at > now:
             return
         pace.next_at = now + ASK_EVERY_S
-        self._broker.counters.topic_questions["client"] += 1
+        self._broker.counters.topic_lookup["client"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
 

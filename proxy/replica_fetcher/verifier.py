@@ -109,7 +109,7 @@ class Verifier:
             self._broker.counters.verified["dropped"] += 1
             return
         records = bytes(b"".join(hit.views)[:SAMPLE_BYTES])
-        epoch, cut = partition.truth.epoch, hit.size_bytes > SAMPLE_BYTES
+        epoch, cut = partition.leader_state.epoch, hit.size_bytes > SAMPLE_BYTES
         self._waiting.append(Sample(partition, epoch, fetch_offset, records, cut, committed))
         self.pump()
 
@@ -119,9 +119,9 @@ class Verifier:
 
     def pump(self) -> None:
         """Ask for the next sample, if none is in flight."""
-        if self._in_flight or not self._waiting or not self._broker.own_links.usable:
+        if self._in_flight or not self._waiting or not self._broker.own_connections.usable:
             return
-        link = self._broker.own_links.link("verify")
+        link = self._broker.own_connections.link("verify")
         if link is None:
             return
         sample = self._waiting.popleft()
@@ -140,7 +140,7 @@ class Verifier:
             counters.verified["unanswered"] += 1
             return
         counters.upstream_fetch_bytes["verify"] += answered.end - answered.start
-        if partition.truth.epoch != sample.epoch:  # the broker may have been truncated since
+        if partition.leader_state.epoch != sample.epoch:  # the broker may have been truncated since
             counters.verified["outdated"] += 1
             return
         found = find_difference(sample, answer, answered)

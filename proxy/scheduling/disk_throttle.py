@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.scheduling.log_dirs import DiskMap
+from proxy.scheduling.log_dirs import LogDirs
 from throttle.budget import FairRule
 from throttle.controller import ControllerRule
 from throttle.disks import BusyRule, scan_diskstats, scan_pressure
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from proxy.broker import Broker
     from proxy.config.throttle import Throttle as ThrottleConfig
-    from proxy.net.client_connection import ClientLink
-    from proxy.partitions.readable import Looked
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
     from throttle.disks import Pressure
     from throttle.throttle import ThrottleStatistics
@@ -70,13 +70,13 @@ def build_rules(config: ThrottleConfig) -> ThrottleRules:
     )
 
 
-class Pacer:
+class DiskThrottle:
     """Lets misses go upstream, now or later."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._config = broker.config.throttle
-        self.disks = DiskMap(broker, self._config)
+        self.disks = LogDirs(broker, self._config)
         self._grace_until = broker.now() + self._config.start_grace_s
         self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
         self._going: dict[Ticket, Callable[[], None]] = {}
@@ -114,9 +114,9 @@ class Pacer:
 
     def submit(
         self,
-        connection: ClientLink,
+        connection: ClientConnection,
         client_id: str | None,
-        looked: Looked,
+        status: PartitionStatus,
         size_bytes: int,
         go: Callable[[], None],
     ) -> Ticket | Refused:
@@ -125,22 +125,22 @@ class Pacer:
         What is not history never comes before the throttle, which counts what it cannot hold back.
         """
         now = self._broker.now()
-        asked = looked.asked
+        asked = status.asked
         key = TicketKey(connection, (asked.topic, asked.partition), asked.fetch_offset)
-        if not self._may_wait(looked):
+        if not self._may_wait(status):
             return Ticket.build_free(key, client_id or "", size_bytes, now)
-        ticket = self._throttle.submit(key, client_id or "", self._disk_of(looked), size_bytes, now)
+        ticket = self._throttle.submit(key, client_id or "", self._disk_of(status), size_bytes, now)
         if isinstance(ticket, Ticket) and not ticket.granted:
             self._going[ticket] = go
             self._schedule(now)
         return ticket
 
-    def _may_wait(self, looked: Looked) -> bool:
+    def _may_wait(self, status: PartitionStatus) -> bool:
         """Whether it is history that can be answered empty meanwhile."""
-        partition = looked.partition
-        if not looked.lagging or not looked.nameable or partition is None:
+        partition = status.partition
+        if not status.lagging or not status.nameable or partition is None:
             return False
-        behind = partition.truth.high_watermark - looked.asked.fetch_offset
+        behind = partition.leader_state.high_watermark - status.asked.fetch_offset
         return behind >= self._config.lag_threshold and not self._would_be_held(partition, behind)
 
     def _would_be_held(self, partition: Partition, behind: int) -> bool:
@@ -148,7 +148,7 @@ class Pacer:
         traffic before the start is taken to be, for each record of this one, what it has been since.
         """
         high_watermark, admitted_bytes = (
-            partition.truth.high_watermark,
+            partition.leader_state.high_watermark,
             self._broker.cache.peek_admitted_bytes(),
         )
         if partition.missed_from is None:
@@ -161,8 +161,8 @@ class Pacer:
         record_bytes = since_bytes / since if since else since_bytes + RECORD_BYTES
         return behind * record_bytes <= self._broker.config.cache.size_bytes
 
-    def _disk_of(self, looked: Looked) -> str | None:
-        partition = looked.partition
+    def _disk_of(self, status: PartitionStatus) -> str | None:
+        partition = status.partition
         if partition is None or not partition.topic.name:
             return None
         return self.disks.disk_of(partition.topic.name, partition.index)

@@ -41,7 +41,7 @@ deleted (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
 Placed = dict[tuple[str, int], str]
 
 
-class DiskMap:
+class LogDirs:
     """Disks by name, as in /proc/diskstats. `names` are those that could be told at start."""
 
     def __init__(self, broker: Broker, config: Throttle) -> None:
@@ -104,10 +104,10 @@ class DiskMap:
         self._say("directory", "; ".join(unlisted))
 
     def _ask(self, now: float) -> None:
-        own_links = self._broker.own_links
-        link = own_links.link("proof") if own_links.usable else None
+        own_connections = self._broker.own_connections
+        link = own_connections.link("proof") if own_connections.usable else None
         if link is None:
-            if own_links.refusal:
+            if own_connections.refusal:
                 self._say("link", "the broker cannot be asked, for Forebay has no link of its own to it")
             return
         self._asked_at = now

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isolation.health import Sent
     from isolation.quotas import Reservation
     from isolation.tickets import Ticket
-    from proxy.net.client_connection import ClientLink
+    from proxy.net.client_connection import ClientConnection
 
 
 class Entry:
@@ -29,7 +29,7 @@ class Entry:
 
     def __init__(
         self,
-        link: ClientLink,
+        link: ClientConnection,
         go: Callable[[Entry], None] | None,
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
     from isolation.quotas import Reservation
     from proxy.broker import Broker
-    from proxy.net.client_connection import ClientLink
-    from proxy.produce.pipeline import Flights
-    from proxy.produce.single_batch import OrdinaryProduce
+    from proxy.net.client_connection import ClientConnection
+    from proxy.produce.pipeline import Pipeline
+    from proxy.produce.single_batch import SingleBatchProduce
 
 log = logging.getLogger("forebay.gate")
 
 
-class Gate:
+class RequestScheduler:
     """All requests of all clients toward one broker."""
 
     def __init__(self, broker: Broker) -> None:
@@ -53,7 +53,7 @@ class Gate:
             config.release_after_s,
         )  # fmt: skip
         control = build_limit(config.control_slots)
-        self.queues = Queues(rule, control, lambda: build_limit(config.data_slots), self._book)
+        self.queues = Queues(rule, control, lambda: build_limit(config.data_slots), self._materialize)
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
         self.hang_after_s = config.hang_after_s
@@ -61,19 +61,19 @@ class Gate:
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # sent on a client's first link and unanswered; its others
-        self.lines: dict[ClientLink, list[Entry | OrdinaryProduce]] = {}
-        self._of_link: defaultdict[ClientLink, dict[Entry, None]] = defaultdict(dict)
-        self.flights: dict[Flights, None] = {}  # what is only counted
+        self.lines: dict[ClientConnection, list[Entry | SingleBatchProduce]] = {}
+        self._of_link: defaultdict[ClientConnection, dict[Entry, None]] = defaultdict(dict)
+        self.pipeline: dict[Pipeline, None] = {}  # what is only counted
         self._admitted: deque[Entry] = deque()
         self.is_going = False
         self._timer: asyncio.TimerHandle | None = None
         self.due_at = float("inf")
-        self.look_at = self._health_at = float("-inf")
+        self.evaluate = self._health_at = float("-inf")
 
     # -- in ------------------------------------------------------------------------------------------------
 
     def enter(
-        self, link: ClientLink, go: Callable[[Entry], None], refuse: Callable[[], None] | None = None, *,
+        self, link: ClientConnection, go: Callable[[Entry], None], refuse: Callable[[], None] | None = None, *,
         is_control: bool = False, topics: Sequence[str | bytes] = (), size_bytes: int = 0,
         waits: Waits = Waits.NOTHING, is_ordered: bool = False, watched: Sequence[str | bytes] = (),
         reserved: Sequence[Reservation] = (), whole: Callable[[], object] | None = None,
@@ -109,12 +109,12 @@ class Gate:
         if self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def take(self, entry: OrdinaryProduce) -> bool:
+    def take(self, entry: SingleBatchProduce) -> bool:
         """`enter`, `go` and `sent` in one, at `entry.since_s`, for a Produce of one topic that does not hang, where
         nothing waits on its connection and a slot of its queue is free. False otherwise, and nothing has changed.
         """
         now, link = entry.since_s, entry.link
-        if now >= self.look_at:
+        if now >= self.evaluate:
             self._look(now)
         if self.is_going or (
             entry.topic in self.watched and self._health.plan(entry.topic, now) is not Verdict.PASS
@@ -166,8 +166,8 @@ class Gate:
         """The request is on its way to the broker, on its client's first link."""
         if entry.ticket is None:
             return
-        if entry.link.flights is not None:
-            entry.link.flights.book()
+        if entry.link.pipeline is not None:
+            entry.link.pipeline.materialize()
         now = self._broker.now()
         self._unlist(entry)
         watched, is_first = entry.watched, entry.link not in self.lines
@@ -186,26 +186,26 @@ class Gate:
 
     def _look(self, now: float) -> None:
         """Health is told of what it does not know yet: of each link, what the broker has come to work on."""
-        self.look_at = now + self._health.look_every_s
-        self._book()
+        self.evaluate = now + self._health.look_every_s
+        self._materialize()
         untold = [line[0] for line in self.lines.values() if line[0].sent is None and line[0].watched]
         untold.sort(key=attrgetter("started_at"))
         told = self._health.look([(entry.watched, entry.started_at) for entry in untold])
         for entry, sent in zip(untold, told, strict=True):
             entry.sent = sent
 
-    def _book(self) -> None:
-        for flights in list(self.flights):
-            flights.book()
+    def _materialize(self) -> None:
+        for pipeline in list(self.pipeline):
+            pipeline.materialize()
 
-    def book(self, link: ClientLink, flown: Sequence[OrdinaryProduce]) -> None:
+    def materialize(self, link: ClientConnection, flown: Sequence[SingleBatchProduce]) -> None:
         """What flew, behind all else of its link, is noted from now on; if the first has begun, it says when."""
         for entry in flown:
             entry.ticket = entry
         self.lines.setdefault(link, []).extend(flown)
         self.queues.note(flown)
 
-    def in_order(self, link: ClientLink) -> bool:
+    def in_order(self, link: ClientConnection) -> bool:
         """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
         return not self.queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
 
@@ -214,7 +214,7 @@ class Gate:
         found: dict[str | bytes, Verdict] = {}
         if self.enabled:
             now = self._broker.now()
-            if now >= self.look_at:
+            if now >= self.evaluate:
                 self._look(now)
             for topic in topics:
                 verdict = self._health.plan(topic, now)
@@ -224,7 +224,7 @@ class Gate:
 
     # -- out -----------------------------------------------------------------------------------------------
 
-    def answered(self, entry: Entry | OrdinaryProduce, now: float | None = None) -> None:
+    def answered(self, entry: Entry | SingleBatchProduce, now: float | None = None) -> None:
         """The broker has answered it, at `now`."""
         if entry.ticket is None:
             return
@@ -245,7 +245,7 @@ class Gate:
             self._hear(entry, now)
         self._done(entry, now, latency_s)
 
-    def _hear(self, entry: Entry | OrdinaryProduce, now: float) -> None:
+    def _hear(self, entry: Entry | SingleBatchProduce, now: float) -> None:
         """What its answer says for its topics."""
         if len(self.acquitted) >= self._health.rule.max_keys:
             self._look(now)
@@ -256,14 +256,14 @@ class Gate:
         for topic in self._health.answered(entry.sent, now):
             log.info("a topic answers again", extra={"topic": _printed(topic)})
 
-    def _begin(self, entry: Entry | OrdinaryProduce, now: float) -> None:
+    def _begin(self, entry: Entry | SingleBatchProduce, now: float) -> None:
         """Everything before it on its link is answered: the broker works on it from now on."""
         entry.started_at = now
         if entry.sent is not None:
             self._look(now)
             self._health.started(entry.sent, now)
 
-    def leave(self, entry: Entry | OrdinaryProduce) -> None:
+    def leave(self, entry: Entry | SingleBatchProduce) -> None:
         """It went and needs no answer, or did not go after all, or its link is lost: no sample of the broker."""
         if entry.ticket is None:
             return
@@ -272,7 +272,7 @@ class Gate:
             self._health.forgotten(entry.sent)
         self._done(entry, now, None)
 
-    def _done(self, entry: Entry | OrdinaryProduce, now: float, latency_s: float | None) -> None:
+    def _done(self, entry: Entry | SingleBatchProduce, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         line = self.lines.get(entry.link)
@@ -282,8 +282,8 @@ class Gate:
                 self._begin(line[0], now)
             else:
                 del self.lines[entry.link]
-                if entry.link.flights is not None:
-                    entry.link.flights.begin(now)
+                if entry.link.pipeline is not None:
+                    entry.link.pipeline.begin(now)
         elif line is not None and entry in line:
             line.remove(entry)
         else:
@@ -300,20 +300,20 @@ class Gate:
         if lingered or self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def _unlist(self, entry: Entry | OrdinaryProduce) -> None:
+    def _unlist(self, entry: Entry | SingleBatchProduce) -> None:
         entries = self._of_link.get(entry.link)
         if entries is not None:
             entries.pop(cast("Entry", entry), None)
             if not entries:
                 del self._of_link[entry.link]
 
-    def drop_link(self, link: ClientLink) -> None:
+    def drop_link(self, link: ClientConnection) -> None:
         """The client is gone, and its link to the broker with it."""
         for entry in [*self.lines.get(link, ()), *self._of_link.get(link, ())]:
             self.leave(entry)
         self.lines.pop(link, None)
-        if link.flights is not None:
-            self.flights.pop(link.flights, None)
+        if link.pipeline is not None:
+            self.pipeline.pop(link.pipeline, None)
 
     # -- time ----------------------------------------------------------------------------------------------
 

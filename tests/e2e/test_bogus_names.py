@@ -94,7 +94,7 @@ def test_who_has_not_signed_in_asks_nothing_by_way_of_forebay(signed: Signed) ->
         assert client.ends(), "a broker closes who does not sign in"
     time.sleep(RETRY_EVERY_S)
     assert questions(signed.sidecar) == before
-    assert signed.sidecar.metrics()["forebay_queue_depth", "topic_questions"] == 0
+    assert signed.sidecar.metrics()["forebay_queue_depth", "topic_lookup"] == 0
 
 
 def test_names_that_the_broker_does_not_know_are_not_asked_about(pair: Pair) -> None:

@@ -20,7 +20,7 @@ from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from proxy import app, dispatch
 from proxy.config.load import load
-from proxy.net.client_connection import ClientLink
+from proxy.net.client_connection import ClientConnection
 from tests.proxy.followed import LEADERS
 from tests.proxy.short_way import build_answer
 
@@ -116,7 +116,7 @@ class World:
         self.front, self.back = Ended(), Ended()
         (listener,) = self.forebay.listeners
         listener.dial = PlayedDial(transport=self.back)
-        self.link = ClientLink(listener, 1)
+        self.link = ClientConnection(listener, 1)
         self.front.wire = self.link.wire
         self.link.wire.connection_made(self.front)
         self.to_broker, self.to_client = bytearray(), bytearray()
@@ -132,14 +132,14 @@ class World:
         topic.fidelity.log_append_time = False
         topic.fidelity.equal_codecs.add(0)
         partition = broker.partitions.follow(topic, index)
-        partition.truth.learn(0, 0, 0, 0, broker.now() + 3600.0)
+        partition.leader_state.learn(0, 0, 0, 0, broker.now() + 3600.0)
         partition.tail = 0
         partition.transactions.shown(0, 0, 0, broker.now())
         return partition
 
     def feed(self, chunk):
         """From the client."""
-        with mock.patch.object(dispatch, "fly", dispatch.fly if self.flies else lambda link: None):
+        with mock.patch.object(dispatch, "fly", dispatch.start_pipeline if self.flies else lambda link: None):
             self.link.wire.data_received(chunk)
         self.flown += self.in_flight
 
@@ -176,18 +176,18 @@ class World:
 
     def pass_time(self):
         """The clock has moved."""
-        gate, now = self.broker.gate, self.broker.now()
-        if gate.due_at <= now:
-            gate._turn()
-        gate.tick(now)
+        scheduler, now = self.broker.scheduler, self.broker.now()
+        if scheduler.due_at <= now:
+            scheduler._turn()
+        scheduler.tick(now)
 
     def learn(self, number, *offsets):
         """An answer of the broker's about one of the partitions."""
-        self.partitions[number].truth.learn(*offsets, self.broker.now() + 3600.0)
+        self.partitions[number].leader_state.learn(*offsets, self.broker.now() + 3600.0)
 
     def park(self):
         """A Fetch waits for memory: nothing of it is at the broker."""
-        self.link._book()  # as with each frame
+        self.link._materialize()  # as with each frame
         self.parked.append(self.link.replies.reserve())
 
     def wake(self):
@@ -201,12 +201,12 @@ class World:
 
     @property
     def in_flight(self):
-        return len(self.link.flights) if self.link.flights is not None else 0
+        return len(self.link.pipeline) if self.link.pipeline is not None else 0
 
     def seen(self):
         """All that must not tell one from the other, whatever is in flight."""
         broker, link = self.broker, self.link
-        broker.flight_counts.settle(broker.counters)
+        broker.pipeline_counts.settle(broker.counters)
         counters = {}
         for field in dataclasses.fields(broker.counters):
             value = getattr(broker.counters, field.name)
@@ -231,14 +231,14 @@ class World:
             "arena": self.broker.cache.peek_admitted_bytes(),
             "queues": [
                 (one.in_use, one.admitted, one.limit.statistics())
-                for one in broker.gate.queues._queues.values()
+                for one in broker.scheduler.queues._queues.values()
             ],
         }
 
-    def looked(self):
+    def status(self):
         """What is seen by whoever looks: all that flies is booked by it."""
-        queues, health = self.broker.gate.statistics()
-        return queues, health, len(self.broker.gate.lines.get(self.link, ()))
+        queues, health = self.broker.scheduler.statistics()
+        return queues, health, len(self.broker.scheduler.lines.get(self.link, ()))
 
     def close(self):
         self.forebay.broker.cache.close()

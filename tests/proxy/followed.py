@@ -10,7 +10,7 @@ from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.fetch.record import Accounts
-from proxy.fetch.sessions.idle_partitions import Woken
+from proxy.fetch.sessions.idle_partitions import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
 from tests.blockcache.batches import build_run, insert
@@ -63,13 +63,13 @@ class QuietBroker:
         self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
         self.asked_topics = []
-        self.topic_questions = SimpleNamespace(
+        self.topic_lookup = SimpleNamespace(
             ask=lambda topic, _link=None: self.asked_topics.append(topic),
             want=lambda topic, _link: None,
         )
-        self.access_log = self.block_lines = None
+        self.access_log = self.stored_runs = None
         self.accounts = Accounts(self)
-        self.woken = Woken()
+        self.wakeups = WakeupBatch()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
         self.answer_bytes = 1 << 30
@@ -103,8 +103,8 @@ class QuietBroker:
 def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):
     """The broker answers; without a divergence to check."""
     stable = high_watermark if last_stable_offset is None else last_stable_offset
-    partition.truth.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
-    partition.truth.frozen = False
+    partition.leader_state.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
+    partition.leader_state.frozen = False
 
 
 def store(broker, partition, first_offset, next_offset):

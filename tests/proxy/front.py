@@ -113,7 +113,7 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
             listener.stop()
             listener.abort()
         forebay.broker.handshakes.close()
-        forebay.broker.gate.stop()
+        forebay.broker.scheduler.stop()
         for writer in broker.writers:
             writer.close()
         server.close()

@@ -1,8 +1,8 @@
 """A gate before a broker that a test answers for, with a clock that the test moves.
 
-Owns the fakes around the real `Gate`, `Replies` and `RefusedSequences`: clock and timers, the broker's record, links.
-It must not know what a test expects. `Link.sent` are the frames that the broker has got and not answered, `Link.got`
-what the client was answered, in order.
+Owns the fakes around the real `RequestScheduler`, `ResponseOrder` and `RefusedSequences`: clock and timers, the
+broker's record, links. It must not know what a test expects. `Link.sent` are the frames that the broker has got and
+not answered, `Link.got` what the client was answered, in order.
 """
 
 import struct
@@ -22,11 +22,11 @@ from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.config.isolation import Isolation
 from proxy.config.model import Limits
-from proxy.net.response_order import Replies
+from proxy.net.response_order import ResponseOrder
 from proxy.produce.handler import handle_produce
-from proxy.produce.single_batch import Routes, pass_ordinary
+from proxy.produce.single_batch import HeaderCache, forward_single_batch
 from proxy.relay import relay_whole
-from proxy.scheduling.request_scheduler import Gate
+from proxy.scheduling.request_scheduler import RequestScheduler
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
@@ -75,13 +75,13 @@ def make_broker(monkeypatch, **isolation):
         stores_on=lambda listener: False,
         topics=SimpleNamespace(find=lambda topic: SimpleNamespace(name=topic, leaders={0: None})),
         partitions=SimpleNamespace(follow=lambda topic, index: None),
-        topic_questions=SimpleNamespace(ask=lambda topic, link: None, want=lambda topic, link: None),
+        topic_lookup=SimpleNamespace(ask=lambda topic, link: None, want=lambda topic, link: None),
     )
     broker._log_failures_at, broker._unlogged_failures = 0.0, 0
     broker.failed = partial(Broker.failed, broker)
     broker.fall_back = partial(Broker.fall_back, broker)
-    broker.gate = Gate(broker)
-    broker.routes = Routes(broker)
+    broker.scheduler = RequestScheduler(broker)
+    broker.routes = HeaderCache(broker)
     return broker
 
 
@@ -95,9 +95,9 @@ class Link:
     def __init__(self, broker):
         self.broker = broker
         self.stores = broker.stores_on(self.listener)
-        self.replies = Replies(self._deliver, lambda: None)
+        self.replies = ResponseOrder(self._deliver, lambda: None)
         self.refused = RefusedSequences()
-        self.flights = None
+        self.pipeline = None
         self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
@@ -136,7 +136,7 @@ class Link:
             return
         self.open = False
         self.causes.append(cause)
-        self.broker.gate.drop_link(self)
+        self.broker.scheduler.drop_link(self)
         self.lose()
         self.replies.abandon()
 
@@ -156,7 +156,7 @@ class Link:
         scanned, line, gone = ordinary.scan_request(frame, len(frame)), self.replies.line, self.gone
         newest = line[-1] if line else None
         try:
-            if scanned is None or not pass_ordinary(self, frame, len(frame), scanned):
+            if scanned is None or not forward_single_batch(self, frame, len(frame), scanned):
                 handle_produce(self, header.peek_request(frame), frame)
         except ValueError:  # as ClientLink
             place = line[-1] if line and line[-1] is not newest else None
@@ -213,11 +213,11 @@ def build_produce(batches, acks, transactional_id):
 
 def held(broker):
     """What is left in the gate: nothing, once everything is answered, refused or gone."""
-    queues, health = broker.gate.statistics()
+    queues, health = broker.scheduler.statistics()
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
-    quotas = [account.in_flight_bytes for account in broker.gate.quotas.topics._accounts.values()]
-    quotas += [account.in_flight_bytes for account in broker.gate.quotas.clients._accounts.values()]
-    links = len(broker.gate._of_link) + len(broker.gate.lines) + len(broker.gate._admitted)
+    quotas = [account.in_flight_bytes for account in broker.scheduler.quotas.topics._accounts.values()]
+    quotas += [account.in_flight_bytes for account in broker.scheduler.quotas.clients._accounts.values()]
+    links = len(broker.scheduler._of_link) + len(broker.scheduler.lines) + len(broker.scheduler._admitted)
     return (
         sum(state[name] for state in queues.values() for name in names)
         + sum(quotas)

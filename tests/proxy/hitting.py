@@ -21,9 +21,9 @@ from protocol.fetch_build import build_request
 from proxy import dispatch
 from proxy.broker import Broker
 from proxy.config.model import Config
-from proxy.fetch.prepared import answer_ordinary
-from proxy.fetch.sessions.cache import SessionTable
-from proxy.net.client_connection import ClientLink
+from proxy.fetch.prepared import answer_prepared
+from proxy.fetch.sessions.cache import SessionCache
+from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
@@ -123,8 +123,8 @@ class World:
         log.put_all = lambda lines: list(map(log.put, lines))
         self.cache = BlockCache(arena_bytes)
         self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
-        broker.own_links = SimpleNamespace(usable=False)
-        broker.sessions = SessionTable(10, 100, 120.0, Random(1))
+        broker.own_connections = SimpleNamespace(usable=False)
+        broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
         self.topic = broker.topics.find(TOPIC_ID)
@@ -138,7 +138,7 @@ class World:
         self.other = self.connect(PlayedTransport())
 
     def connect(self, transport):
-        link = ClientLink(self.listener, 1)
+        link = ClientConnection(self.listener, 1)
         transport.protocol = link.wire
         link.wire.connection_made(transport)
         for topic in ("orders", TOPIC_ID):
@@ -150,9 +150,9 @@ class World:
         partition, end = self.partition, 10 * len(sizes)
         for offset in range(end):
             insert(self.cache, partition.slot, build_batch(offset, epoch=EPOCH, size=sizes[offset // 10]))
-        partition.truth.learn(EPOCH, end, end, 0, self.clock_s + 3600)
-        partition.truth.frozen = False
-        partition.truth.suggest(EPOCH, True)
+        partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
+        partition.leader_state.frozen = False
+        partition.leader_state.suggest(EPOCH, True)
         partition.transactions.shown(0, 0, 0, self.clock_s)
         partition.transactions.passed(0, end)
         partition.tail = end
@@ -161,7 +161,7 @@ class World:
         """A batch more is stored and shown, and whoever waits at the tail hears of it."""
         partition, end = self.partition, self.partition.tail + 1
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
-        partition.truth.learn(EPOCH, end, end, 0, self.clock_s + 3600)
+        partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
         partition.transactions.passed(end - 1, end)
         partition.tail = end
         if aborted is not None:
@@ -172,19 +172,19 @@ class World:
     # -- what a script says --------------------------------------------------------------------------------
 
     def receive(self, frame):
-        with mock.patch.object(dispatch, "answer_ordinary", self._decide):
+        with mock.patch.object(dispatch, "answer_prepared", self._decide):
             self.link.wire.data_received(frame)
 
     def _decide(self, link, frame):
-        has_gone = self.is_short and answer_ordinary(link, frame)
+        has_gone = self.is_short and answer_prepared(link, frame)
         self.short += has_gone
         return has_gone
 
     def change(self, what, value):
         """Something of what decides changes."""
-        truth, partition, link = self.partition.truth, self.partition, self.link
+        leader_state, partition, link = self.partition.leader_state, self.partition, self.link
         if what in OF_TRUTH:
-            setattr(truth, what, value)
+            setattr(leader_state, what, value)
         elif what in ("tail", "old_format", "zstd"):
             setattr(partition, what, value)
         elif what == "compacted":
@@ -205,7 +205,7 @@ class World:
         elif what == "limit":
             self.broker.requests.limit_bytes = value
         elif what == "quotas":
-            self.broker.gate.quotas.active = value
+            self.broker.scheduler.quotas.active = value
         else:
             assert what == "client"
             link.client_id = value

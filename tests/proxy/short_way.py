@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 from isolation.refusals import RefusedSequences
 from protocol import ordinary
-from proxy.net.response_order import Replies
-from proxy.produce.single_batch import Routes, pass_ordinary
+from proxy.net.response_order import ResponseOrder
+from proxy.produce.single_batch import HeaderCache, forward_single_batch
 from tests.protocol.test_ordinary import build
 
 VERSION = 9
@@ -24,13 +24,13 @@ class Link:
         self.stores = stores
         self.client_id = None
         self.refused = RefusedSequences()
-        self.replies = Replies(None, lambda: None)
+        self.replies = ResponseOrder(None, lambda: None)
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.sent, self.got, self.failures = [], [], []
-        broker.gate = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
-        broker.routes = Routes(broker)
-        broker.access_log = broker.block_lines = None
+        broker.scheduler = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
+        broker.routes = HeaderCache(broker)
+        broker.access_log = broker.stored_runs = None
         broker.failed = self.failures.append
         broker.watch.produced = lambda partition, _now: broker.watch.asked.append(partition)
 
@@ -46,7 +46,7 @@ class Link:
         """Whether it went this way."""
         frame = frame_type(build(version, records=records, index=index, **values))
         scanned = ordinary.scan_request(frame, len(frame))
-        return scanned is not None and pass_ordinary(self, frame, len(frame), scanned)
+        return scanned is not None and forward_single_batch(self, frame, len(frame), scanned)
 
     def reply(self, base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0"):
         """The broker answers the oldest request."""

@@ -12,10 +12,10 @@ from proxy.fetch import delayed_fetch, evaluate, forward, prepared
 from proxy.fetch.misses import reads
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.record import Accounts
-from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.cache import SessionCache
 from proxy.partitions.table import Partitions
 from proxy.scheduling.quotas import QuotaTable
-from proxy.scheduling.request_scheduler import Gate
+from proxy.scheduling.request_scheduler import RequestScheduler
 from tests.protocol.test_ordinary import build
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
@@ -71,7 +71,7 @@ def goes_on(scene):
 
 AT_ONCE = {
     "rights": (delayed_fetch, "find_unproven"),
-    "session": (SessionTable, "find"),
+    "session": (SessionCache, "find"),
     "quota": (QuotaTable, "peek_delay_s"),
     "plan": (evaluate, "plan_partition"),
     "cache": (BlockCache, "lookup"),
@@ -82,7 +82,7 @@ AT_ONCE = {
 @pytest.mark.parametrize("stage", AT_ONCE)
 async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
     scene = Scene()
-    scene.broker.gate.quotas.active = stage == "quota"
+    scene.broker.scheduler.quotas.active = stage == "quota"
     spoil(monkeypatch, *AT_ONCE[stage])
     frame = build_fetch(0)
     scene.receive(frame)
@@ -236,7 +236,11 @@ async def test_a_control_request(monkeypatch):
     goes_on(scene)
 
 
-PRODUCING = {"partition": (Partitions, "follow"), "queue": (Gate, "take"), "note": (Gate, "sent")}
+PRODUCING = {
+    "partition": (Partitions, "follow"),
+    "queue": (RequestScheduler, "take"),
+    "note": (RequestScheduler, "sent"),
+}
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
@@ -261,7 +265,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
 async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
     scene = Scene()
     spoil(monkeypatch, evaluate, "plan_partition")
-    spoil(monkeypatch, Gate, "enter")
+    spoil(monkeypatch, RequestScheduler, "enter")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
     assert scene.broker.counters.internal_errors == 2

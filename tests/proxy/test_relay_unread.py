@@ -15,7 +15,7 @@ from protocol import fetch
 from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.wire import build_uvarint
-from proxy.net.framed_transport import Wire
+from proxy.net.framed_transport import FramedTransport
 from tests.proxy.front import OFF, front
 from tests.proxy.turning import PATIENCE_S, until
 
@@ -107,14 +107,14 @@ def worst_s(monkeypatch):
     worst = [0.0]
 
     def time_it(name):
-        handle = getattr(Wire, name)
+        handle = getattr(FramedTransport, name)
 
         def timed(self, data):
             started = time.thread_time()
             handle(self, data)
             worst[0] = max(worst[0], time.thread_time() - started)
 
-        monkeypatch.setattr(Wire, name, timed)
+        monkeypatch.setattr(FramedTransport, name, timed)
 
     time_it("large_arrived")
     time_it("data_received")

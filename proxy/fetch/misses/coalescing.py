@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
-    from proxy.net.framed_transport import Wire
-    from proxy.partitions.readable import Looked
+    from proxy.net.framed_transport import FramedTransport
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
 PATIENCE_S = 1.0
@@ -38,7 +38,7 @@ JOINING_S = 3.0
 """How long after its first joining a reader may join another."""
 
 
-class Question(NamedTuple):
+class CoalescingKey(NamedTuple):
     """What shapes the broker's answer, but for the bytes. The partition is of one topic id."""
 
     partition: Partition
@@ -57,7 +57,7 @@ class Way(Protocol):
     @property
     def unanswered(self) -> int: ...
     @property
-    def wire(self) -> Wire: ...
+    def wire(self) -> FramedTransport: ...
 
 
 class Reader(Protocol):
@@ -81,7 +81,7 @@ class Flight:
 
     __slots__ = ("joiners", "max_bytes", "question", "sent_at", "timer", "way")
 
-    def __init__(self, question: Question, max_bytes: int, way: Way, sent_at: float) -> None:
+    def __init__(self, question: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
         self.question = question
         self.max_bytes = max_bytes
         self.way = way
@@ -95,13 +95,13 @@ class Flight:
         return self.way.is_connected and self.way.wire.reading_held
 
 
-def build_question(looked: Looked, version: int, isolation_level: int) -> Question | None:
+def build_question(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
     """What may be shared of a miss: records are there for it, and its client may read them. None if nothing."""
-    asked = looked.asked
-    if looked.look is not Look.MISS or looked.partition is None or asked.fetch_offset >= looked.limit_offset:
+    asked = status.asked
+    if status.look is not Look.MISS or status.partition is None or asked.fetch_offset >= status.limit_offset:
         return None
-    return Question(
-        looked.partition,
+    return CoalescingKey(
+        status.partition,
         version,
         isolation_level,
         asked.current_leader_epoch,
@@ -118,13 +118,13 @@ class SharedReads:
     def __init__(self, broker: Broker, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
-        self._flights: dict[Question, Flight] = {}
-        self._waiting: dict[Question, dict[Read, Reader]] = {}
+        self._flights: dict[CoalescingKey, Flight] = {}
+        self._waiting: dict[CoalescingKey, dict[Read, Reader]] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    def find(self, question: Question | None, max_bytes: int) -> Flight | None:
+    def find(self, question: CoalescingKey | None, max_bytes: int) -> Flight | None:
         """A read of that under way which may be joined by one more."""
         flight = None if question is None else self._flights.get(question)
         if flight is None or flight.max_bytes < max_bytes or flight.is_held:
@@ -143,7 +143,7 @@ class SharedReads:
 
     # -- the one that reads --------------------------------------------------------------------------------
 
-    def begin(self, question: Question | None, max_bytes: int, way: Way) -> Flight | None:
+    def begin(self, question: CoalescingKey | None, max_bytes: int, way: Way) -> Flight | None:
         """A read is about to be sent by `way`. None where nobody may join it."""
         if question is None or not self._joiners_limit or way.unanswered:
             return None
@@ -181,12 +181,12 @@ class SharedReads:
 
     # -- those that wait at the throttle -------------------------------------------------------------------
 
-    def wait(self, question: Question | None, read: Read, reader: Reader) -> None:
+    def wait(self, question: CoalescingKey | None, read: Read, reader: Reader) -> None:
         """`read` waits for its disk: it joins whoever goes before it."""
         if question is not None and self._joiners_limit:
             self._waiting.setdefault(question, {})[read] = reader
 
-    def stop_waiting(self, question: Question | None, read: Read) -> None:
+    def stop_waiting(self, question: CoalescingKey | None, read: Read) -> None:
         """It goes, or is not wanted any more."""
         waiting = self._waiting.get(question) if question is not None else None
         if waiting is not None and question is not None:
@@ -195,28 +195,28 @@ class SharedReads:
                 del self._waiting[question]
 
 
-def begin_forwarded(record: FetchRecord, looks: Iterable[Looked]) -> list[Flight]:
+def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[Flight]:
     """The reads of a Fetch that is about to be forwarded whole: those that the broker answers at once."""
     request, link = record.request, record.link
     if request.rack_id or request.least_bytes > 1:
         return []
     shared, version = link.broker.shared_reads, record.head.api_version
-    flights = []
-    for looked in looks:
-        question = build_question(looked, version, request.isolation_level)
-        flight = shared.begin(question, looked.asked.max_bytes, link.upstream)
+    pipeline = []
+    for status in statuses:
+        question = build_question(status, version, request.isolation_level)
+        flight = shared.begin(question, status.asked.max_bytes, link.upstream)
         if flight is not None:
-            flights.append(flight)
-    return flights
+            pipeline.append(flight)
+    return pipeline
 
 
 def end_forwarded(
-    broker: Broker, flights: Iterable[Flight], response: FetchResponse | None, frame: Frame | None
+    broker: Broker, pipeline: Iterable[Flight], response: FetchResponse | None, frame: Frame | None
 ) -> None:
     """What became of them; `response` is None where nothing came that could be read."""
     said = response.partitions if response is not None and response.error_code == ErrorCode.NONE else ()
     by_key = {(one.topic, one.partition): one for one in said}
-    for flight in flights:
+    for flight in pipeline:
         partition = flight.question.partition
         answered = by_key.get((partition.topic.id, partition.index))
         if answered is None:

@@ -18,9 +18,9 @@ from proxy.partitions.leader_state import NO_EPOCH
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
-    from proxy.fetch.delayed_fetch import ParkedFetch
+    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import Flight
-    from proxy.partitions.readable import Looked
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import Ticket
 
@@ -70,26 +70,26 @@ class Read:
         "frame",
         "is_shared",
         "join_until",
-        "looked",
         "question",
         "said",
         "sent_at",
         "size_bytes",
         "stage",
+        "status",
         "throttle_time_ms",
         "ticket",
         "topic",
         "waiter",
     )
 
-    def __init__(self, looked: Looked, asker: Asker, share_bytes: int, now: float) -> None:
-        self.looked = looked
-        self.asked = looked.asked
+    def __init__(self, status: PartitionStatus, asker: Asker, share_bytes: int, now: float) -> None:
+        self.status = status
+        self.asked = status.asked
         self.asker = asker
-        self.size_bytes = min(looked.asked.max_bytes, share_bytes)
+        self.size_bytes = min(status.asked.max_bytes, share_bytes)
         self.topic: Topic | None = None
         self.epoch = NO_EPOCH
-        self.question = build_question(looked, asker.version, asker.isolation_level)
+        self.question = build_question(status, asker.version, asker.isolation_level)
         self.flight: Flight | None = None
         self.is_shared = False
         self.join_until = float("inf")
@@ -102,7 +102,7 @@ class Read:
         self.charged_bytes = 0
         self.throttle_time_ms = 0
         self.ticket: Ticket | None = None
-        self.waiter: ParkedFetch | None = None
+        self.waiter: DelayedFetch | None = None
 
     @property
     def key(self) -> Key:
@@ -112,7 +112,7 @@ class Read:
     @property
     def is_odd(self) -> bool:
         """Whether nothing can be said of the partition but by the broker, not even that it is empty."""
-        return not self.looked.nameable
+        return not self.status.nameable
 
     @property
     def holds_up(self) -> bool:

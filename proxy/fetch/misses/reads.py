@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
-    from proxy.fetch.delayed_fetch import ParkedFetch
+    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import Flight
     from proxy.fetch.misses.read import Key
     from proxy.fetch.record import FetchRecord
-    from proxy.net.broker_connection import UpstreamLink
-    from proxy.net.catch_up_connection import Lane
-    from proxy.net.client_connection import ClientLink
-    from proxy.partitions.readable import Looked
+    from proxy.net.broker_connection import BrokerConnection
+    from proxy.net.catch_up_connection import CatchUpConnection
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from proxy.scheduling.queued_request import Entry
 
@@ -58,7 +58,7 @@ class Reads:
 
     __slots__ = ("_in_line", "_link", "by_key")
 
-    def __init__(self, link: ClientLink) -> None:
+    def __init__(self, link: ClientConnection) -> None:
         self._link = link
         self._in_line: set[tuple[Read, ...]] = set()  # until it is their queue's turn
         self.by_key: dict[Key, Read] = {}
@@ -71,22 +71,22 @@ class Reads:
         """Whether history is read beside even where nothing else is asked for: it may have to wait for its disk,
         or has a link of its own.
         """
-        return self._link.broker.pacer.active or self._link.lane.usable
+        return self._link.broker.disk_throttle.active or self._link.lane.usable
 
-    def find(self, looked: Looked, isolation_level: int, version: int) -> Read | None:
+    def find(self, status: PartitionStatus, isolation_level: int, version: int) -> Read | None:
         """The read of exactly this; one of the same partition that is of something else is dropped, and so is
         one that another consumer has made where this one's right to it has lapsed since (no partition).
         """
-        asked = looked.asked
+        asked = status.asked
         read = self.by_key.get((asked.topic, asked.partition))
         if read is None:
             return None
         is_others = read.is_shared or read.flight is not None
-        if read.stage is Stage.SAID and looked.nameable:
+        if read.stage is Stage.SAID and status.nameable:
             self.drop(read)
             return None
         is_it = read.answers(asked, isolation_level, version) and self._is_of_this_log(read)
-        if not is_it or (is_others and looked.partition is None):
+        if not is_it or (is_others and status.partition is None):
             self.drop(read)
             return None
         read.asked_at = now = self._link.broker.now()
@@ -99,7 +99,7 @@ class Reads:
         broker, asked = self._link.broker, read.asked
         topic = broker.topics.find(asked.topic)
         partition = None if topic is None else broker.partitions.find(topic, asked.partition)
-        return topic, NO_EPOCH if partition is None else partition.truth.epoch
+        return topic, NO_EPOCH if partition is None else partition.leader_state.epoch
 
     def _is_of_this_log(self, read: Read) -> bool:
         """Whether no other topic has come to have the name since it began, and no other leader epoch is known, in which
@@ -108,10 +108,10 @@ class Reads:
         topic, epoch = self._find_log(read)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
-    def begin(self, record: FetchRecord, missed: Sequence[Looked], waiter: ParkedFetch) -> bool:
+    def begin(self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch) -> bool:
         """Read what `missed` names, now or when the disk can bear it. False at the bound."""
         room = self._link.broker.config.limits.connection_response_memory_bytes
-        wanted_bytes = sum(looked.asked.max_bytes for looked in missed)
+        wanted_bytes = sum(status.asked.max_bytes for status in missed)
         if wanted_bytes + sum(read.asked.max_bytes for read in self.by_key.values()) > room:
             return False
         self._link.listener.tend(self._link)
@@ -122,8 +122,8 @@ class Reads:
         )
         at_once: list[Read] = []
         share_bytes = max(request.max_bytes // len(missed), 1)
-        for looked in missed:
-            read = Read(looked, asker, share_bytes, now)
+        for status in missed:
+            read = Read(status, asker, share_bytes, now)
             read.waiter = waiter
             read.topic, read.epoch = self._find_log(read)
             if self._may_go(read):
@@ -143,10 +143,10 @@ class Reads:
         """
         if self._join(read):
             return False
-        pacer = self._link.broker.pacer
+        disk_throttle = self._link.broker.disk_throttle
         read.ticket = None
         go = partial(self._granted, read)
-        ticket = pacer.submit(self._link, read.asker.client_id, read.looked, read.size_bytes, go)
+        ticket = disk_throttle.submit(self._link, read.asker.client_id, read.status, read.size_bytes, go)
         if isinstance(ticket, Refused):
             return False
         self.by_key[read.key] = read
@@ -175,7 +175,7 @@ class Reads:
         if read.stage is Stage.DELAYED and self._join(read):
             assert read.ticket is not None and read.flight is flight
             self._link.broker.shared_reads.stop_waiting(read.question, read)
-            self._link.broker.pacer.cancel(read.ticket)
+            self._link.broker.disk_throttle.cancel(read.ticket)
 
     def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
         """Another's read has brought what `read` asks for."""
@@ -207,16 +207,16 @@ class Reads:
         """One Fetch of all that go the same way."""
         ways: dict[tuple[Asker, bool], list[Read]] = {}
         for read in reads:
-            ways.setdefault((read.asker, read.looked.lagging), []).append(read)
+            ways.setdefault((read.asker, read.status.lagging), []).append(read)
         for (asker, lagging), together in ways.items():
             self._ask(together, asker, lagging)
 
     def _ask(self, reads: Sequence[Read], asker: Asker, lagging: bool) -> None:
         """When it is their queue's turn. Refused, they fail, so that their Fetch is refused as a whole."""
         together = tuple(reads)
-        topics = list(dict.fromkeys(read.looked.queue_key for read in reads))
+        topics = list(dict.fromkeys(read.status.queue_key for read in reads))
         self._in_line.add(together)
-        self._link.broker.gate.enter(
+        self._link.broker.scheduler.enter(
             self._link,
             partial(self._go, together, asker, lagging),
             partial(self._refused, together),
@@ -241,7 +241,7 @@ class Reads:
         self._in_line.discard(together)
         reads = [read for read in together if not self._joins_late(read)]
         if not reads:
-            link.broker.gate.leave(entry)
+            link.broker.scheduler.leave(entry)
             return
         frame = build_request(
             asker.version,
@@ -257,26 +257,26 @@ class Reads:
         )
         way = link.lane if lagging and link.lane.usable else link.upstream
         sent_at = link.broker.now()
-        shared, flights = link.broker.shared_reads, {}
+        shared, pipeline = link.broker.shared_reads, {}
         for read in reads:
             read.sent_at = sent_at
-            flights[read] = shared.begin(read.question, read.asked.max_bytes, way)
+            pipeline[read] = shared.begin(read.question, read.asked.max_bytes, way)
         if way is link.upstream:
-            link.broker.gate.sent(entry)
+            link.broker.scheduler.sent(entry)
 
         def on_answer(answer: Frame | None) -> None:
             if answer is None:
-                link.broker.gate.leave(entry)
+                link.broker.scheduler.leave(entry)
             else:
-                link.broker.gate.answered(entry)
-            answered = partial(self._answered, way, flights, asker, sent_at, answer)
-            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, flights))
+                link.broker.scheduler.answered(entry)
+            answered = partial(self._answered, way, pipeline, asker, sent_at, answer)
+            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, pipeline))
 
         way.send(frame, 0, on_answer)
 
-    def _lost(self, flights: dict[Read, Flight | None]) -> None:
+    def _lost(self, pipeline: dict[Read, Flight | None]) -> None:
         """What was read cannot be taken: an error of ours."""
-        for read, flight in flights.items():
+        for read, flight in pipeline.items():
             if flight is not None:
                 self._link.broker.shared_reads.end(flight, None, None)
             if read.stage is Stage.READING:
@@ -292,13 +292,13 @@ class Reads:
 
     def _answered(
         self,
-        way: Lane | UpstreamLink,
-        flights: dict[Read, Flight | None],
+        way: CatchUpConnection | BrokerConnection,
+        pipeline: dict[Read, Flight | None],
         asker: Asker,
         sent_at: float,
         frame: Frame | None,
     ) -> None:
-        link, reads = self._link, list(flights)
+        link, reads = self._link, list(pipeline)
         response = None
         if frame is not None:
             try:
@@ -315,7 +315,7 @@ class Reads:
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        for read, flight in flights.items():
+        for read, flight in pipeline.items():
             if flight is not None:
                 link.broker.shared_reads.end(flight, by_key.get(read.key), frame)
         self._wake(reads)
@@ -329,11 +329,11 @@ class Reads:
         """The disk has done this much for it."""
         size_bytes = answered.end - answered.start if answered is not None else 0
         if read.ticket is not None:
-            self._link.broker.pacer.done(read.ticket, size_bytes)
+            self._link.broker.disk_throttle.done(read.ticket, size_bytes)
 
     def _arrive(
         self,
-        way: Lane | UpstreamLink | None,
+        way: CatchUpConnection | BrokerConnection | None,
         read: Read,
         answered: FetchedPartition | None,
         frame: Frame | None,
@@ -363,7 +363,9 @@ class Reads:
         else:
             self._link.broker.responses.add(read.charged_bytes, way.wire)
 
-    def _fail(self, way: Lane | UpstreamLink | None, read: Read, answered: FetchedPartition | None) -> None:
+    def _fail(
+        self, way: CatchUpConnection | BrokerConnection | None, read: Read, answered: FetchedPartition | None
+    ) -> None:
         """It has not brought records. A mere error is told: as one partition's it costs the others nothing."""
         read.stage = Stage.FAILED
         if answered is None or way is not self._link.upstream or not is_mere_error(answered):
@@ -382,7 +384,7 @@ class Reads:
             read.flight = None
         if read.stage is Stage.DELAYED and read.ticket is not None:
             self._link.broker.shared_reads.stop_waiting(read.question, read)
-            self._link.broker.pacer.cancel(read.ticket)
+            self._link.broker.disk_throttle.cancel(read.ticket)
         if read.charged_bytes:
             self._link.broker.responses.sub(read.charged_bytes)
             read.charged_bytes = 0
@@ -394,7 +396,7 @@ class Reads:
             if read is not None:
                 self.drop(read)
 
-    def leave(self, waiter: ParkedFetch) -> None:
+    def leave(self, waiter: DelayedFetch) -> None:
         """`waiter` has been answered: its reads go on without it."""
         for read in self.by_key.values():
             if read.waiter is waiter:

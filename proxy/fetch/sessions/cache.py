@@ -162,7 +162,7 @@ class SessionStatistics(NamedTuple):
     refused: int
 
 
-class SessionTable:
+class SessionCache:
     """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions, each of at most
     `session_partitions_limit` once it grows; one that was not used for `min_eviction_s` may always be evicted. `rng`
     chooses the ids.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchRequest
     from protocol.wire import Topic
-    from proxy.fetch.sessions.cache import PartitionKey, Session, SessionTable
+    from proxy.fetch.sessions.cache import PartitionKey, Session, SessionCache
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -93,7 +93,7 @@ class FetchContext:
     def __init__(
         self,
         kind: Kind,
-        table: SessionTable,
+        table: SessionCache,
         owner: Hashable,
         uses_topic_ids: bool,
         changed: list[FetchPartition],
@@ -197,10 +197,10 @@ def _update(kept: Kept, answer: Answer) -> bool:
 
 
 def open_fetch(
-    table: SessionTable, request: FetchRequest, version: int, owner: Hashable, now_s: float
+    table: SessionCache, request: FetchRequest, version: int, owner: Hashable, now_s: float
 ) -> FetchContext:
     """The context of a consumer's Fetch of that version (FetchManager.newContext), its session updated.
-    `owner` says whose sessions it may use: `SessionTable`.
+    `owner` says whose sessions it may use: `SessionCache`.
     """
     session = table.find(request.session_id, owner)
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -212,7 +212,7 @@ def open_fetch(
 
 
 def find_single(
-    table: SessionTable,
+    table: SessionCache,
     session_id: int,
     session_epoch: int,
     owner: Hashable,
@@ -231,7 +231,7 @@ def find_single(
 
 
 def note_records(
-    table: SessionTable,
+    table: SessionCache,
     session: Session,
     asked: FetchPartition,
     high_watermark: int,
@@ -250,7 +250,7 @@ def note_records(
 
 
 def _open_whole(
-    kind: Kind, table: SessionTable, request: FetchRequest, version: int, owner: Hashable
+    kind: Kind, table: SessionCache, request: FetchRequest, version: int, owner: Hashable
 ) -> FetchContext:
     """All that the request names; of a partition named twice the last, in the place of the first, as in
     FetchRequest.fetchData.
@@ -263,7 +263,7 @@ def _open_whole(
 
 
 def _open_incremental(
-    table: SessionTable,
+    table: SessionCache,
     session: Session | None,
     request: FetchRequest,
     version: int,

@@ -15,25 +15,25 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.authorization import RENEW_AT
-from proxy.fetch.evaluate import look_at_one
+from proxy.fetch.evaluate import evaluate_one
 from proxy.fetch.sessions.context import Kind
 from proxy.partitions.readable import Look
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from proxy.broker import Broker
-    from proxy.fetch.delayed_fetch import ParkedFetch
+    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.cache import Kept, PartitionKey, Session
-    from proxy.net.client_connection import ClientLink
-    from proxy.partitions.readable import Looked
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
 RELOOK_S = 10.0
 """How long the absence of news is relied on."""
 
 
-class Woken:
+class WakeupBatch:
     """Sessions with news whose Fetch is to look again: in the loop's next turn, or, while an answer is learned from,
     as soon as all of it has been. Then nobody waits for what else the loop has to do.
     """
@@ -64,7 +64,7 @@ class Woken:
 class Looker(NamedTuple):
     """For whom a look is."""
 
-    link: ClientLink
+    link: ClientConnection
     isolation_level: int
     version: int
 
@@ -106,7 +106,7 @@ class Standing:
         self._marks: dict[PartitionKey, Mark] = {}
         self._relook_at = now
         self._is_waking = False
-        self.fetch: ParkedFetch | None = None
+        self.fetch: DelayedFetch | None = None
         self.used_at = now
         self.closed = False
         looker.link.broker.standings[looker.link][self] = None
@@ -123,7 +123,7 @@ class Standing:
             return self._session.in_order()
         return [partitions[key].asked for key in sorted(self._lively, key=lambda key: partitions[key].turn)]
 
-    def look(self, now: float) -> list[Looked]:
+    def look(self, now: float) -> list[PartitionStatus]:
         """Look at what is lively; what stays so, in the session's order."""
         self.used_at = now
         link, isolation, version = self.looker
@@ -135,29 +135,32 @@ class Standing:
         link.broker.counters.looked_partitions += len(asked)
         lively = []
         for one in asked:
-            looked = look_at_one(link, one, isolation, version, now)
+            status = evaluate_one(link, one, isolation, version, now)
             kept = self._session.partitions[one.topic, one.partition]
-            if not self._settle(looked, kept, now):
-                lively.append(looked)
+            if not self._settle(status, kept, now):
+                lively.append(status)
         return lively
 
-    def _settle(self, looked: Looked, kept: Kept, now: float) -> bool:
+    def _settle(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
         """Whether there is nothing to be said of it until something wakes it."""
-        partition, link = looked.partition, self.looker.link
-        if looked.look is not Look.TAIL or partition is None or self.closed:
+        partition, link = status.partition, self.looker.link
+        if status.look is not Look.TAIL or partition is None or self.closed:
             return False
-        truth, broker = partition.truth, link.broker
-        if (kept.high_watermark, kept.log_start_offset) != (truth.high_watermark, truth.log_start_offset):
+        leader_state, broker = partition.leader_state, link.broker
+        if (kept.high_watermark, kept.log_start_offset) != (
+            leader_state.high_watermark,
+            leader_state.log_start_offset,
+        ):
             return False
-        if not partition.covered or partition.is_refused(now) or not broker.own_links.usable:
+        if not partition.covered or partition.is_refused(now) or not broker.own_connections.usable:
             return False
-        key = looked.asked.topic, looked.asked.partition
+        key = status.asked.topic, status.asked.partition
         del self._lively[key]
         mark = self._marks[key] = Mark(self, key, partition)
         partition.parked[mark] = None
-        link.authorization.used(looked.asked.topic, partition, now)
+        link.authorization.used(status.asked.topic, partition, now)
         if len(link.reads):
-            link.reads.drop_asked((looked.asked,))
+            link.reads.drop_asked((status.asked,))
         return True
 
     # -- news ----------------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ class Standing:
         """One look for all that an answer has woken."""
         if not self._is_waking:
             self._is_waking = True
-            self.looker.link.broker.woken.take(self)
+            self.looker.link.broker.wakeups.take(self)
 
     def look_again(self) -> None:
         """All that had news has said so: the Fetch that waits looks at it."""

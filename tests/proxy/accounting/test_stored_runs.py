@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from metrics.access_log import BlockLine
-from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, BlockLines
+from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
 
 LIMIT = 30
 
@@ -18,7 +18,7 @@ class Admitted:
     def __init__(self):
         self.lines = []
         self.admitted_bytes = 0
-        self.runs = BlockLines(self, self, LIMIT * QUEUE_SHARE)
+        self.runs = StoredRuns(self, self, LIMIT * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))

@@ -45,7 +45,7 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             flag(("isolation", "controlSlots", "floor"), "6"),
         ]
         forebay = Forebay(load(None, {}, settings).config, LogQueue(io.BytesIO(), 10))
-        forebay.broker.pacer.start()
+        forebay.broker.disk_throttle.start()
         counters = forebay.broker.counters
         counters.produce_batches["store"] += 1
         counters.invalidations["epoch"] += 1

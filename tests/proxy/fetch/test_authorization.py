@@ -56,7 +56,7 @@ def test_a_right_lasts_for_its_period_from_the_sending(rights):
 
 def test_use_late_in_the_period_renews_at_the_tail_once(link, rights):
     partition = link.broker.follow()
-    partition.truth.high_watermark = 5
+    partition.leader_state.high_watermark = 5
     rights.used(TOPIC_ID, partition, 0.74 * PERIOD_S)
     assert not link.upstream.sent
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_client_with_a_rack_asks_itself(link, rights):
 )
 def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allowed):
     rights, partition, heard = Authorization(link), link.broker.follow(), []
-    partition.truth.high_watermark = 5
+    partition.leader_state.high_watermark = 5
     rights.prove({TOPIC_ID: partition}, VERSION, heard.append)
     ((frame, on_answer),) = link.upstream.sent
     asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start).partitions[0]

@@ -22,8 +22,8 @@ class Mixed(Scene):
     def __init__(self):
         super().__init__()
         other = self.broker.partitions.follow(self.topic, 1)
-        other.truth.learn(EPOCH, 5, 5, 0, self.clock_s + 3600)
-        other.truth.frozen = False
+        other.leader_state.learn(EPOCH, 5, 5, 0, self.clock_s + 3600)
+        other.leader_state.frozen = False
         other.tail = 5
         for partition in (self.partition, other):
             partition.covered = 1
@@ -107,12 +107,12 @@ async def test_a_client_that_has_finished_calls_it_away():
 async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
     scene, held = Mixed(), []
 
-    def submit(_link, client_id, looked, size_bytes, go):
-        ticket = Ticket((None, looked.asked.partition), client_id, "sdx", size_bytes, scene.clock_s)
+    def submit(_link, client_id, status, size_bytes, go):
+        ticket = Ticket((None, status.asked.partition), client_id, "sdx", size_bytes, scene.clock_s)
         held.append((ticket, go))
         return ticket
 
-    monkeypatch.setattr(scene.broker.pacer, "submit", submit)
+    monkeypatch.setattr(scene.broker.disk_throttle, "submit", submit)
     await scene.fetch()
     assert scene.sizes()[0] > 0 == scene.sizes()[1]
     ((ticket, go),) = held

@@ -7,7 +7,7 @@ LEASE_S = 1.0
 
 async def test_a_lease_that_ends_while_a_long_request_is_read_serves_nothing(monkeypatch):
     world = World(is_short=False)
-    world.partition.truth.lease_until = world.clock_s + LEASE_S
+    world.partition.leader_state.lease_until = world.clock_s + LEASE_S
     fetches = type(world.link.fetches)
     scan, read_s = fetches.scan, 0.0
 

@@ -8,7 +8,7 @@ from blockcache.cache import BlockCache
 from metrics.access_log_schema import OBSERVED
 from protocol.fetch import FetchPartition
 from proxy.fetch.hit_estimate import UNBOUNDED, peek_would_hit, plan_observed
-from proxy.partitions.readable import Look, Looked
+from proxy.partitions.readable import Look, PartitionStatus
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic
 from tests.blockcache.batches import build_batch
@@ -38,7 +38,7 @@ cache_of: dict[Partition, BlockCache] = {}
 
 def peek(partition: Partition, look: Look, offset: int, max_bytes: int = MIB) -> int:
     asked = FetchPartition(TOPIC_ID, 0, -1, offset, -1, -1, max_bytes)
-    return peek_would_hit(cache_of[partition], Looked(asked, partition, look, "", 20))
+    return peek_would_hit(cache_of[partition], PartitionStatus(asked, partition, look, "", 20))
 
 
 def test_what_is_stored_would_have_been_read_in_whole_batches(partition: Partition) -> None:
@@ -61,9 +61,9 @@ def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(partition: Partition, l
 
 def test_the_account_is_of_what_the_broker_sent_and_passes_keep_their_reason(partition: Partition) -> None:
     asked = FetchPartition(TOPIC_ID, 0, -1, 20, -1, -1, MIB)
-    told = plan_observed(Looked(asked, partition, Look.TAIL, "", 20), UNBOUNDED, 700)
+    told = plan_observed(PartitionStatus(asked, partition, Look.TAIL, "", 20), UNBOUNDED, 700)
     assert (told.result, told.reason, told.size_bytes, told.would_hit_bytes) == (*OBSERVED, 700, 700)
-    told = plan_observed(Looked(asked, partition, Look.MISS, "cold", -1), 0, 700)
+    told = plan_observed(PartitionStatus(asked, partition, Look.MISS, "cold", -1), 0, 700)
     assert (told.result, told.reason, told.would_hit_bytes) == (*OBSERVED, 0)
-    told = plan_observed(Looked(asked, partition, Look.PASS, "old-format", -1), 0, 700)
+    told = plan_observed(PartitionStatus(asked, partition, Look.PASS, "old-format", -1), 0, 700)
     assert (told.result, told.reason, told.would_hit_bytes) == ("pass", "old-format", None)

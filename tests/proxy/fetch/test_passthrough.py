@@ -116,8 +116,8 @@ def test_partitions_and_their_bytes_are_counted_when_all_has_left(run, has_log):
             assert counters["fetch_bytes"] == {("pass", "disabled"): 100 + 2 * LARGE_BYTES + 15}
             assert (counters["fetch_upstream_s"], counters["undelivered_partitions"]) == (3, 0)
             sent = sum(len(answer(sizes=records)) for records in sizes)
-            for hop in (counters["responses_in"][1], counters["responses_out"][1]):
-                assert (hop.frames, hop.size_bytes) == (3, sent)
+            for traffic in (counters["responses_in"][1], counters["responses_out"][1]):
+                assert (traffic.frames, traffic.size_bytes) == (3, sent)
             if has_log:
                 lines = [(line.partition, line.offset, line.bytes) for line in played.lines.fetches]
                 assert lines == [

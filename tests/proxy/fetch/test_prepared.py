@@ -133,7 +133,7 @@ async def test_what_stands_against_it_is_seen_and_nothing_has_happened(
     if what == "full":
         assert twins.fetch(LARGE, in_session), "which the kernel does not take"
     states = []
-    answer = prepared.answer_ordinary
+    answer = prepared.answer_prepared
 
     def note(link, frame):
         before = copy.deepcopy(twins.short.state())
@@ -256,8 +256,8 @@ def slow():
 
 
 def read_hop(world):
-    hop = world.broker.counters.responses_out[api.FETCH]
-    return hop.frames, hop.size_bytes
+    traffic = world.broker.counters.responses_out[api.FETCH]
+    return traffic.frames, traffic.size_bytes
 
 
 async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_has_left(slow):

@@ -8,7 +8,7 @@ from metrics.access_log import MAX_TEXT_CHARS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
 from proxy.fetch.record import FetchRecord
-from proxy.partitions.readable import Look, Looked, Told
+from proxy.partitions.readable import Look, PartitionStatus, Told
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker
 from tests.proxy.hitting import World, build_fetch
@@ -21,12 +21,12 @@ def record_of(broker):
 
 def told_of(broker, size_bytes):
     partition = broker.follow()
-    return [Told(Looked(asked(TOPIC_ID, 0), partition, Look.READY, "", 10), size_bytes, "hit", "")]
+    return [Told(PartitionStatus(asked(TOPIC_ID, 0), partition, Look.READY, "", 10), size_bytes, "hit", "")]
 
 
 def build_broker():
     broker = QuietBroker()
-    broker.gate = SimpleNamespace(quotas=SimpleNamespace(active=False))
+    broker.scheduler = SimpleNamespace(quotas=SimpleNamespace(active=False))
     return broker
 
 
@@ -84,7 +84,10 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_sh
     head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
     world.broker.count_unread(world.link, head, 0.0, True)
     unknown = Told(
-        Looked(asked("t" * 32_000, 0), None, Look.PASS, "unknown-topic", 0), 0, "pass", "unknown-topic"
+        PartitionStatus(asked("t" * 32_000, 0), None, Look.PASS, "unknown-topic", 0),
+        0,
+        "pass",
+        "unknown-topic",
     )
     record = FetchRecord(world.link, head, fetch((0, -1), asked("t" * 32_000, 0)), 100)
     world.broker.log_fetches([(record, [unknown], False, 0.0)])

@@ -12,8 +12,8 @@ from proxy.config.load import load
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import build_answer
 from proxy.fetch.sessions.context import open_fetch
-from proxy.net.client_connection import ClientLink
-from proxy.partitions.readable import Look, Looked
+from proxy.net.client_connection import ClientConnection
+from proxy.partitions.readable import Look, PartitionStatus
 from tests.blockcache.batches import build_batch, insert
 from tests.proxy import asked as asking
 from tests.proxy.followed import LEADERS
@@ -68,7 +68,7 @@ class Setting:
         self.broker = self.forebay.broker
         self.broker.topics.learn("orders", bytes(range(16)), LEADERS)
         self.partition = self.broker.partitions.follow(self.broker.topics.find("orders"), 0)
-        self.link = ClientLink(self.forebay.listeners[0], 1)
+        self.link = ClientConnection(self.forebay.listeners[0], 1)
         self.link.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
         self.transport = Transport()
         self.transport.protocol = self.link.wire
@@ -81,7 +81,7 @@ class Setting:
             insert(self.broker.cache, self.partition.slot, build_batch(offset, size=BATCH_BYTES))
         self.end += batches
         self.partition.tail = self.end
-        self.partition.truth.learn(0, self.end, self.end, 0, 1e9)
+        self.partition.leader_state.learn(0, self.end, self.end, 0, 1e9)
 
     def fetch(self, offset):
         one = asking.asked("orders", 0, offset, max_bytes=MIB)
@@ -89,7 +89,7 @@ class Setting:
         context = open_fetch(self.broker.sessions, request, VERSION, None, 0.0)
         head = RequestHeader(1, VERSION, 7, "slow", 0)
         record = FetchRecord(self.link, head, request, 0, context)
-        build_answer(record, [Looked(one, self.partition, Look.READY, "", self.end)], [None])
+        build_answer(record, [PartitionStatus(one, self.partition, Look.READY, "", self.end)], [None])
 
     @property
     def pinned_bytes(self):

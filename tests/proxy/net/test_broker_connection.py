@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.accounting.counters import Counters
-from proxy.net.broker_connection import Dial, UpstreamLink
-from proxy.net.byte_budget import Bound
+from proxy.net.broker_connection import BrokerConnection, Dial
+from proxy.net.byte_budget import ByteBudget
 from tests.proxy.turning import PATIENCE_S, until
 
 
@@ -51,9 +51,9 @@ class Asking:
         self.lost = []
         self.answers = []
         self.counters = Counters()
-        self.bound = Bound(1 << 20)
+        self.bound = ByteBudget(1 << 20)
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, 1000)
-        self.link = UpstreamLink(dial, self.bound, self.counters, self.lost.append)
+        self.link = BrokerConnection(dial, self.bound, self.counters, self.lost.append)
 
     def ask(self, correlation_id, body=b""):
         def note(answer):

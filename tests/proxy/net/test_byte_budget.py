@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.net.byte_budget import RESUME_AT, Bound
-from proxy.net.framed_transport import Wire
+from proxy.net.byte_budget import RESUME_AT, ByteBudget
+from proxy.net.framed_transport import FramedTransport
 
 
 def ignore(*_):
@@ -11,11 +11,11 @@ def ignore(*_):
 
 
 def build_wire():
-    return Wire(1000, ignore, ignore, ignore)
+    return FramedTransport(1000, ignore, ignore, ignore)
 
 
 def test_reading_stops_at_the_bound_and_not_below():
-    bound, wire = Bound(100), build_wire()
+    bound, wire = ByteBudget(100), build_wire()
     bound.add(99, wire)
     assert not wire.reading_held
     bound.add(1, wire)
@@ -24,7 +24,7 @@ def test_reading_stops_at_the_bound_and_not_below():
 
 
 def test_reading_goes_on_below_three_quarters():
-    bound, wire = Bound(100), build_wire()
+    bound, wire = ByteBudget(100), build_wire()
     bound.add(100, wire)
     assert RESUME_AT == 0.75
     bound.sub(25)
@@ -35,7 +35,7 @@ def test_reading_goes_on_below_three_quarters():
 
 
 def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
-    bound = Bound(100)
+    bound = ByteBudget(100)
     early, first, second = build_wire(), build_wire(), build_wire()
     bound.add(60, early)
     bound.add(40, first)
@@ -49,7 +49,7 @@ def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 100_000])
 def test_one_frame_larger_than_the_bound_passes_at_full_charge(size_bytes):
-    bound, wire = Bound(100), build_wire()
+    bound, wire = ByteBudget(100), build_wire()
     bound.add(size_bytes, wire)
     assert bound.in_flight_bytes == size_bytes
     assert wire.reading_held
@@ -59,7 +59,7 @@ def test_one_frame_larger_than_the_bound_passes_at_full_charge(size_bytes):
 
 
 def test_a_wire_may_be_paused_again():
-    bound, wire = Bound(100), build_wire()
+    bound, wire = ByteBudget(100), build_wire()
     for _ in range(2):
         bound.add(100, wire)
         bound.sub(100)
@@ -68,7 +68,7 @@ def test_a_wire_may_be_paused_again():
 
 
 def test_other_reasons_to_hold_a_wire_stand():
-    bound, wire, reason = Bound(100), build_wire(), object()
+    bound, wire, reason = ByteBudget(100), build_wire(), object()
     wire.hold_reading(reason)
     bound.add(100, wire)
     bound.sub(100)
@@ -78,7 +78,7 @@ def test_other_reasons_to_hold_a_wire_stand():
 
 
 def test_a_wire_that_is_gone_is_forgotten():
-    bound, gone, other = Bound(100), build_wire(), build_wire()
+    bound, gone, other = ByteBudget(100), build_wire(), build_wire()
     bound.add(100, gone)
     bound.add(1, other)
     bound.forget(gone)

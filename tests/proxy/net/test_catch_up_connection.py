@@ -9,8 +9,8 @@ import pytest
 from protocol import api, control
 from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import Dial
-from proxy.net.byte_budget import Bound
-from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, Lane
+from proxy.net.byte_budget import ByteBudget
+from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, CatchUpConnection
 from tests.proxy.turning import PATIENCE_S, until
 
 VERSION = 2
@@ -53,10 +53,10 @@ class Client:
         self.answers, self.done = [], []
         self.counters = Counters()
         self.broker = SimpleNamespace(
-            now=lambda: self.clock, counters=self.counters, responses=Bound(1 << 20)
+            now=lambda: self.clock, counters=self.counters, responses=ByteBudget(1 << 20)
         )
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, 1000) if port else None
-        self.lane = Lane(self.broker, dial)
+        self.lane = CatchUpConnection(self.broker, dial)
 
     def fetch(self):
         request = bytearray(frame(0, bytes(8)))

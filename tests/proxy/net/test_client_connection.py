@@ -25,7 +25,7 @@ LIST_GROUPS = b"\0\0\0\x0a" + b"\0\x10\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
 def test_a_client_without_acks_is_read_again_when_the_broker_has_taken_what_it_sent(run, enabled):
     async def scenario():
         async with front({**SETTINGS, "isolation": {"enabled": enabled}}) as played:
-            played.forebay.broker.topic_questions.ask = lambda *_of: None
+            played.forebay.broker.topic_lookup.ask = lambda *_of: None
             await greet(played)
             link, frame = played.link, produce(FRAME_BYTES, acks=0)
             played.broker.writers[-1].transport.pause_reading()

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
-from proxy.net.framed_transport import PIECE_BYTES, Outgoing, Wire
+from proxy.net.framed_transport import PIECE_BYTES, FramedTransport, SendBuffer
 from tests.proxy.turning import until
 
 
@@ -56,7 +56,7 @@ class Listening:
 
     def __init__(self, connect=True, on_eof=None):
         self.frames, self.bad, self.closed, self.sent = [], [], [], []
-        self.wire = Wire(1000, self.frames.append, self.closed.append, self.bad.append, on_eof)
+        self.wire = FramedTransport(1000, self.frames.append, self.closed.append, self.bad.append, on_eof)
         self.transport = PlayedTransport()
         self.transport.protocol = self.wire
         if connect:
@@ -155,7 +155,7 @@ def test_a_large_reply_leaves_in_pieces_of_one_mebibyte():
 
 @pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1])
 def test_pieces_at_the_bound(size):
-    outgoing = Outgoing((b"x" * size,), None)
+    outgoing = SendBuffer((b"x" * size,), None)
     assert sum(map(len, outgoing.next_piece())) == min(size, PIECE_BYTES)
     assert sum(map(len, outgoing.next_piece())) == max(size - PIECE_BYTES, 0)
     assert outgoing.next_piece() == []

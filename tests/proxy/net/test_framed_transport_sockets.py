@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from protocol import framing
-from proxy.net.framed_transport import Wire
+from proxy.net.framed_transport import FramedTransport
 from tests.proxy.turning import until
 
 REQUEST = b"\0\0\0\4ping"
@@ -24,7 +24,7 @@ class Talk:
         for one in (ours, self.peer):
             one.setblocking(False)
         self.ended = []
-        self.wire = Wire(1 << 20, on_frame, self.ended.append, lambda _error: None)
+        self.wire = FramedTransport(1 << 20, on_frame, self.ended.append, lambda _error: None)
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self.wire, ours)
         return self

@@ -16,8 +16,8 @@ from protocol.api import API_VERSIONS, METADATA
 from proxy.accounting.counters import Counters
 from proxy.config.model import Limits
 from proxy.net.broker_connection import Dial
-from proxy.net.byte_budget import Bound
-from proxy.net.own_connections import OwnLinks
+from proxy.net.byte_budget import ByteBudget
+from proxy.net.own_connections import OwnConnections
 from tests.broker.ports import lease_port
 from tests.proxy.turning import PATIENCE_S, until
 
@@ -60,14 +60,14 @@ class Stand:
         self.counters = Counters()
         broker = SimpleNamespace(
             config=SimpleNamespace(limits=limits),
-            responses=Bound(1 << 20),
+            responses=ByteBudget(1 << 20),
             counters=self.counters,
             version="0",
             now=lambda: self.clock_s,
             watch=SimpleNamespace(pump=lambda: None),
         )
         listener = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
-        self.links = OwnLinks(broker, listener)
+        self.links = OwnConnections(broker, listener)
 
     def pass_s(self, duration_s):
         self.clock_s += duration_s

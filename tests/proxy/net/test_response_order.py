@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from proxy.net.framed_transport import Outgoing
-from proxy.net.response_order import Replies
+from proxy.net.framed_transport import SendBuffer
+from proxy.net.response_order import ResponseOrder
 
 
 class Delivered:
@@ -16,11 +16,11 @@ class Delivered:
         self.left = []
         self.sent = []
         self.progress = 0
-        self.replies = Replies(self.deliver, self.on_progress)
+        self.replies = ResponseOrder(self.deliver, self.on_progress)
 
     def deliver(self, buffers, on_sent):
         self.left.append(b"".join(buffers))
-        return Outgoing(buffers, on_sent)
+        return SendBuffer(buffers, on_sent)
 
     def on_progress(self):
         self.progress += 1

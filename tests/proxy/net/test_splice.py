@@ -17,10 +17,10 @@ import pytest
 import uvloop
 
 from proxy.accounting.counters import Counters
-from proxy.net.broker_connection import Dial, UpstreamLink
-from proxy.net.byte_budget import Bound
-from proxy.net.framed_transport import Wire
-from proxy.net.splice import LEAST_BYTES, PIPE_BYTES, PROBE_BYTES, Passage, may_pass, open_pipe
+from proxy.net.broker_connection import BrokerConnection, Dial
+from proxy.net.byte_budget import ByteBudget
+from proxy.net.framed_transport import FramedTransport
+from proxy.net.splice import LEAST_BYTES, PIPE_BYTES, PROBE_BYTES, SpliceTransfer, may_pass, open_pipe
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
 
@@ -40,12 +40,12 @@ class Passing:
 
     def __init__(self, port, tail_bytes=3):
         self.tail_bytes = tail_bytes
-        self.bound = Bound(1 << 30)
+        self.bound = ByteBudget(1 << 30)
         self.counters = Counters()
         self.lost, self.sent, self.ended, self.unanswered = [], [], [], []
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, MOST_BYTES)
-        self.link = UpstreamLink(dial, self.bound, self.counters, self.on_lost)
-        self.sink = Wire(1000, lambda _f: None, lambda _e: self.link.close(), lambda _e: None)
+        self.link = BrokerConnection(dial, self.bound, self.counters, self.on_lost)
+        self.sink = FramedTransport(1000, lambda _f: None, lambda _e: self.link.close(), lambda _e: None)
 
     def on_lost(self, reason):
         self.lost.append(reason)
@@ -59,19 +59,19 @@ class Passing:
                 self.sink.send((answer,), lambda _sent: self.sent.append(correlation_id))
 
         frame = (4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big")
-        hop = self.counters.responses_in[1]
+        traffic = self.counters.responses_in[1]
 
         def begin(head, frame_bytes, source):
             lacking_bytes = frame_bytes - self.tail_bytes - len(head)
             if not may_pass(source, self.sink, lacking_bytes, self.tail_bytes):
                 return None
-            return Passage(source, self.sink, self.bound, head, frame_bytes, self.tail_bytes, end)
+            return SpliceTransfer(source, self.sink, self.bound, head, frame_bytes, self.tail_bytes, end)
 
         def end(last):
             self.ended.append((correlation_id, len(last)))
             self.sink.send((last,), lambda _sent: self.sent.append(correlation_id))
 
-        self.link.send(frame, correlation_id, on_answer, arrived=hop, on_begun=begin)
+        self.link.send(frame, correlation_id, on_answer, arrived=traffic, on_begun=begin)
 
 
 @asynccontextmanager

@@ -9,7 +9,14 @@ from itertools import product
 import pytest
 
 from protocol.fetch import FetchPartition
-from proxy.partitions.readable import Look, Looked, find_limit, plan_absent, plan_given_up, plan_partition
+from proxy.partitions.readable import (
+    Look,
+    PartitionStatus,
+    find_limit,
+    plan_absent,
+    plan_given_up,
+    plan_partition,
+)
 from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
 
 UNCOMMITTED, COMMITTED = 0, 1
@@ -25,10 +32,10 @@ def build_stored(high_watermark=20, last_stable_offset=None, log_start_offset=0)
 
 def look(broker, partition, offset, *, isolation=UNCOMMITTED, version=13, now=0.0, epoch=EPOCH, fetched=-1):
     asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
-    looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
-    assert looked.asked is asked
-    assert looked.partition is partition
-    return looked.look, looked.reason, looked.limit_offset
+    status = plan_partition(broker.cache, asked, partition, isolation, version, now)
+    assert status.asked is asked
+    assert status.partition is partition
+    return status.look, status.reason, status.limit_offset
 
 
 @pytest.mark.parametrize(
@@ -69,8 +76,8 @@ def test_a_negative_offset_is_the_brokers_to_refuse(offset, isolation):
 def test_fewer_than_no_bytes_are_the_brokers_to_refuse():
     broker, partition = build_stored()
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 15, -1, -1, -1)
-    looked = plan_partition(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0)
-    assert looked == (asked, partition, Look.PASS, "version", -1)
+    status = plan_partition(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0)
+    assert status == (asked, partition, Look.PASS, "version", -1)
 
 
 def test_without_a_proven_epoch_the_broker_is_asked():
@@ -93,7 +100,7 @@ def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
 
 def test_an_epoch_not_checked_for_divergence_is_asked_about():
     broker, partition = build_stored()
-    partition.truth.frozen = True
+    partition.leader_state.frozen = True
     assert look(broker, partition, 15) == (Look.ASK, "epoch", -1)
 
 
@@ -121,7 +128,7 @@ def test_old_formats_pass():
 def test_zstd_passes_below_version_10(version, expected):
     broker, partition = build_stored()
     partition.zstd = True
-    partition.truth.suggest(EPOCH, True)
+    partition.leader_state.suggest(EPOCH, True)
     found = look(broker, partition, 15, version=version)
     assert found[0] is expected
     assert found[1] == ("version" if expected is Look.PASS else "")
@@ -135,7 +142,7 @@ def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
     broker, partition = build_stored()
     assert look(broker, partition, offset, version=10) == (Look.MISS, "epoch", -1)
     assert look(broker, partition, offset, version=11)[0] in (Look.READY, Look.TAIL)
-    partition.truth.suggest(EPOCH, True)
+    partition.leader_state.suggest(EPOCH, True)
     assert look(broker, partition, offset, version=10)[0] in (Look.READY, Look.TAIL)
     learn(partition, 20, epoch=EPOCH + 1)
     assert look(broker, partition, offset, version=10, epoch=-1) == (Look.MISS, "epoch", -1)
@@ -165,13 +172,13 @@ def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_cl
     broker, partition = build_stored(log_start_offset=5)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
 
-    def looked(**changes):
+    def status(**changes):
         return plan_partition(broker.cache, asked._replace(**changes), partition, UNCOMMITTED, 13, 0.0)
 
-    assert looked().nameable
-    assert looked().lagging
-    assert not looked(fetch_offset=4).nameable  # below the log start: an error is the broker's to tell
-    assert not looked(fetch_offset=15, current_leader_epoch=EPOCH + 1).nameable
+    assert status().nameable
+    assert status().lagging
+    assert not status(fetch_offset=4).nameable  # below the log start: an error is the broker's to tell
+    assert not status(fetch_offset=15, current_leader_epoch=EPOCH + 1).nameable
 
 
 @pytest.mark.parametrize(
@@ -185,7 +192,7 @@ def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_cl
 )
 def test_what_has_not_come_in_time_is_a_miss(look_before, look_after, limit):
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
-    given_up = plan_given_up(Looked(asked, None, look_before, "hole", 20))
+    given_up = plan_given_up(PartitionStatus(asked, None, look_before, "hole", 20))
     assert (given_up.look, given_up.limit_offset) == (look_after, limit)
 
 
@@ -213,7 +220,7 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
         if hole:
             store(broker, partition, 30, 40)
         if leads:
-            partition.truth.suggest(EPOCH, True)
+            partition.leader_state.suggest(EPOCH, True)
         if knows:
             partition.transactions.shown(0, 0, 0, 0.0)
             partition.transactions.passed(0, 18)
@@ -224,18 +231,18 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
             (-1, EPOCH, 4),
             (None, "frozen", "old_format", "zstd", "lapsed"),
         ):
-            partition.truth.frozen = change == "frozen"
+            partition.leader_state.frozen = change == "frozen"
             partition.old_format, partition.zstd = change == "old_format", change == "zstd"
             now = LEASE_UNTIL_S if change == "lapsed" else 0.0
             asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
-            looked = plan_partition(broker.cache, asked, partition, isolation, version, now)
+            status = plan_partition(broker.cache, asked, partition, isolation, version, now)
             is_committed = isolation == COMMITTED
             limit = find_limit(broker.cache, asked, partition, offset, is_committed, version, now)
             if broker.cache.contiguous_end(partition.slot, offset) > offset:
-                assert limit == (looked.limit_offset if looked.look is Look.READY else -1), (looked, change)
+                assert limit == (status.limit_offset if status.look is Look.READY else -1), (status, change)
             else:
-                assert looked.look is not Look.READY
-            seen.add((looked.look, limit >= 0, is_committed))
+                assert status.look is not Look.READY
+            seen.add((status.look, limit >= 0, is_committed))
     assert (Look.READY, True, False) in seen and (Look.READY, True, True) in seen
     assert {look for look, _, _ in seen} == set(Look)
 
@@ -252,7 +259,7 @@ def test_a_client_that_knows_a_newer_epoch_waits_for_the_proof_of_it_where_metad
 ):
     broker, partition = build_stored()
     assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.MISS, "epoch", -1)
-    partition.truth.suggest(EPOCH + 1, True)
+    partition.leader_state.suggest(EPOCH + 1, True)
     assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.ASK, "epoch", -1)
     assert look(broker, partition, 15, epoch=EPOCH + 2) == (Look.MISS, "epoch", -1)
     assert look(broker, partition, 15, epoch=EPOCH)[0] is Look.READY

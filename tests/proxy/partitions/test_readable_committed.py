@@ -35,8 +35,8 @@ def build(steps, *, high_watermark=TAIL, stable=None, seen=None, known_from=FIRS
 
 def look(broker, partition, offset, isolation=COMMITTED):
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, offset, -1, -1, 1 << 20)
-    looked = plan_partition(broker.cache, asked, partition, isolation, 13, 0.0)
-    return looked.look, looked.reason, looked.limit_offset
+    status = plan_partition(broker.cache, asked, partition, isolation, 13, 0.0)
+    return status.look, status.reason, status.limit_offset
 
 
 OPEN_AT_14 = [PLAIN, PLAIN, PLAIN, PLAIN, ("data", A)]
@@ -88,9 +88,9 @@ def test_a_marker_that_the_watch_is_about_to_bring_is_waited_for(offset, expecte
 def test_a_marker_that_has_not_come_in_time_is_a_miss():
     broker, partition = build([("data", A)], high_watermark=21, stable=21)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 10, -1, -1, 1 << 20)
-    looked = plan_given_up(plan_partition(broker.cache, asked, partition, COMMITTED, 13, 0.0))
-    assert (looked.look, looked.reason) == (Look.MISS, "transaction")
-    assert looked.nameable
+    status = plan_given_up(plan_partition(broker.cache, asked, partition, COMMITTED, 13, 0.0))
+    assert (status.look, status.reason) == (Look.MISS, "transaction")
+    assert status.nameable
 
 
 def test_at_the_lso_nothing_needs_to_be_stored():
@@ -109,7 +109,7 @@ def test_read_uncommitted_does_not_look_at_transactions():
 
 def test_an_lso_that_was_never_shown_holds_nobody():
     broker, partition = build([], known_from=None)
-    partition.truth.last_stable_offset = -1
+    partition.leader_state.last_stable_offset = -1
     assert look(broker, partition, 15) == (Look.ASK, "unproven", -1)
 
 

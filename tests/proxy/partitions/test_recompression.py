@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.partitions.recompression import SAMPLE_LIMIT_BYTES, Fidelity
+from proxy.partitions.recompression import SAMPLE_LIMIT_BYTES, Recompression
 
 NONE, GZIP = 0, 1
 CREATE, APPEND = False, True
@@ -22,14 +22,14 @@ def wants_sample(fidelity, codec):
 
 def build_sampled(body=b"body", codec=NONE):
     """The timestamp type is known, and a sample is held."""
-    fidelity = Fidelity()
+    fidelity = Recompression()
     fidelity.log_append_time = CREATE
     fidelity.keep_sample(0, 100, codec, body)
     return fidelity
 
 
 def test_nothing_is_stored_nor_sampled_before_a_fetched_batch_shows_the_timestamp_type():
-    fidelity = Fidelity()
+    fidelity = Recompression()
     assert fidelity.log_append_time is None
     assert not stores(fidelity, NONE)
     assert not wants_sample(fidelity, NONE)

@@ -34,7 +34,7 @@ def build_acknowledged(base_offset=100):
 def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100, frozen=False):
     partition = QuietBroker().follow()
     learn(partition, high_watermark)
-    partition.truth.frozen = frozen
+    partition.leader_state.frozen = frozen
     partition.topic.fidelity.log_append_time = log_append_time
     partition.topic.fidelity.equal_codecs.update(equal)
     return partition
@@ -101,7 +101,7 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         expected = plan_produced(*known) == "store" and is_plain and (zstd or not attributes & ZSTD)
         assert is_stored_as_sent(*known) is expected, known
         assert not is_stored_as_sent(*known[:4], 1, *known[5:])
-        partition.truth.frozen = True
+        partition.leader_state.frozen = True
         assert not is_stored_as_sent(*known)
         seen.add(expected)
     assert seen == {False, True}
@@ -111,7 +111,7 @@ def test_without_a_proven_epoch_nothing_is_stored_as_sent():
     partition = QuietBroker().follow()
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
-    assert partition.truth.epoch == -1
+    assert partition.leader_state.epoch == -1
     assert not is_stored_as_sent(partition, Sending.FRESH, -1, -1, 0, NONE, 0)
 
 
@@ -173,7 +173,7 @@ def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
     broker = QuietBroker()
     partition = broker.follow()
     told = []
-    broker.block_lines = SimpleNamespace(add=lambda _, *run: told.append(run))
+    broker.stored_runs = SimpleNamespace(add=lambda _, *run: told.append(run))
     broker.invalidate = lambda one, offset, _reason: broker.cache.truncate(one.slot, offset)
     insert(broker.cache, partition.slot, build_run(20, 1, count=10, epoch=EPOCH - 1))
     admitted_bytes = broker.cache.peek_admitted_bytes()

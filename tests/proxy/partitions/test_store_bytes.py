@@ -213,13 +213,13 @@ def test_acknowledgements_that_cross_are_all_of_producers():
 
 def test_an_acknowledgement_shows_who_leads_in_the_epoch_of_its_forwarding_and_in_no_other():
     storing = Storing()
-    assert storing.partition.truth.is_replica
+    assert storing.partition.leader_state.is_replica
     note_acknowledged(storing.partition, EPOCH, 100, 3)
-    assert storing.partition.truth.is_led
+    assert storing.partition.leader_state.is_led
     learn(storing.partition, 103, epoch=EPOCH + 1)
     note_acknowledged(storing.partition, EPOCH, 103, 3)
     assert storing.partition.acknowledged_end == 103
-    assert not storing.partition.truth.has_lease(0.0)
+    assert not storing.partition.leader_state.has_lease(0.0)
 
 
 def test_a_fetched_batch_at_the_tail_enters():

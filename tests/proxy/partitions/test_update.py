@@ -35,7 +35,7 @@ def answered(error_code, current_leader=None):
 
 def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
     partition = broker.follow()
-    partition.truth.suggest(EPOCH, True)
+    partition.leader_state.suggest(EPOCH, True)
     for broker.clock_s in (10.0, 10.1, 10.9):
         assert learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
         assert partition.retry_at == 10.0 + BACK_OFF_S
@@ -46,18 +46,18 @@ def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
 
 def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
     partition = broker.follow()
-    partition.truth.suggest(EPOCH + 1, True)
+    partition.leader_state.suggest(EPOCH + 1, True)
     broker.clock_s = 10.0
     learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
     assert partition.retry_at == 10.0
-    assert not partition.truth.has_lease(10.0)
+    assert not partition.leader_state.has_lease(10.0)
 
 
 def test_the_leader_that_an_error_names_is_asked_with_at_once(broker):
     partition = broker.follow()
     said = answered(ErrorCode.FENCED_LEADER_EPOCH, (1, EPOCH + 2))
     learn_error(broker, partition, asked(), said)
-    assert partition.truth.suggested_epoch == EPOCH + 2
+    assert partition.leader_state.suggested_epoch == EPOCH + 2
     assert partition.retry_at == broker.now()
 
 
@@ -133,8 +133,8 @@ class Log:
             run = build_run(10 * number, 10, epoch=epoch)
             insert(broker.cache, self.partition.slot, run)
         self.end = 10 * len(epochs)
-        self.truth = self.partition.truth
-        self.truth.suggest(epochs[-1], True)
+        self.leader_state = self.partition.leader_state
+        self.leader_state.suggest(epochs[-1], True)
         self.answer(epoch=epochs[-1], checks=True)
         self.partition.tail = self.end
         broker.invalidate = self.invalidate
@@ -151,7 +151,7 @@ class Log:
 
     def answer(self, epoch, high_watermark=None, checks=False, diverging=None, error=0):
         """Answer a question in `epoch`; `checks`: as it is asked, else one that stood at the HW."""
-        self.truth.suggest(epoch, True)
+        self.leader_state.suggest(epoch, True)
         high_watermark = self.end if high_watermark is None else high_watermark
         asking = self.ask() if checks or diverging or error else asked(epoch)._replace(fetch_offset=self.end)
         said = answered(error)._replace(
@@ -172,7 +172,7 @@ class Log:
 def test_a_new_epoch_freezes_all_that_is_stored_until_its_end_was_asked_about(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH + 1, high_watermark=14)
-    assert log.truth.frozen
+    assert log.leader_state.frozen
     assert broker.watch.next_proven == [log.partition]
     asking = log.ask()
     assert (asking.fetch_offset, asking.last_fetched_epoch, asking.current_leader_epoch) == (
@@ -181,14 +181,14 @@ def test_a_new_epoch_freezes_all_that_is_stored_until_its_end_was_asked_about(br
         EPOCH + 1,
     )
     log.answer(EPOCH + 1, high_watermark=14, checks=True)
-    assert not log.truth.frozen
+    assert not log.leader_state.frozen
     assert (log.dropped, log.stored_end) == ([], 10)
     assert log.ask().last_fetched_epoch == -1
 
 
 def test_a_frozen_partition_stores_nothing_that_is_fetched(broker):
     log = Log(broker, EPOCH)
-    log.truth.frozen = True
+    log.leader_state.frozen = True
     run = build_run(10, 1, epoch=EPOCH)
     said = answered(0)._replace(high_watermark=11, last_stable_offset=11, log_start_offset=0, end=len(run))
     asking = asked()._replace(fetch_offset=10)
@@ -209,11 +209,11 @@ def test_a_divergence_drops_what_lies_above_it_and_is_asked_about_again(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH + 1, diverging=(EPOCH, 6))
     assert (log.dropped, log.stored_end) == ([(6, "diverged")], 6)
-    assert log.truth.frozen
-    assert not log.truth.has_lease(0.0)
+    assert log.leader_state.frozen
+    assert not log.leader_state.has_lease(0.0)
     log.answer(EPOCH + 1, checks=True, high_watermark=20)
-    assert not log.truth.frozen
-    assert log.truth.epoch == EPOCH + 1
+    assert not log.leader_state.frozen
+    assert log.leader_state.epoch == EPOCH + 1
     assert log.stored_end == 6
 
 
@@ -223,7 +223,7 @@ def test_a_divergence_drops_batches_of_epochs_that_the_log_has_not(broker):
     log.answer(EPOCH + 5, diverging=(EPOCH, 15))
     assert (log.dropped, log.stored_end) == ([(10, "diverged")], 10)
     log.answer(EPOCH + 5, checks=True, high_watermark=40)
-    assert not log.truth.frozen
+    assert not log.leader_state.frozen
 
 
 def test_what_goes_on_diverging_goes_whole(broker):
@@ -234,9 +234,9 @@ def test_what_goes_on_diverging_goes_whole(broker):
     log.answer(EPOCH + 1, diverging=(EPOCH, 6))
     assert log.dropped[-1] == (0, "diverged")
     assert not log.partition.has_stored(broker.cache)
-    assert not log.truth.frozen
+    assert not log.leader_state.frozen
     log.answer(EPOCH + 1, high_watermark=30)
-    assert log.truth.has_lease(0.0)
+    assert log.leader_state.has_lease(0.0)
     assert log.partition.tail == 30
 
 
@@ -244,7 +244,7 @@ def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands
     log = Log(broker, EPOCH)
     log.answer(EPOCH, error=ErrorCode.OFFSET_OUT_OF_RANGE)
     assert not log.partition.has_stored(broker.cache)
-    assert log.truth.offsets == (-1, -1, -1)
+    assert log.leader_state.offsets == (-1, -1, -1)
     assert log.ask() is None
     log.partition.stand_at = 50
     assert log.ask().fetch_offset == 50
@@ -255,7 +255,7 @@ def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH])
 def test_a_suggestion_that_is_refused_is_made_again_by_metadata_alone(broker, error):
     log = Log(broker, EPOCH)
-    log.truth.suggest(EPOCH + 9, True)
+    log.leader_state.suggest(EPOCH + 9, True)
     learn_error(broker, log.partition, asked(EPOCH + 9), answered(error))
     assert log.ask().current_leader_epoch == EPOCH
     assert broker.asked_topics == [TOPIC_ID]
@@ -271,7 +271,7 @@ def test_an_id_that_the_broker_does_not_know_takes_its_topic_along(broker, error
 
 def test_a_follower_is_asked_for_a_divergence_each_time(broker):
     log = Log(broker, EPOCH)
-    log.truth.suggest(EPOCH + 1, False)
+    log.leader_state.suggest(EPOCH + 1, False)
     asking = log.ask()
     observe(
         broker,
@@ -283,12 +283,12 @@ def test_a_follower_is_asked_for_a_divergence_each_time(broker):
         0.0,
         "watch",
     )
-    assert log.truth.is_replica
-    assert not log.truth.frozen
+    assert log.leader_state.is_replica
+    assert not log.leader_state.frozen
     assert may_be_truncated(log.partition)
     assert log.ask().last_fetched_epoch == EPOCH
     broker.clock_s = 10.0
-    log.truth.suggest(EPOCH + 1, False)
+    log.leader_state.suggest(EPOCH + 1, False)
     said = answered(0)._replace(high_watermark=30, last_stable_offset=30, log_start_offset=0)
     observe(broker, [log.ask()], fetch.FetchResponse(0, 0, 0, [said]), b"", 10.0, "watch")
     assert log.dropped == [(0, "replica")], "the watch goes on at 30, where it cannot ask about 10"
@@ -304,7 +304,7 @@ def test_a_refused_topic_is_tried_again_after_a_while(broker):
 def test_of_a_follower_nothing_above_the_high_watermark_is_kept(broker):
     """It was stored from Produce while this broker led. A Fetch that stood at its end would be answered at once."""
     log = Log(broker, EPOCH)
-    log.truth.suggest(EPOCH + 1, False)
+    log.leader_state.suggest(EPOCH + 1, False)
     asking = log.ask()
     assert (asking.fetch_offset, asking.last_fetched_epoch) == (10, EPOCH)
     said = answered(0)._replace(high_watermark=7, last_stable_offset=7, log_start_offset=0)
@@ -316,7 +316,7 @@ def test_of_a_follower_nothing_above_the_high_watermark_is_kept(broker):
 
 def test_a_divergence_of_what_has_gone_since_is_passed_over(broker):
     log = Log(broker, EPOCH)
-    log.truth.suggest(EPOCH + 1, True)
+    log.leader_state.suggest(EPOCH + 1, True)
     asking = log.ask()
     said = answered(0)._replace(
         high_watermark=20, last_stable_offset=20, log_start_offset=0, diverging=(EPOCH, 6)

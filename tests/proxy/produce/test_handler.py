@@ -6,8 +6,8 @@ import pytest
 
 from protocol import header
 from proxy.config.model import Limits
-from proxy.produce.handler import ProduceInHand
-from proxy.produce.single_batch import OrdinaryProduce
+from proxy.produce.handler import ProduceHandling
+from proxy.produce.single_batch import SingleBatchProduce
 from proxy.relay import relay
 from proxy.scheduling.queued_request import Entry
 from tests.e2e.raw_frames import build_plain
@@ -23,7 +23,7 @@ A, B = ("a", 0), ("b", 0)
 def way(request, monkeypatch):
     """What is ordinary goes the short way, or all goes the other."""
     if request.param == "general":
-        monkeypatch.setattr(gated, "pass_ordinary", lambda *_: False)
+        monkeypatch.setattr(gated, "forward_single_batch", lambda *_: False)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def orders(monkeypatch, broker):
     """A partition that is followed, on a broker that stores."""
     quiet = QuietBroker()
     monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
-    for name in ("access_log", "cache", "block_lines", "partitions", "topics", "watch"):
+    for name in ("access_log", "cache", "stored_runs", "partitions", "topics", "watch"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
     return quiet.follow()
@@ -147,7 +147,7 @@ def test_what_waited_is_gone_when_it_is_answered_and_no_garbage(broker):
         for _ in range(3):
             link.reply()
         assert link.codes() == [{A: 0}] * 3
-        kinds = (Entry, OrdinaryProduce, ProduceInHand)
+        kinds = (Entry, SingleBatchProduce, ProduceHandling)
         assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
     finally:
         gc.enable()
@@ -209,7 +209,7 @@ def hang(broker, link, topic="a"):
     """A Produce of `topic` that the broker does not answer."""
     link.produce((topic, 0, 0))
     broker.clock.advance(6.0)
-    broker.gate.tick(broker.clock.now)
+    broker.scheduler.tick(broker.clock.now)
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_what_waits_for_a_topic_that_comes_to_hang_is_refused(monkeypatch):
     link.produce(("a", 1, 0))
     link.produce(("b", 0, 0))
     broker.clock.advance(6.0)
-    broker.gate.tick(broker.clock.now)
+    broker.scheduler.tick(broker.clock.now)
     assert link.codes() == [{("a", 1): REFUSED}]
     stuck.reply()
     assert link.seen() == [[B]]

@@ -121,7 +121,7 @@ class Script:
         self.pair.do("pass_time")
 
     def look(self):
-        self.pair.do("looked")
+        self.pair.do("status")
 
     def learn(self):
         number = self.random.randrange(4)
@@ -154,7 +154,7 @@ async def test_whatever_happens_nobody_can_tell(pair, seed):
     seen = pair.check()
     assert pair.flying.flown > 0
     assert seen["line"] == seen["unanswered"] == 0 and seen["held"] == (0, 0, 0)
-    queues, _, in_line = pair.do("looked")
+    queues, _, in_line = pair.do("status")
     assert not in_line and not any(queue["in_use"] for queue in queues.values())
 
 
@@ -179,7 +179,7 @@ async def test_however_it_ends_nothing_is_left(pair, ends, seed):
     answer_all(pair)
     seen = pair.check()
     assert seen["held"][:2] == (0, 0) and pair.flying.in_flight == 0
-    assert not any(queue["in_use"] for queue in pair.do("looked")[0].values())
+    assert not any(queue["in_use"] for queue in pair.do("status")[0].values())
 
 
 async def test_at_the_bound_of_what_flies_the_next_is_ordinary(pair):
@@ -191,7 +191,7 @@ async def test_at_the_bound_of_what_flies_the_next_is_ordinary(pair):
 
 
 async def test_what_is_of_another_form_or_answers_another_is_not_taken(pair):
-    ours = pair.flying.link.flights
+    ours = pair.flying.link.pipeline
     assert not ours.take(pair.control()) and not ours.take(b"")
     pair.do("feed", pair.request())
     if pair.flying.in_flight:
@@ -209,7 +209,7 @@ async def test_one_behind_a_fetch_that_waits_is_not_taken_for_late(pair):
     for _ in range(3):
         pair.clock[0] += 0.6
         pair.do("pass_time")
-        _, health, _ = pair.do("looked")
+        _, health, _ = pair.do("status")
         assert not health["hanging"]
     pair.do("wake")
     answer_all(pair)
@@ -221,7 +221,7 @@ async def test_what_is_booked_while_another_lands_is_not_answered(pair, monkeypa
     admitted = pipeline.admit_acknowledged
 
     def admit(broker, *values):
-        broker.gate._book()
+        broker.scheduler._materialize()
         admitted(broker, *values)
 
     monkeypatch.setattr(pipeline, "admit_acknowledged", admit)

@@ -8,7 +8,7 @@ from protocol.ordinary import scan_request
 from protocol.produce import ProducedPartition
 from proxy.partitions.store import admit_produced, note_forwarded
 from proxy.produce.receive_in_arena import find_lender, lend_to_produce
-from proxy.produce.single_batch import pass_ordinary
+from proxy.produce.single_batch import forward_single_batch
 from tests.blockcache.batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_ordinary import build
@@ -58,7 +58,7 @@ def go(link, frame):
     memory = lend(link, frame)
     assert memory is not None
     scanned = scan_request(memory, len(memory))
-    assert scanned is not None and pass_ordinary(link, memory, len(memory), scanned)
+    assert scanned is not None and forward_single_batch(link, memory, len(memory), scanned)
 
 
 def stored(link, offset):
@@ -123,7 +123,7 @@ def test_of_another_kind_it_is_received_on_the_heap(link, records, values):
 def test_where_it_would_not_be_stored_so_it_is_received_on_the_heap(link, why):
     partition, records = partition_of(link), large_batch()
     if why == "epoch":
-        partition.truth.epoch = -1
+        partition.leader_state.epoch = -1
     elif why == "timestamps":
         partition.topic.fidelity.log_append_time = None
     elif why == "log append time":
@@ -157,7 +157,7 @@ def test_a_transport_that_has_not_sent_all_keeps_it(link):
     for base_offset, error_code in ((-1, 19), (100, 0)):
         memory = lend(link, frame)
         unsent = memory[70_000:]
-        assert pass_ordinary(link, memory, len(memory), scan_request(memory, len(memory)))
+        assert forward_single_batch(link, memory, len(memory), scan_request(memory, len(memory)))
         del memory
         link.reply(base_offset, error_code=error_code)
         assert counts(link)[2] == 1 and counts(link)[1] > len(frame)

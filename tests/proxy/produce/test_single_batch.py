@@ -4,7 +4,7 @@ import pytest
 
 from protocol.ordinary import scan_request
 from proxy.produce import single_batch
-from proxy.produce.single_batch import pass_ordinary
+from proxy.produce.single_batch import forward_single_batch
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.blockcache.batches import read
 from tests.protocol.batches import batch_v2
@@ -57,7 +57,7 @@ def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long
     assert link.broker.watch.asked == [partition]
     partition.parked.clear()
     link.produce(batch_v2(1))
-    link.broker.clock_s = partition.truth.proven_at + REFRESH_EPOCH_S
+    link.broker.clock_s = partition.leader_state.proven_at + REFRESH_EPOCH_S
     link.reply(101)
     assert link.broker.watch.asked == [partition]
     link.produce(batch_v2(1))
@@ -97,7 +97,7 @@ def test_where_anything_stands_against_it_nothing_has_happened(link, against):
     elif against == "refusal":
         link.refused.entries["some"] = None
     elif against == "quota":
-        link.broker.gate.quotas.active = True
+        link.broker.scheduler.quotas.active = True
     elif against == "upstream":
         link.upstream.closed = True
     assert not link.produce(batch_v2(1), topic=topic)
@@ -108,7 +108,7 @@ def test_where_anything_stands_against_it_nothing_has_happened(link, against):
 def test_a_name_that_is_not_utf_8_is_for_the_other_way_to_judge(link):
     frame = build(9, topic="x").replace(b"\2x", b"\2\xff")
     scanned = scan_request(frame, len(frame))
-    assert scanned is not None and not pass_ordinary(link, frame, len(frame), scanned)
+    assert scanned is not None and not forward_single_batch(link, frame, len(frame), scanned)
 
 
 def test_where_nothing_is_stored_the_partition_is_not_followed(link):
@@ -175,14 +175,14 @@ def test_the_first_five_of_a_producer_are_left_to_the_watch_and_an_epoch_that_ch
 
 
 def test_who_waits_for_what_the_watch_has_shown_already_is_woken(link):
-    partition, woken = partition_of(link), []
+    partition, wakeups = partition_of(link), []
 
     class Waiter:
         def wake(self, changed):
-            woken.append(changed)
+            wakeups.append(changed)
 
     partition.parked[Waiter()] = None
     assert link.produce(batch_v2(3))
     learn(partition, 103)
     link.reply(100)
-    assert woken == [partition]
+    assert wakeups == [partition]

@@ -55,7 +55,7 @@ def counts(played):
         broker.counters.responses_out[PRODUCE].frames,
         broker.requests.in_flight_bytes,
         broker.responses.in_flight_bytes,
-        sum(state["in_use"] for state in broker.gate.statistics()[0].values()),
+        sum(state["in_use"] for state in broker.scheduler.statistics()[0].values()),
     )
 
 

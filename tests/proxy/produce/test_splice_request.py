@@ -36,8 +36,8 @@ def passages(monkeypatch):
         passed.append(values[4])
         return original(*values)
 
-    original = splice_request.Passage
-    monkeypatch.setattr(splice_request, "Passage", passing)
+    original = splice_request.SpliceTransfer
+    monkeypatch.setattr(splice_request, "SpliceTransfer", passing)
     monkeypatch.setattr(passing, "end", original.end, raising=False)
     return passed
 
@@ -60,7 +60,7 @@ def script():
 
 async def play():
     async with front(PASSING) as played:
-        played.forebay.broker.topic_questions.ask = lambda *_of: None  # of what acks=0 says nothing of
+        played.forebay.broker.topic_lookup.ask = lambda *_of: None  # of what acks=0 says nothing of
         await greet(played)
         for request, is_answered in script():
             await played.send(request)
@@ -90,7 +90,7 @@ def test_what_flies_before_one_that_passes_is_answered_before_it(run, passages):
             for _ in range(2):
                 await played.ask(produce(50), build_answer(0))
             await played.send(produce(100))
-            assert len(played.link.flights) == 1
+            assert len(played.link.pipeline) == 1
             await played.send(produce())
             answers = build_answer(1), build_answer(2)
             played.broker.answer(*answers)

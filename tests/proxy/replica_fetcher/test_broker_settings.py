@@ -7,7 +7,7 @@ import pytest
 from protocol import control, metadata
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.broker_settings import EVERY_S, Node
-from proxy.replica_fetcher.fetcher import Watch
+from proxy.replica_fetcher.fetcher import ReplicaFetcher
 from tests.proxy.followed import EPOCH, QuietBroker
 
 NODES = (4, 2, 9)
@@ -21,8 +21,8 @@ class AskedBroker(QuietBroker):
         self.node_id, self.fetch_max_bytes = -1, 1000
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
-        self.own_links = SimpleNamespace(usable=True, link=lambda _name: self)
-        self.watch.learn_node = lambda: Watch.learn_node(
+        self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self)
+        self.watch.learn_node = lambda: ReplicaFetcher.learn_node(
             SimpleNamespace(_broker=self, suggest=self.suggested.append)
         )
         self.suggested = []
@@ -94,16 +94,16 @@ def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, capl
 @pytest.mark.parametrize("usable", [True, False])
 def test_without_a_link_of_its_own_nothing_is_asked(monkeypatch, usable):
     broker = AskedBroker(monkeypatch)
-    broker.own_links = SimpleNamespace(usable=usable, link=lambda _name: None)
+    broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: None)
     Node(broker).tick(0.0)
     assert broker.described == []
 
 
 def test_who_leads_is_known_of_metadatas_epoch_alone(monkeypatch):
     broker = AskedBroker(monkeypatch)
-    truth = broker.follow().truth
-    truth.suggest(EPOCH, None)
-    assert not truth.is_led
-    truth.learn(EPOCH, 1, 1, 0, 1.0)
-    truth.suggest(EPOCH, broker.is_this(1))
-    assert truth.is_led
+    leader_state = broker.follow().leader_state
+    leader_state.suggest(EPOCH, None)
+    assert not leader_state.is_led
+    leader_state.learn(EPOCH, 1, 1, 0, 1.0)
+    leader_state.suggest(EPOCH, broker.is_this(1))
+    assert leader_state.is_led

@@ -13,7 +13,7 @@ from proxy.replica_fetcher.compaction_policy import (
     POLICY,
     STORING,
     VERSION,
-    Cleanup,
+    CompactionPolicies,
 )
 from tests.proxy.followed import LEADERS, QuietBroker
 
@@ -34,7 +34,7 @@ class AskingBroker(QuietBroker):
     def __init__(self):
         super().__init__(16 << 20)
         self.link = Link()
-        self.own_links = SimpleNamespace(usable=True, link=lambda _name: self.link)
+        self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self.link)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, polic
     topic = broker.follow().topic
     assert topic.may_be_compacted
     topic.may_be_compacted = not may_be
-    Cleanup(broker).tick(0.0)
+    CompactionPolicies(broker).tick(0.0)
     say(monkeypatch, ("orders", code, policy), ("another", ErrorCode.NONE, "delete"))
     ((_, then),) = broker.link.sent
     then(b"answer")
@@ -71,7 +71,7 @@ def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, polic
 
 def test_it_is_asked_again_after_a_while_and_one_question_is_out(broker, monkeypatch):
     broker.follow()
-    cleanup = Cleanup(broker)
+    cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
     cleanup.tick(EVERY_S)
     assert len(broker.link.sent) == 1
@@ -84,7 +84,7 @@ def test_it_is_asked_again_after_a_while_and_one_question_is_out(broker, monkeyp
 
 def test_garbage_changes_nothing_and_the_next_is_asked(broker):
     topic = broker.follow().topic
-    cleanup = Cleanup(broker)
+    cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.link.sent[0][1](b"\0\0\0\1\0")
     assert topic.may_be_compacted
@@ -93,10 +93,10 @@ def test_garbage_changes_nothing_and_the_next_is_asked(broker):
 
 
 def test_without_a_link_or_a_topic_nothing_is_asked(broker):
-    cleanup = Cleanup(broker)
+    cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.follow()
-    broker.own_links.usable = False
+    broker.own_connections.usable = False
     cleanup.tick(0.0)
     assert not broker.link.sent
 
@@ -123,7 +123,7 @@ def follow(broker, number):
 def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
     broker.partitions.limit = MOST_TOPICS + 1
     assert all(follow(broker, number) for number in range(MOST_TOPICS + 1))
-    cleanup = Cleanup(broker)
+    cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.link.sent[0][1](None)
     cleanup.tick(0.0)
@@ -133,7 +133,7 @@ def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
 
 def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
     first, second = follow(broker, 1), follow(broker, 2)
-    cleanup = Cleanup(broker)
+    cleanup = CompactionPolicies(broker)
 
     def tick(now):
         asked.clear()
@@ -162,7 +162,7 @@ def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
 
 
 def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
-    partition, cleanup = follow(broker, 1), Cleanup(broker)
+    partition, cleanup = follow(broker, 1), CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.link.sent[0][1](None)
     broker.partitions.forget(partition)
@@ -174,7 +174,7 @@ def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
 
 
 def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monkeypatch):
-    topic, cleanup = broker.follow().topic, Cleanup(broker)
+    topic, cleanup = broker.follow().topic, CompactionPolicies(broker)
     distrusted = []
     broker.distrust = lambda *said: distrusted.append(said)
 

@@ -76,7 +76,7 @@ class Watched:
         self.broker.clock_s = 10.0
 
     def leases(self):
-        return [p.truth.has_lease(self.broker.clock_s) for p in self.partitions]
+        return [p.leader_state.has_lease(self.broker.clock_s) for p in self.partitions]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_where_the_watch_stands(tail, high_watermark, offset, max_bytes):
 def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch():
     partition = QuietBroker().follow()
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
-    partition.truth.suggest(7, True)
+    partition.leader_state.suggest(7, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.stand_at = 40
     asked = plan_asked(partition, NOTHING_STORED, BLOCK_BYTES)
@@ -110,7 +110,7 @@ def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch
 def test_a_newer_suggested_epoch_is_carried():
     partition = QuietBroker().follow()
     learn(partition, 20)
-    partition.truth.suggest(EPOCH + 2, True)
+    partition.leader_state.suggest(EPOCH + 2, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES).current_leader_epoch == EPOCH + 2
 
 
@@ -131,7 +131,7 @@ def test_divergence_is_checked_where_the_stored_bytes_end(frozen, edges, offset,
     partition = QuietBroker().follow()
     learn(partition, 20)
     partition.tail = 20
-    partition.truth.frozen = frozen
+    partition.leader_state.frozen = frozen
     asked = plan_asked(partition, edges, BLOCK_BYTES)
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (offset, last_epoch)
 
@@ -209,7 +209,7 @@ def test_what_the_session_omits_is_confirmed_from_the_sending_on():
     watched.broker.clock_s = 10.0 + LEASE_UNTIL_S
     assert watched.leases() == [False, False]
     assert watched.broker.watch.asked == []
-    assert watched.partitions[0].truth.high_watermark == 20
+    assert watched.partitions[0].leader_state.high_watermark == 20
 
 
 def test_an_omitted_lso_below_the_hw_is_asked_again():
@@ -249,7 +249,7 @@ def test_a_throttled_answer_with_news_confirms_the_rest():
     watched.send()
     watched.link.answer(shown(1, 21), throttle_time_ms=5)
     assert watched.leases() == [True, True]
-    assert [p.truth.high_watermark for p in watched.partitions] == [20, 21]
+    assert [p.leader_state.high_watermark for p in watched.partitions] == [20, 21]
 
 
 def test_a_full_answer_confirms_only_what_it_shows():
@@ -263,7 +263,7 @@ def test_a_full_answer_confirms_only_what_it_shows():
 def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
     watched = Watched()
     watched.open_session()
-    watched.partitions[0].truth.suggest(EPOCH + 1, True)
+    watched.partitions[0].leader_state.suggest(EPOCH + 1, True)
     watched.send()
     watched.link.answer()
     assert watched.leases() == [False, True]

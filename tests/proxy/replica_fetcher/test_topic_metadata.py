@@ -13,7 +13,7 @@ from proxy.replica_fetcher.topic_metadata import (
     NAMES_A_QUESTION,
     RETRY_EVERY_S,
     TOPICS_LIMIT,
-    TopicQuestions,
+    TopicLookup,
 )
 from tests.proxy.followed import QuietBroker
 from tests.proxy.metadata_answers import build_answer, read_topics
@@ -52,10 +52,10 @@ class Played:
         self.broker = QuietBroker()
         self.own, self.client = PlayedLink(), PlayedLink()
         self.suggested = []
-        self.broker.own_links = SimpleNamespace(usable=usable, link=lambda _name: self.own)
+        self.broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: self.own)
         self.broker.watch.pump = lambda: None
         self.broker.watch.suggest = self.suggested.append
-        self.questions = TopicQuestions(self.broker)
+        self.questions = TopicLookup(self.broker)
 
     def pass_time(self, seconds):
         """In steps of the janitor's."""
@@ -204,7 +204,7 @@ def test_without_own_links_the_clients_carry_it_at_its_own_pace():
     played.broker.clock_s += FIRST_REFUSED_S
     played.questions.want("new", played.client)
     assert played.client.asked == [["new"], ["new"]]
-    assert played.broker.counters.topic_questions == {"client": 2}
+    assert played.broker.counters.topic_lookup == {"client": 2}
 
 
 def test_a_question_whose_link_was_lost_is_asked_on_the_next():

@@ -185,7 +185,7 @@ class Setting:
         self.sent: list[tuple[bytes, Callable[[bytes | None], None]]] = []
         self.dropped: list[Partition] = []
         link = SimpleNamespace(send=lambda frame, _id, on_answer: self.sent.append((frame, on_answer)))
-        self.own_links = SimpleNamespace(usable=True, link=lambda _name: link)
+        self.own_connections = SimpleNamespace(usable=True, link=lambda _name: link)
         self.partition = self.follow(0)
         self.verifier = Verifier(self, ratio, draw)  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ class Setting:
     def follow(self, index: int) -> Partition:
         followed = self.partitions.follow(self.topics.find("orders"), index)
         assert followed is not None
-        followed.truth.epoch = 3
+        followed.leader_state.epoch = 3
         return followed
 
     def attempt(self, action: Callable[[], object], _doing: str) -> None:
@@ -272,7 +272,7 @@ def test_an_answer_without_records_compares_nothing(answer: bytes | None) -> Non
 def test_another_epoch_since_makes_a_sample_worthless() -> None:
     setting = Setting()
     setting.serve(bytes(RUN))
-    setting.partition.truth.epoch = 4
+    setting.partition.leader_state.epoch = 4
     setting.sent[0][1](build_answer(bytes(build_at(10, value=b"other"))))
     assert setting.counters.verified == {"outdated": 1} and not setting.dropped
 
@@ -310,10 +310,10 @@ def test_of_a_long_answer_the_beginning_is_compared() -> None:
 
 def test_without_a_link_samples_wait_and_a_refused_topic_is_left_alone() -> None:
     setting = Setting()
-    setting.own_links.usable = False
+    setting.own_connections.usable = False
     setting.serve(bytes(RUN))
     assert not setting.sent and len(setting.verifier) == 1
-    setting.own_links.usable = True
+    setting.own_connections.usable = True
     setting.verifier.tick(0.0)
     assert len(setting.sent) == 1
     setting.partition.own_refused_until = float("inf")

@@ -6,9 +6,9 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.config.throttle import Disk, Throttle, Weight
-from proxy.partitions.readable import Look, Looked
+from proxy.partitions.readable import Look, PartitionStatus
 from proxy.scheduling import disk_throttle as pacer_module
-from proxy.scheduling.disk_throttle import NOT_SOON, Pacer, build_rules
+from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from throttle.controller import ControllerRule
 from throttle.tickets import Refused
 
@@ -67,7 +67,7 @@ class Machine:
             now=lambda: self.loop.now,
             attempt=self.attempt,
         )
-        self.pacer = Pacer(broker)
+        self.disk_throttle = DiskThrottle(broker)
 
     def attempt(self, action, doing):
         try:
@@ -103,26 +103,30 @@ class Machine:
         assert self.submit(0, size_bytes=plug_bytes).granted
 
     def submit(self, offset, client="c", size_bytes=MIB, **other):
-        looked = missed(offset, **other)
-        return self.pacer.submit(
-            "link", client, looked, size_bytes, lambda: self.went.append((client, offset))
+        status = missed(offset, **other)
+        return self.disk_throttle.submit(
+            "link", client, status, size_bytes, lambda: self.went.append((client, offset))
         )
 
     @property
     def disk(self):
-        return self.pacer.statistics().disks["sdx"]
+        return self.disk_throttle.statistics().disks["sdx"]
 
 
 def missed(offset, reason="cold", limit=1000, high_watermark=1000, name="t"):
-    truth = SimpleNamespace(high_watermark=high_watermark)
-    partition = SimpleNamespace(topic=SimpleNamespace(name=name), index=0, truth=truth, missed_from=NOT_SOON)
-    return Looked(FetchPartition("t", 0, -1, offset, -1, -1, MIB), partition, Look.MISS, reason, limit)
+    leader_state = SimpleNamespace(high_watermark=high_watermark)
+    partition = SimpleNamespace(
+        topic=SimpleNamespace(name=name), index=0, leader_state=leader_state, missed_from=NOT_SOON
+    )
+    return PartitionStatus(
+        FetchPartition("t", 0, -1, offset, -1, -1, MIB), partition, Look.MISS, reason, limit
+    )
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     found = Machine(tmp_path, monkeypatch, max_delay_s="20s")
-    found.pacer.start()
+    found.disk_throttle.start()
     return found
 
 
@@ -177,11 +181,11 @@ def test_every_configuration_that_is_taken_gives_rules(target, busy_await_s):
 def test_off_it_says_why_and_delays_nothing(tmp_path, monkeypatch, caplog, settings, why):
     caplog.set_level("INFO")
     machine = Machine(tmp_path, monkeypatch, **settings)
-    machine.pacer.start()
+    machine.disk_throttle.start()
     assert why in caplog.text
-    assert (machine.pacer.active, machine.loop.timers) == (False, [])
+    assert (machine.disk_throttle.active, machine.loop.timers) == (False, [])
     assert machine.submit(0).granted
-    machine.pacer.stop()
+    machine.disk_throttle.stop()
 
 
 def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machine):
@@ -211,10 +215,12 @@ def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
     ticket = machine.submit(5, size_bytes=64 * MIB, **other)
     assert ticket.granted
     assert not machine.submit(6, size_bytes=64 * MIB).granted
-    assert machine.pacer.statistics().ungated == ungated, "history whose disk is not known, and no other"
+    assert machine.disk_throttle.statistics().ungated == ungated, (
+        "history whose disk is not known, and no other"
+    )
     granted = machine.disk.queue.granted
-    machine.pacer.done(ticket, MIB)
-    machine.pacer.cancel(ticket)
+    machine.disk_throttle.done(ticket, MIB)
+    machine.disk_throttle.cancel(ticket)
     assert (machine.disk.queue.granted, machine.disk.queue.done_bytes) == (granted, 0)
 
 
@@ -223,23 +229,23 @@ def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, 
     machine = Machine(tmp_path, monkeypatch, disks=disks, lag_threshold=100)
     for reason in ("cold", "evicted"):
         assert machine.submit(900, reason=reason).granted
-    assert machine.pacer.statistics().ungated == 2
+    assert machine.disk_throttle.statistics().ungated == 2
     assert machine.submit(901).granted
-    assert machine.pacer.statistics().ungated == 2, "behind by less than the threshold"
+    assert machine.disk_throttle.statistics().ungated == 2, "behind by less than the threshold"
 
 
 def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
     machine.run(1)
     assert machine.submit(1).granted
-    assert machine.pacer.statistics().ungated == 0
+    assert machine.disk_throttle.statistics().ungated == 0
     machine.loop.run(1, lambda: machine.path.write_text(""))
     assert machine.submit(2).granted
-    assert machine.pacer.statistics().ungated == 1
+    assert machine.disk_throttle.statistics().ungated == 1
 
 
 def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, lag_threshold=100)
-    machine.pacer.start()
+    machine.disk_throttle.start()
     machine.saturate()
     assert not machine.submit(900, size_bytes=64 * MIB).granted
     assert machine.submit(901, size_bytes=64 * MIB).granted
@@ -258,10 +264,10 @@ def test_a_miss_that_has_waited_long_enough_goes_regardless(machine):
 def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     weights = (Weight(client_id="heavy", weight=3.0),)
     machine = Machine(tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights)
-    machine.pacer.start()
+    machine.disk_throttle.start()
     machine.saturate(plug_bytes=MIB)
     tickets = [
-        machine.pacer.submit(
+        machine.disk_throttle.submit(
             client, client, missed(offset), MIB // 2, lambda one=client: machine.went.append((one, 0))
         )
         for offset in range(1, 100)
@@ -271,7 +277,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     def answer():
         machine.move()
         for ticket in tickets:
-            machine.pacer.done(ticket, MIB // 2)
+            machine.disk_throttle.done(ticket, MIB // 2)
 
     machine.loop.run(15, answer)
     heavy, light = (sum(one == client for one, _ in machine.went) for client in ("heavy", "light"))
@@ -284,7 +290,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
 )
 def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
     machine = Machine(tmp_path, monkeypatch, max_delay_s="1h", **settings)
-    machine.pacer.start()
+    machine.disk_throttle.start()
     machine.saturate()
     sizes = [50 * MIB] * 3
     answers = [machine.submit(offset, size_bytes=size) for offset, size in enumerate(sizes, 1)]
@@ -294,14 +300,14 @@ def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
 def test_what_nobody_wants_does_not_go(machine):
     machine.saturate()
     ticket = machine.submit(1, size_bytes=64 * MIB)
-    machine.pacer.cancel(ticket)
+    machine.disk_throttle.cancel(ticket)
     machine.run(30)
-    assert (machine.went, machine.pacer._going, machine.disk.queue.waiting_requests) == ([], {}, 0)
+    assert (machine.went, machine.disk_throttle._going, machine.disk.queue.waiting_requests) == ([], {}, 0)
 
 
 def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
     machine.saturate(plug_bytes=MIB)
-    machine.pacer.submit("link", "c", missed(1), MIB, lambda: 1 / 0)
+    machine.disk_throttle.submit("link", "c", missed(1), MIB, lambda: 1 / 0)
     machine.submit(2)
     machine.run(5)
     assert [doing for doing, _ in machine.failed] == ["letting a delayed miss go"]
@@ -350,7 +356,7 @@ def test_without_pressure_the_disk_is_seen_all_the_same_and_it_is_said_once(
     machine = Machine(tmp_path, monkeypatch, busy_pressure=0.3)
     if content is not None:
         machine.pressure_path.write_text(content)
-    machine.pacer.start()
+    machine.disk_throttle.start()
     machine.run(3)
     assert machine.disk.sampled is True
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
@@ -372,7 +378,7 @@ def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
 
     machine.busy = True
     move()
-    machine.pacer.start()
+    machine.disk_throttle.start()
     machine.loop.run(3, move)
     assert machine.disk.sample.busy
 
@@ -380,7 +386,7 @@ def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
 def test_stopped_it_looks_no_more(machine):
     machine.saturate()
     machine.submit(1, size_bytes=500 * MIB)
-    machine.pacer.stop()
+    machine.disk_throttle.stop()
     assert machine.loop.timers == []
 
 
@@ -389,20 +395,20 @@ class Restarted:
 
     def __init__(self, tmp_path, monkeypatch, grace="60s"):
         self.machine = Machine(tmp_path, monkeypatch, start_grace_s=grace)
-        self.machine.pacer.start()
+        self.machine.disk_throttle.start()
         self.machine.saturate()
-        truth = SimpleNamespace(high_watermark=10_000)
+        leader_state = SimpleNamespace(high_watermark=10_000)
         topic = SimpleNamespace(name="t")
-        self.partition = SimpleNamespace(topic=topic, index=0, truth=truth, missed_from=None)
+        self.partition = SimpleNamespace(topic=topic, index=0, leader_state=leader_state, missed_from=None)
 
     def waits(self, offset):
-        limit = self.partition.truth.high_watermark
+        limit = self.partition.leader_state.high_watermark
         asked = FetchPartition("t", 0, -1, offset, -1, -1, MIB)
-        looked = Looked(asked, self.partition, Look.MISS, "cold", limit)
-        return not self.machine.pacer.submit("link", "c", looked, MIB, lambda: None).granted
+        status = PartitionStatus(asked, self.partition, Look.MISS, "cold", limit)
+        return not self.machine.disk_throttle.submit("link", "c", status, MIB, lambda: None).granted
 
     def go_on(self, records, size_bytes):
-        self.partition.truth.high_watermark += records
+        self.partition.leader_state.high_watermark += records
         self.machine.admitted_bytes += size_bytes
 
 

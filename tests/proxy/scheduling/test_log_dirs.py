@@ -10,7 +10,7 @@ from protocol import control
 from protocol.control import LogDirectory
 from proxy.config.throttle import Disk, Throttle
 from proxy.scheduling import log_dirs
-from proxy.scheduling.log_dirs import REFRESH_S, DiskMap, list_partitions, place_partitions
+from proxy.scheduling.log_dirs import REFRESH_S, LogDirs, list_partitions, place_partitions
 
 ANSWER = b"an answer"
 
@@ -29,11 +29,11 @@ class OwnLinks:
         self.asked.append(on_answer)
 
 
-def build(*disks, own_links=None, enabled=True, diskstats_file="/nonexistent"):
+def build(*disks, own_connections=None, enabled=True, diskstats_file="/nonexistent"):
     config = Throttle(
         enabled=enabled, disks=tuple(Disk(**disk) for disk in disks), diskstats_file=diskstats_file
     )
-    return DiskMap(SimpleNamespace(own_links=own_links or OwnLinks()), config)
+    return LogDirs(SimpleNamespace(own_connections=own_connections or OwnLinks()), config)
 
 
 async def settle(disks):
@@ -106,10 +106,10 @@ def test_the_brokers_directories_are_joined_by_path():
     ids=["one", "twice-the-same"],
 )
 def test_one_disk_stands_for_all_and_nobody_is_asked(disks):
-    own_links = OwnLinks()
-    found = build(*disks, own_links=own_links)
+    own_connections = OwnLinks()
+    found = build(*disks, own_connections=own_connections)
     found.tick(0.0)
-    assert (found.disk_of("any", 7), found.names, own_links.asked) == ("sda", ["sda"], [])
+    assert (found.disk_of("any", 7), found.names, own_connections.asked) == ("sda", ["sda"], [])
 
 
 async def test_the_only_disk_that_is_known_does_not_stand_for_one_that_is_not(tmp_path, caplog):
@@ -167,17 +167,17 @@ async def test_mounted_directories_are_listed_at_once_and_again(tmp_path):
 
 async def test_the_broker_is_asked_for_what_is_not_mounted(told, tmp_path):
     (tmp_path / "t-0").mkdir()
-    own_links = OwnLinks()
+    own_connections = OwnLinks()
     found = build(
         {"device": "sda", "directory": str(tmp_path)},
         {"device": "sdb", "broker_directory": "/d/two"},
-        own_links=own_links,
+        own_connections=own_connections,
     )
     told += [LogDirectory("/d/one", [("t", 0)]), LogDirectory("/d/two", [("t", 0), ("t", 1)])]
     found.tick(0.0)
     await settle(found)
-    assert len(own_links.asked) == 1
-    own_links.asked.pop()(ANSWER)
+    assert len(own_connections.asked) == 1
+    own_connections.asked.pop()(ANSWER)
     await settle(found)
     assert [found.disk_of("t", index) for index in range(3)] == ["sda", "sdb", None]
 
@@ -187,60 +187,60 @@ TWO = ({"device": "sda", "broker_directory": "/d/one/"}, {"device": "sdb", "brok
 
 async def test_a_directory_that_the_broker_does_not_tell_of_is_said_once_and_when_it_is_back(told, caplog):
     caplog.set_level("INFO")
-    own_links = OwnLinks()
-    found = build(*TWO, own_links=own_links)
+    own_connections = OwnLinks()
+    found = build(*TWO, own_connections=own_connections)
     told.append(LogDirectory("/d/one", [("t", 0)]))
     for number in range(2):
         found.tick(number * REFRESH_S)
-        own_links.asked.pop()(ANSWER)
+        own_connections.asked.pop()(ANSWER)
         await settle(found)
     assert found.disk_of("t", 0) == "sda"
     assert caplog.text.count("does not tell of /d/two") == 1
     told.append(LogDirectory("/d/two/", []))
     found.tick(2 * REFRESH_S)
-    own_links.asked.pop()(ANSWER)
+    own_connections.asked.pop()(ANSWER)
     await settle(found)
     assert caplog.text.count("known again") == 1
 
 
 async def test_an_answer_that_cannot_be_read_keeps_what_was_known(told, caplog, monkeypatch):
-    own_links = OwnLinks()
-    found = build(*TWO, own_links=own_links)
+    own_connections = OwnLinks()
+    found = build(*TWO, own_connections=own_connections)
     told += [LogDirectory("/d/one", [("t", 0)]), LogDirectory("/d/two", [])]
     found.tick(0.0)
-    own_links.asked.pop()(ANSWER)
+    own_connections.asked.pop()(ANSWER)
     await settle(found)
     monkeypatch.undo()
     found.tick(REFRESH_S)
-    own_links.asked.pop()(b"\0\0\0\4garb")
+    own_connections.asked.pop()(b"\0\0\0\4garb")
     await settle(found)
     assert "cannot be read" in caplog.text
     found.tick(2 * REFRESH_S)
-    own_links.asked.pop()(None)
+    own_connections.asked.pop()(None)
     assert found.disk_of("t", 0) == "sda"
 
 
 def test_without_a_link_of_its_own_it_says_so_once_and_goes_on_trying(caplog):
-    own_links = OwnLinks()
-    own_links.usable = False
-    found = build(*TWO, own_links=own_links)
+    own_connections = OwnLinks()
+    own_connections.usable = False
+    found = build(*TWO, own_connections=own_connections)
     found.tick(0.0)
     assert caplog.text == "", "it is still being opened"
-    own_links.refusal = "the broker wants credentials"
+    own_connections.refusal = "the broker wants credentials"
     found.tick(1.0)
     found.tick(2.0)
     assert caplog.text.count("no link of its own") == 1
-    own_links.usable = True
+    own_connections.usable = True
     found.tick(3.0)
-    assert len(own_links.asked) == 1
+    assert len(own_connections.asked) == 1
 
 
 async def test_an_answer_that_comes_after_the_end_is_not_read():
-    own_links = OwnLinks()
-    found = build(*TWO, own_links=own_links)
+    own_connections = OwnLinks()
+    found = build(*TWO, own_connections=own_connections)
     found.tick(0.0)
     found.close()
-    own_links.asked.pop()(ANSWER)
+    own_connections.asked.pop()(ANSWER)
     assert not found._tasks
 
 

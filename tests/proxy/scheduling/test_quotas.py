@@ -7,7 +7,7 @@ import pytest
 
 from proxy.config.isolation import Isolation
 from proxy.fetch import handler
-from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
 from tests.proxy import asked as asking
@@ -83,14 +83,14 @@ class Poll:
 
     def __init__(self, quotas):
         self.named = []
-        table = SessionTable(10, 10_000, 120.0, Random(1))
+        table = SessionCache(10, 10_000, 120.0, Random(1))
         partitions = [asking.asked(topic, number) for topic in ("a", "b") for number in range(500)]
         first = open_fetch(table, asking.fetch((0, 0), *partitions), asking.NAMES, "me", 0.0)
         answers = [asking.answer(one.topic, one.partition) for one in partitions]
         session_id = first.plan_response(answers, 0.0).session_id
         context = open_fetch(table, asking.fetch((session_id, 1)), asking.NAMES, "me", 0.0)
         broker = SimpleNamespace(
-            gate=SimpleNamespace(quotas=quotas), now=lambda: 0.0, topics=SimpleNamespace(find=self.find)
+            scheduler=SimpleNamespace(quotas=quotas), now=lambda: 0.0, topics=SimpleNamespace(find=self.find)
         )
         self.record = SimpleNamespace(link=SimpleNamespace(broker=broker, client_id="c"), context=context)
 

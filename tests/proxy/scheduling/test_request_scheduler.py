@@ -19,11 +19,11 @@ class Asking:
     """One request that does as it is told when its turn comes. `log` is shared: what happened, in order."""
 
     def __init__(self, broker, link, log, name, **how):
-        self.gate, self.link, self.log, self.name = broker.gate, link, log, name
+        self.scheduler, self.link, self.log, self.name = broker.scheduler, link, log, name
         self.entry = None
         self.on_go = how.pop("on_go", None)
         refuse = (lambda: log.append(f"{name} refused")) if how.pop("may_refuse", True) else None
-        broker.gate.enter(
+        broker.scheduler.enter(
             link, self.go, how.pop("refuse", refuse), **{"topics": ["t"], "size_bytes": 10, **how}
         )
 
@@ -33,7 +33,7 @@ class Asking:
         if self.on_go:
             self.on_go(entry)
         else:
-            self.gate.sent(entry)
+            self.scheduler.sent(entry)
         self.log.append(f"{self.name} ends")
 
 
@@ -43,33 +43,33 @@ def broker(monkeypatch):
 
 
 def queue(broker, number=0):
-    return broker.gate.statistics()[0][number]
+    return broker.scheduler.statistics()[0][number]
 
 
 def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
-    log, gate = [], broker.gate
+    log, scheduler = [], broker.scheduler
     first = Asking(broker, Link(broker), log, "1")
     for name in "23":
-        Asking(broker, Link(broker), log, name, on_go=gate.leave)
+        Asking(broker, Link(broker), log, name, on_go=scheduler.leave)
     log.clear()
-    gate.answered(first.entry)
+    scheduler.answered(first.entry)
     assert log == ["2 begins", "2 ends", "3 begins", "3 ends"]
     assert held(broker) == 0
 
 
 def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(broker):
-    log, link, gate = [], Link(broker), broker.gate
+    log, link, scheduler = [], Link(broker), broker.scheduler
     seen = []
 
     def meanwhile(entry):
-        seen.append(gate.in_order(link))
+        seen.append(scheduler.in_order(link))
         Asking(broker, link, log, "new", is_ordered=True)
-        gate.leave(entry)
+        scheduler.leave(entry)
 
     first = Asking(broker, Link(broker), log, "first")
     Asking(broker, link, log, "old", on_go=meanwhile, is_ordered=True)
-    Asking(broker, link, log, "next", is_ordered=True, on_go=gate.leave)
-    gate.answered(first.entry)
+    Asking(broker, link, log, "next", is_ordered=True, on_go=scheduler.leave)
+    scheduler.answered(first.entry)
     begun = [line for line in log if line.endswith("begins")]
     assert begun == ["first begins", "old begins", "next begins", "new begins"]
     assert seen == [False], "its order is not known yet while an earlier one waits"
@@ -83,7 +83,7 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     Asking(broker, link, log, "2")
     broker.clock.advance(1.1)
     assert log == ["busy begins", "busy ends"]
-    assert (len(broker.gate.lines), len(broker.gate._of_link)) == (1, 0), "the busy one"
+    assert (len(broker.scheduler.lines), len(broker.scheduler._of_link)) == (1, 0), "the busy one"
 
 
 def test_an_error_in_going_closes_that_client_and_gives_back(broker):
@@ -115,7 +115,7 @@ def test_a_poll_holds_no_slot_and_a_control_request_does_for_a_while(monkeypatch
     broker.clock.advance(0.6)
     assert (queue(broker, CONTROL)["in_use"], queue(broker, CONTROL)["lingering_polls"]) == (0, 1)
     for one in (*polls, control):
-        broker.gate.answered(one.entry)
+        broker.scheduler.answered(one.entry)
     assert held(broker) == 0
 
 
@@ -138,7 +138,7 @@ def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monke
     two = Asking(broker, link, [], "2", is_ordered=True)
     for asking, delay_s in ((read, 1.0), (one, 0.2), (two, 0.3)):
         broker.clock.advance(delay_s)
-        broker.gate.answered(asking.entry)
+        broker.scheduler.answered(asking.entry)
     assert limit.samples == [0.2, 0.3]
 
 
@@ -151,7 +151,7 @@ def test_what_it_counts_is_what_happened(monkeypatch):
     links[1].close("client_closed")
     broker.clock.advance(1.1)
     Asking(broker, Link(broker), [], "last")
-    broker.gate.answered(asking[0].entry)
+    broker.scheduler.answered(asking[0].entry)
     stands = queue(broker)
     assert [stands[name] for name in GAUGES] == [1, 1, 0, 0, 0, 0]
     assert [stands[name] for name in TOTALS] == [2, 1, 2, 1, 0]
@@ -165,8 +165,8 @@ def test_what_it_counts_is_what_happened(monkeypatch):
 def test_the_report_names_queues_and_topics_that_hang(broker):
     Link(broker).produce(("t", 0, 0))
     broker.clock.advance(6.0)
-    broker.gate.tick(broker.clock.now)
-    report = json.loads(json.dumps(broker.gate.report()))
+    broker.scheduler.tick(broker.clock.now)
+    report = json.loads(json.dumps(broker.scheduler.report()))
     assert report["topics"]["names"] == ["t"]
     assert report["topics"]["hanging"] == 1
     assert set(report["queues"]) == {"control", "data-0"}
@@ -195,8 +195,8 @@ def test_switched_off_everything_goes_and_nothing_is_counted(monkeypatch):
     asking = [Asking(broker, Link(broker), log, "x") for _ in range(50)]
     assert log.count("x begins") == 50
     for one in asking:
-        broker.gate.answered(one.entry)
-    broker.gate.tick(broker.clock.now)
+        broker.scheduler.answered(one.entry)
+    broker.scheduler.tick(broker.clock.now)
     assert queue(broker)["admitted"] == 0
 
 

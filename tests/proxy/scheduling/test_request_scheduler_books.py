@@ -12,7 +12,7 @@ from tests.proxy.gated import REFUSED, Link, held, make_broker
 def way(request, monkeypatch):
     """What is ordinary goes the short way, or all goes the other."""
     if request.param == "general":
-        monkeypatch.setattr(gated, "pass_ordinary", lambda *_: False)
+        monkeypatch.setattr(gated, "forward_single_batch", lambda *_: False)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_one_that_began_later_and_was_answered_at_once_speaks_for_its_topic(wide
     link.produce(("a", 1, 0))
     link.reply()
     wide.clock.advance(6.0)
-    wide.gate.tick(wide.clock.now)
+    wide.scheduler.tick(wide.clock.now)
     link.produce(("a", 1, 1))
     assert link.seen() == [[("a", 1)]]
 
@@ -61,11 +61,11 @@ def test_one_of_another_topic_does_not_though_they_go_together(wide):
     stuck, link = Link(wide), Link(wide)
     stuck.produce(("a", 0, 0), ("b", 0, 0))
     wide.clock.advance(1.0)
-    wide.gate.tick(wide.clock.now)
+    wide.scheduler.tick(wide.clock.now)
     link.produce(("b", 1, 0))
     link.reply()
     wide.clock.advance(5.0)
-    assert set(wide.gate.hanging(["a", "b"])) == {"a"}
+    assert set(wide.scheduler.hanging(["a", "b"])) == {"a"}
 
 
 def test_what_stands_behind_another_is_not_late_before_the_broker_could_begin(wide):
@@ -75,9 +75,9 @@ def test_what_stands_behind_another_is_not_late_before_the_broker_could_begin(wi
     wide.clock.advance(4.0)
     link.reply()
     wide.clock.advance(4.9)
-    assert wide.gate.hanging(["b"]) == {}
+    assert wide.scheduler.hanging(["b"]) == {}
     wide.clock.advance(0.2)
-    assert set(wide.gate.hanging(["a", "b"])) == {"b"}
+    assert set(wide.scheduler.hanging(["a", "b"])) == {"b"}
 
 
 def test_a_hanging_topic_is_back_by_an_answer_to_its_probe_and_by_no_other(wide):
@@ -85,21 +85,21 @@ def test_a_hanging_topic_is_back_by_an_answer_to_its_probe_and_by_no_other(wide)
     stuck.produce(("a", 0, 0))
     behind.produce(("a", 1, 0))
     wide.clock.advance(6.0)
-    assert wide.gate.hanging(["a"])
+    assert wide.scheduler.hanging(["a"])
     behind.reply()
-    assert wide.gate.hanging(["a"]), "after minutes is no recovery"
+    assert wide.scheduler.hanging(["a"]), "after minutes is no recovery"
     probing.produce(("a", 2, 0))
     assert probing.seen() == [[("a", 2)]]
     wide.clock.advance(0.1)
     probing.reply()
-    assert wide.gate.hanging(["a"]) == {}
-    assert wide.gate.statistics()[1] | {"watched": 0} == {
+    assert wide.scheduler.hanging(["a"]) == {}
+    assert wide.scheduler.statistics()[1] | {"watched": 0} == {
         "watched": 0, "hanging": 0, "hangs": 1, "recoveries": 1, "probes": 1, "unwatched": 0
     }  # fmt: skip
 
 
 def test_what_was_answered_is_remembered_for_a_bounded_number_of_topics(wide):
-    health = wide.gate._health
+    health = wide.scheduler._health
     health.rule = HealthRule(hang_after_s=5.0, max_keys=2)
     stuck, link = Link(wide), Link(wide)
     stuck.produce(("a", 0, 0))
@@ -109,7 +109,7 @@ def test_what_was_answered_is_remembered_for_a_bounded_number_of_topics(wide):
         link.reply()
         assert len(health.acquitted) <= 2
     wide.clock.advance(6.0)
-    assert wide.gate.hanging(["a"]) == {}, "what began later was answered"
+    assert wide.scheduler.hanging(["a"]) == {}, "what began later was answered"
     stuck.reply()
     assert held(wide) == 0
 
@@ -152,12 +152,12 @@ def test_those_that_wait_for_followers_give_their_slots_back_up_to_a_share(monke
     assert links[4].sent == [], "four slots"
     broker.clock.advance(0.35)
     assert links[4].seen() == [[("a", 3)]], "the first with acks=all has given its slot back"
-    state = broker.gate.statistics()[0][0]
+    state = broker.scheduler.statistics()[0][0]
     assert (state["in_use"], state["lingering_acks"], state["released"]) == (4, 1, 1)
     broker.clock.advance(5.0)
-    assert broker.gate.statistics()[0][0]["lingering_acks"] == 1, "a quarter of four"
+    assert broker.scheduler.statistics()[0][0]["lingering_acks"] == 1, "a quarter of four"
     links[1].reply()
-    assert broker.gate.statistics()[0][0]["lingering_acks"] == 1, "one lingers no more, so the next may"
+    assert broker.scheduler.statistics()[0][0]["lingering_acks"] == 1, "one lingers no more, so the next may"
     for link in (links[0], *links[2:]):
         link.reply()
     assert held(broker) == 0
@@ -167,12 +167,12 @@ def test_the_report_counts_what_is_unanswered(wide):
     one, two = Link(wide), Link(wide)
     for link, topic in ((one, "a"), (one, "b"), (two, "c")):
         link.produce((topic, 0, 0))
-    assert wide.gate.report()["topics"]["watched"] == 2, "b stands behind a"
-    assert wide.gate.report()["queues"]["data-0"]["in_use"] == 3
+    assert wide.scheduler.report()["topics"]["watched"] == 2, "b stands behind a"
+    assert wide.scheduler.report()["queues"]["data-0"]["in_use"] == 3
     one.reply()
     one.reply()
     two.close("client_closed")
-    assert wide.gate.report()["topics"]["watched"] == 0
+    assert wide.scheduler.report()["topics"]["watched"] == 0
     assert held(wide) == 0
 
 

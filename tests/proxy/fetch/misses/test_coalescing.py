@@ -15,7 +15,7 @@ from proxy.fetch.misses.coalescing import (
     end_forwarded,
 )
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import Look, Looked
+from proxy.partitions.readable import Look, PartitionStatus
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
@@ -61,12 +61,12 @@ def several(count=3, joiners=100):
         link.upstream.wire = SimpleNamespace(reading_held=False)
         link.broker.counters = links[0].broker.counters
         link.broker.now = links[0].broker.now
-        link.broker.pacer = links[0].broker.pacer
+        link.broker.disk_throttle = links[0].broker.disk_throttle
     return links
 
 
 def missed(wanted, partition=PARTITION, reason="cold"):
-    return Looked(wanted, partition, Look.MISS, reason, 500 if partition else -1)
+    return PartitionStatus(wanted, partition, Look.MISS, reason, 500 if partition else -1)
 
 
 def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
@@ -94,7 +94,7 @@ def test_one_read_serves_all_who_ask_the_same_meanwhile():
     assert [read.stage for read in reads] == [Stage.ARRIVED] * 3
     assert {bytes(read.records(1 << 20, True)) for read in reads} == {RECORDS}
     assert [read.throttle_time_ms for read in reads] == [9, 0, 0], "the first one's quota is its own"
-    assert [waiter.woken for waiter in waiters] == [1, 1, 1]
+    assert [waiter.wakeups for waiter in waiters] == [1, 1, 1]
     assert [len(link.learned) for link in links] == [1, 0, 0], "the right of the others is theirs to prove"
     assert links[0].broker.counters.shared_reads == 2
     assert [link.broker.responses.in_flight_bytes for link in links] == [len(RECORDS)] * 3
@@ -257,17 +257,17 @@ def test_a_joiner_without_a_link_to_the_broker_opens_none():
 
 def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
     links = several(3)
-    pacer = links[0].broker.pacer
-    pacer.holds = True
+    disk_throttle = links[0].broker.disk_throttle
+    disk_throttle.holds = True
     for link in links:
         begin(link, asked())
     assert [find(link).stage for link in links] == [Stage.DELAYED] * 3
-    pacer.held.insert(0, pacer.held.pop(1))
-    pacer.release()
+    disk_throttle.held.insert(0, disk_throttle.held.pop(1))
+    disk_throttle.release()
     assert sent(links) == [0, 1, 0]
-    assert [ticket.key[0] for ticket in pacer.cancelled] == [links[0], links[2]]
+    assert [ticket.key[0] for ticket in disk_throttle.cancelled] == [links[0], links[2]]
     links[1].upstream.answer(answer())
-    assert pacer.finished == [len(RECORDS)]
+    assert disk_throttle.finished == [len(RECORDS)]
     assert [find(link).stage for link in links] == [Stage.ARRIVED] * 3
 
 
@@ -275,20 +275,20 @@ def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
     links, waiter = several(2), Waiter()
     begin(links[0], asked())
     begin(links[1], asked(), waiter=waiter)
-    links[1].broker.pacer.refuses = True
+    links[1].broker.disk_throttle.refuses = True
     links[0].upstream.sent.pop()[1](None)
-    assert (find(links[1]), waiter.woken) == (None, 1)
+    assert (find(links[1]), waiter.wakeups) == (None, 1)
 
 
 def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
     links, held = several(2), []
-    links[1].broker.gate.enter = lambda link, go, refuse, **_: held.append(go)
-    links[1].broker.gate.open = 1
+    links[1].broker.scheduler.enter = lambda link, go, refuse, **_: held.append(go)
+    links[1].broker.scheduler.open = 1
     begin(links[1], asked())
     begin(links[0], asked())
-    held.pop()(links[1].broker.gate)
-    assert (sent(links), links[1].broker.gate.open) == ([1, 0], 0)
-    assert links[1].broker.pacer.finished == [0]
+    held.pop()(links[1].broker.scheduler)
+    assert (sent(links), links[1].broker.scheduler.open) == ([1, 0], 0)
+    assert links[1].broker.disk_throttle.finished == [0]
     links[0].upstream.answer(answer())
     assert find(links[1]).stage is Stage.ARRIVED
 
@@ -307,8 +307,8 @@ def test_a_forwarded_fetch_that_may_wait_or_be_sent_elsewhere_is_not_joined(opti
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
     links = several(2)
-    flights = begin_forwarded(forwarding(links[0]), [missed(asked()), missed(asked(5), None)])
-    assert len(flights) == 1
+    pipeline = begin_forwarded(forwarding(links[0]), [missed(asked()), missed(asked(5), None)])
+    assert len(pipeline) == 1
     begin(links[1], asked())
     assert sent(links) == [0, 0]
     said = build_response(
@@ -316,7 +316,7 @@ def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
     )
     frame = b"".join(said)
     response = fetch.scan_response(frame, VERSION) if comes else None
-    end_forwarded(links[0].broker, flights, response, frame if comes else None)
+    end_forwarded(links[0].broker, pipeline, response, frame if comes else None)
     if comes:
         assert bytes(find(links[1]).records(1 << 20, True)) == RECORDS
     else:

@@ -13,8 +13,8 @@ from proxy.accounting.counters import Counters
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import KEPT_S, POLL_MS, Reads
-from proxy.net.byte_budget import Bound
-from proxy.partitions.readable import Look, Looked
+from proxy.net.byte_budget import ByteBudget
+from proxy.partitions.readable import Look, PartitionStatus
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from throttle.tickets import Refused, Ticket
@@ -62,10 +62,10 @@ class Pacer:
         self.holds = self.refuses = False
         self.held, self.finished, self.cancelled = [], [], []
 
-    def submit(self, connection, client_id, looked, size_bytes, go):
+    def submit(self, connection, client_id, status, size_bytes, go):
         if self.refuses:
             return Refused("requests")
-        ticket = Ticket((connection, looked.asked.partition), client_id, "sdx", size_bytes, 0.0)
+        ticket = Ticket((connection, status.asked.partition), client_id, "sdx", size_bytes, 0.0)
         if self.holds:
             self.held.append((ticket, go))
         else:
@@ -118,12 +118,12 @@ class Link:
         self.broker = SimpleNamespace(
             config=SimpleNamespace(limits=limits),
             now=lambda: self.clock.now,
-            responses=Bound(1 << 30),
+            responses=ByteBudget(1 << 30),
             counters=Counters(),
             attempt=lambda action, doing, otherwise=None: action(),
             stores_on=lambda listener: False,
-            pacer=Pacer(),
-            gate=Gate(),
+            disk_throttle=Pacer(),
+            scheduler=Gate(),
             topics=SimpleNamespace(find=lambda _key: None),
         )
         self.lane = SimpleNamespace(usable=False)
@@ -142,10 +142,10 @@ class Waiter:
     """Counts how often it was woken."""
 
     def __init__(self):
-        self.woken = 0
+        self.wakeups = 0
 
     def look_again(self):
-        self.woken += 1
+        self.wakeups += 1
 
 
 def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
@@ -155,12 +155,12 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
 def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
     head = SimpleNamespace(api_version=VERSION, client_id="c")
-    missed = [Looked(one, None, Look.MISS, reason, limit) for one in wanted]
+    missed = [PartitionStatus(one, None, Look.MISS, reason, limit) for one in wanted]
     return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
 
 
 def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
-    return link.reads.find(Looked(wanted, None, Look.MISS, "cold", limit), isolation_level, version)
+    return link.reads.find(PartitionStatus(wanted, None, Look.MISS, "cold", limit), isolation_level, version)
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
@@ -178,7 +178,7 @@ def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
     assert (request.max_wait_ms, request.session_id, request.session_epoch) == (0, 0, -1)
     link.upstream.answer(answer(), throttle_time_ms=7)
     read = find(link, asked())
-    assert (read.stage, read.throttle_time_ms, waiter.woken) == (Stage.ARRIVED, 7, 1)
+    assert (read.stage, read.throttle_time_ms, waiter.wakeups) == (Stage.ARRIVED, 7, 1)
     assert bytes(read.records(1 << 20, False)) == RECORDS
     assert link.broker.responses.in_flight_bytes == len(RECORDS)
     assert link.learned == [("t", 0, 0.0)]
@@ -228,7 +228,7 @@ def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(ki
     else:
         link.upstream.answer(answer(records=b""))
     assert find(link, asked(offset=500)).stage is Stage.FAILED
-    assert waiter.woken == 1
+    assert waiter.wakeups == 1
 
 
 def more_than_an_error(kind):
@@ -262,7 +262,7 @@ def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
     begin(link, asked(), waiter=waiter)
     link.upstream.answer(answer(error_code=29, records=b""))
     read = find(link, asked())
-    assert (read.stage, read.has_error, read.held_bytes, waiter.woken) == (Stage.ARRIVED, True, 0, 1)
+    assert (read.stage, read.has_error, read.held_bytes, waiter.wakeups) == (Stage.ARRIVED, True, 0, 1)
     link.reads.leave(waiter)
     assert find(link, asked()) is None
     begin(link, asked(), waiter=waiter)
@@ -285,7 +285,7 @@ def test_what_nothing_is_known_of_and_is_empty_is_said_and_asked_again_in_short_
     assert (request.max_wait_ms, request.min_bytes) == (POLL_MS, 1)
     assert (read.stage, read.holds_up) == (Stage.READING, False), "it is named meanwhile"
     link.upstream.answer(answer(records=b""))
-    assert (read.stage, read.said.high_watermark, waiter.woken) == (Stage.SAID, 500, 2)
+    assert (read.stage, read.said.high_watermark, waiter.wakeups) == (Stage.SAID, 500, 2)
     link.reads.ask_again(read)
     link.upstream.answer(answer())
     assert (read.stage, bytes(read.records(1 << 20, True))) == (Stage.ARRIVED, RECORDS)
@@ -337,23 +337,23 @@ def test_a_closed_connection_gives_everything_back():
 
 def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
     link, waiter = Link(), Waiter()
-    link.broker.pacer.holds = True
+    link.broker.disk_throttle.holds = True
     assert begin(link, asked(), waiter=waiter)
     assert link.upstream.sent == []
     assert find(link, asked()).stage is Stage.DELAYED
-    link.broker.pacer.release()
+    link.broker.disk_throttle.release()
     link.upstream.answer(answer())
     assert find(link, asked()).stage is Stage.ARRIVED
-    assert link.broker.pacer.finished == [len(RECORDS)]
-    assert waiter.woken == 1
+    assert link.broker.disk_throttle.finished == [len(RECORDS)]
+    assert waiter.wakeups == 1
 
 
 def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
     link = Link()
-    link.broker.pacer.holds = True
+    link.broker.disk_throttle.holds = True
     begin(link, asked())
     assert find(link, asked(offset=200)) is None
-    assert len(link.broker.pacer.cancelled) == 1
+    assert len(link.broker.disk_throttle.cancelled) == 1
 
 
 def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
@@ -361,44 +361,44 @@ def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
     begin(link, asked())
     link.reads.close()
     link.upstream.answer(answer())
-    assert link.broker.pacer.finished == [len(RECORDS)]
-    assert link.broker.pacer.cancelled == []
+    assert link.broker.disk_throttle.finished == [len(RECORDS)]
+    assert link.broker.disk_throttle.cancelled == []
 
 
 def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again():
     link = Link()
-    link.broker.pacer.refuses = True
+    link.broker.disk_throttle.refuses = True
     assert begin(link, asked())
     assert find(link, asked()) is None
-    link.broker.pacer.refuses = False
+    link.broker.disk_throttle.refuses = False
     assert begin(link, asked())
     assert find(link, asked()).stage is Stage.READING
 
 
 def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_whole():
     link, waiter = Link(), Waiter()
-    link.broker.gate.refuses = True
+    link.broker.scheduler.refuses = True
     assert begin(link, asked(), waiter=waiter)
     assert link.upstream.sent == []
     assert find(link, asked()).stage is Stage.FAILED
-    assert waiter.woken == 1
-    assert link.broker.pacer.finished == [0]
+    assert waiter.wakeups == 1
+    assert link.broker.disk_throttle.finished == [0]
 
 
 def test_a_granted_read_whose_client_closes_before_its_queues_turn_gives_its_place_back():
     link = Link()
-    link.broker.gate.holds = True
+    link.broker.scheduler.holds = True
     begin(link, asked(0))
     assert find(link, asked(0, offset=200)) is None  # dropped, and still in line
     begin(link, asked(1))
     link.reads.close()
-    assert link.broker.pacer.finished == [0, 0]
+    assert link.broker.disk_throttle.finished == [0, 0]
 
 
 @pytest.mark.parametrize("frame_comes", [True, False])
 def test_a_read_leaves_its_queue_once_answered_or_lost(frame_comes):
     link = Link()
     begin(link, asked())
-    assert link.broker.gate.open == 1
+    assert link.broker.scheduler.open == 1
     link.upstream.answer(answer()) if frame_comes else link.upstream.sent.pop()[1](None)
-    assert link.broker.gate.open == 0
+    assert link.broker.scheduler.open == 0

@@ -9,7 +9,7 @@ from kio.static.constants import EntityType
 from protocol.fetch import FetchPartition
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import PATIENCE_S
-from proxy.partitions.readable import Look, Looked
+from proxy.partitions.readable import Look, PartitionStatus
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin, find
 
@@ -78,21 +78,21 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
     head = SimpleNamespace(api_version=16, client_id="c")
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
-    missed = [Looked(wanted, None, Look.MISS, "cold", 500)]
+    missed = [PartitionStatus(wanted, None, Look.MISS, "cold", 500)]
     link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter)
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)
     read = find(link, wanted, version=16)
-    assert (read.stage, read.frame, read.answered, waiter.woken) == (Stage.FAILED, b"", None, 1)
+    assert (read.stage, read.frame, read.answered, waiter.wakeups) == (Stage.FAILED, b"", None, 1)
 
 
 def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
     link = Link()
-    link.broker.pacer.holds = True
+    link.broker.disk_throttle.holds = True
     begin(link, asked())
     link.clock.now = 100.0
-    link.broker.pacer.release()
+    link.broker.disk_throttle.release()
     link.clock.now += PATIENCE_S
     assert find(link, asked()).stage is Stage.READING, "counted from the asking, not from the delay"
     link.clock.now += 0.1
@@ -100,4 +100,4 @@ def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
     link.reads.drop_asked([asked()])
     link.upstream.answer(answer())
     assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
-    assert link.broker.pacer.finished == [len(RECORDS)]
+    assert link.broker.disk_throttle.finished == [len(RECORDS)]

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from proxy.fetch.sessions.cache import Kept, SessionTable, next_epoch
+from proxy.fetch.sessions.cache import Kept, SessionCache, next_epoch
 from tests.proxy.asked import asked
 
 OWNER = "anonymous"
@@ -22,7 +22,7 @@ class Rolled:
 
 
 def table_of(sessions=10, partitions=1000, min_eviction_s=100, rng=None):
-    return SessionTable(sessions, partitions, min_eviction_s, rng or Random(7))
+    return SessionCache(sessions, partitions, min_eviction_s, rng or Random(7))
 
 
 def partitions_of(size):
@@ -226,7 +226,7 @@ def test_turns_follow_the_order():
 
 def test_a_session_that_grows_too_large_is_over():
     """Its next whole request is too large to be read at all."""
-    table = SessionTable(10, 1000, 100, Random(7), session_partitions_limit=3)
+    table = SessionCache(10, 1000, 100, Random(7), session_partitions_limit=3)
     session = create(table, 0, 3)
     assert table.touch(session, 1)
     session.put(asked("test", 3))

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from protocol.errors import ErrorCode
-from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import Kind, find_single, note_records, open_fetch
 from tests.proxy.asked import IDS, NAMES, answer, asked, fetch, keys
 
@@ -15,7 +15,7 @@ A, B, C = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"c"
 
 @pytest.fixture
 def table():
-    return SessionTable(10, 1000, 100, Random(7))
+    return SessionCache(10, 1000, 100, Random(7))
 
 
 def opened(table, session, *partitions, forget=(), version=IDS, owner="me", now_s=0):
@@ -256,14 +256,14 @@ def test_an_empty_full_request_gets_a_session_that_can_grow(table):
 
 
 def test_without_room_an_answer_is_full_and_sessionless():
-    table = SessionTable(1, 1000, 100, Random(7))
+    table = SessionCache(1, 1000, 100, Random(7))
     begun(table, answer(A, 0))
 
     assert begun(table, answer(A, 0)) == 0
 
 
 def test_a_session_that_outgrows_the_table_is_not_found():
-    table = SessionTable(1, 2, 100, Random(7))
+    table = SessionCache(1, 2, 100, Random(7))
     session_id = begun(table, answer(A, 0))
     assert opened(table, (session_id, 1), asked(A, 1)).kind is Kind.INCREMENTAL
 
@@ -274,7 +274,7 @@ def test_a_session_that_outgrows_the_table_is_not_found():
 
 def test_an_old_session_gives_way_to_a_used_one():
     """FetchSessionTest.testFetchSessionExpiration."""
-    table = SessionTable(2, 1000, 1, Random(7))
+    table = SessionCache(2, 1000, 1, Random(7))
     first, second = (
         opened(table, INITIAL, asked(A, 0), now_s=now_s).plan_response([answer(A, 0)], now_s).session_id
         for now_s in (0, 0.5)
@@ -353,7 +353,7 @@ def test_what_the_caller_keeps_goes_with_the_session(table):
 
 
 def test_a_session_of_one_partition_goes_on_as_it_would_by_itself():
-    tables = [SessionTable(10, 1000, 100, Random(7)) for _ in range(2)]
+    tables = [SessionCache(10, 1000, 100, Random(7)) for _ in range(2)]
     session_id, _ = (begun(table, answer(A, 0)) for table in tables)
     for epoch in (1, 2):
         asking, shown = asked(A, 0, 10 * epoch), answer(A, 0, 100 * epoch, log_start=epoch, records=b"x")

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request
-from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from tests.broker.topics import create_topic
 from tests.e2e.raw_fetch import MAX_BYTES, RawClient
@@ -34,7 +34,7 @@ class Twins:
 
     def __init__(self, client: RawClient, topic: fetch.Topic, version: int) -> None:
         self.client, self.topic, self.version = client, topic, version
-        self.table = SessionTable(100, 1000, 120, Random(5))
+        self.table = SessionCache(100, 1000, 120, Random(5))
         self.ids = (0, 0)
         self.epoch = 0
 

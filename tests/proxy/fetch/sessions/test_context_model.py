@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.errors import ErrorCode
-from proxy.fetch.sessions.cache import SessionTable
+from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import Kind, open_fetch
 from tests.proxy.asked import IDS, answer, asked, fetch, key
 
@@ -57,7 +57,7 @@ class Follower:
 class Sessions(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.table = SessionTable(2, 12, 10, Random(1))
+        self.table = SessionCache(2, 12, 10, Random(1))
         self.client = Follower()
         self.now_s = 0
         self.log = {one: {"start": 0, "end": 0, "error": 0} for one in PARTITIONS}

@@ -9,10 +9,10 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
-from proxy.fetch.sessions.cache import Kept, SessionTable
+from proxy.fetch.sessions.cache import Kept, SessionCache
 from proxy.fetch.sessions.context import Kind
-from proxy.fetch.sessions.idle_partitions import RELOOK_S, Looker, Standing, Woken, find_standing
-from proxy.partitions.readable import Look, Looked
+from proxy.fetch.sessions.idle_partitions import RELOOK_S, Looker, Standing, WakeupBatch, find_standing
+from proxy.partitions.readable import Look, PartitionStatus
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 
@@ -26,32 +26,32 @@ class Scene:
     def __init__(self, period_s=PERIOD_S):
         topic = Topic(bytes(16), "t")
         self.partitions = [Partition(topic, index, index, None) for index in range(COUNT)]
-        self.looks = {}
+        self.statuses = {}
         self.covered, self.used = [], []
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
             standings=defaultdict(dict),
-            woken=Woken(),
+            wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
-            own_links=SimpleNamespace(usable=True),
+            own_connections=SimpleNamespace(usable=True),
         )
         self.link = Link(broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads())
         kept = {}
         for partition in self.partitions:
-            partition.truth.learn(1, 10, 10, 0, 99.0)
+            partition.leader_state.learn(1, 10, 10, 0, 99.0)
             partition.covered = 1
             kept["t", partition.index] = Kept(
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
-        self.table = SessionTable(10, 100, 120.0, Random(1))
+        self.table = SessionCache(10, 100, 120.0, Random(1))
         self.session = self.table.create("owner", False, kept, 0.0)
         self.standing = self.session.standing = Standing(self.session, Looker(self.link, 0, 12), 0.0)
 
-    def look_at_one(self, link, asked, isolation_level, version, now):
-        look = self.looks.get(asked.partition, Look.TAIL)
-        return Looked(asked, self.partitions[asked.partition], look, "", 10)
+    def evaluate_one(self, link, asked, isolation_level, version, now):
+        look = self.statuses.get(asked.partition, Look.TAIL)
+        return PartitionStatus(asked, self.partitions[asked.partition], look, "", 10)
 
     def look(self, now=0.0):
         """Which are looked at and stay lively, and how many were looked at."""
@@ -89,7 +89,7 @@ class Reads:
 def scene(monkeypatch):
     found = Scene()
     monkeypatch.setattr(
-        "proxy.fetch.sessions.idle_partitions.look_at_one", lambda *args: found.look_at_one(*args)
+        "proxy.fetch.sessions.idle_partitions.evaluate_one", lambda *args: found.evaluate_one(*args)
     )
     return found
 
@@ -104,12 +104,12 @@ def test_what_is_quiet_is_not_looked_at_again(scene):
 
 def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
     scene.look()
-    scene.looks[3] = Look.READY
+    scene.statuses[3] = Look.READY
     scene.wake(3)
     assert scene.marks() == [1, 1, 1, 0, 1]
     assert scene.look() == ([3], 1)
     assert scene.look() == ([3], 1)
-    del scene.looks[3]
+    del scene.statuses[3]
     assert scene.look() == ([], 1)
     assert scene.look() == ([], 0)
 
@@ -128,16 +128,16 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "refused":
         partition.own_refused_until = float("inf")
     elif what == "no-own-link":
-        scene.link.broker.own_links.usable = False
+        scene.link.broker.own_connections.usable = False
     else:
-        scene.looks[2] = Look.ASK
+        scene.statuses[2] = Look.ASK
     assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
 
 
 def test_what_a_request_names_or_takes_out_is_new(scene):
     scene.look()
     scene.session.put(FetchPartition("t", 1, -1, 7, -1, -1, 1000))
-    scene.looks[1] = Look.READY
+    scene.statuses[1] = Look.READY
     assert scene.look() == ([1], 1)
     assert scene.session.forget(("t", 4))
     assert scene.marks() == [1, 0, 1, 1, 0]
@@ -146,7 +146,7 @@ def test_what_a_request_names_or_takes_out_is_new(scene):
 
 
 def test_what_is_lively_keeps_the_sessions_order(scene):
-    scene.looks = dict.fromkeys((0, 2, 4), Look.READY)
+    scene.statuses = dict.fromkeys((0, 2, 4), Look.READY)
     assert scene.look()[0] == [0, 2, 4]
     scene.session.move_to_end(("t", 0))
     assert scene.look()[0] == [2, 4, 0]
@@ -161,7 +161,7 @@ def test_all_are_looked_at_now_and_then(scene):
 
 def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     scene = Scene(period_s=4.0)
-    monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.look_at_one", scene.look_at_one)
+    monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.evaluate_one", scene.evaluate_one)
     scene.look()
     assert scene.look(0.9) == ([], 0)
     assert scene.look(1.0) == ([], COUNT)
@@ -169,10 +169,10 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
 
 def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
     class Fetch:
-        looked = 0
+        status = 0
 
         def look_again(self):
-            self.looked += 1
+            self.status += 1
 
     async def play():
         scene.look()
@@ -180,23 +180,23 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
         scene.wake(0)
         scene.wake(3)
         await asyncio.sleep(0)
-        return scene.standing.fetch.looked
+        return scene.standing.fetch.status
 
     assert asyncio.run(play()) == 1
     assert scene.covered == []
 
 
 def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
-    looked = []
+    status = []
     scene.look()
-    scene.standing.fetch = SimpleNamespace(look_again=lambda: looked.append(scene.look()[1]))
+    scene.standing.fetch = SimpleNamespace(look_again=lambda: status.append(scene.look()[1]))
     broker = scene.link.broker
-    broker.woken.gather()
+    broker.wakeups.gather()
     scene.wake(0)
     scene.wake(3)
-    assert looked == []
-    broker.woken.look(broker)
-    assert looked == [2], "without a turn of the loop"
+    assert status == []
+    broker.wakeups.look(broker)
+    assert status == [2], "without a turn of the loop"
 
 
 def test_between_two_polls_news_has_the_watch_keep_it(scene):
@@ -218,16 +218,16 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
 
 
 def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
-    woken = []
+    wakeups = []
 
     async def play():
         scene.look()
-        scene.standing.fetch = SimpleNamespace(look_again=lambda: woken.append(scene.look()[0]))
+        scene.standing.fetch = SimpleNamespace(look_again=lambda: wakeups.append(scene.look()[0]))
         scene.table.remove(scene.session)
         await asyncio.sleep(0)
 
     asyncio.run(play())
-    assert woken == [list(range(COUNT))]
+    assert wakeups == [list(range(COUNT))]
 
 
 def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREMENTAL):
