@@ -15,8 +15,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tests.broker.certificates import write_certificates
 from tests.broker.kafka import KafkaCluster
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 GOOD = 8
 PAUSE_S = 0.05
+ROUND_S = 10.0, 30.0, 10.0
+"""Of each round: the good clients alone, beside the crowd, and at the broker itself beside it."""
+WARM_UP_S = 3.0
 LARGE_RECORDS, LARGE_BYTES = 110, 500_000
 PATIENCE_S = 60.0
 MOST_TIMES = 2.0
@@ -74,27 +78,42 @@ class Good(threading.Thread):
             self._over.wait(PAUSE_S)
 
 
-class Phase(NamedTuple):
-    """What the good clients met: seconds, and what went wrong."""
+class Phase:
+    """What the good clients met in all rounds of one kind: seconds, and what went wrong."""
 
-    p50_s: float
-    p99_s: float
-    times: int
-    errors: list[str]
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self.errors: list[str] = []
+
+    def add(self, clients: list[Good]) -> None:
+        """They have finished."""
+        self.taken += [took for one in clients for took in one.taken]
+        self.errors += [one.error for one in clients if one.error]
+        self.errors += ["a good client came to no end" for one in clients if one.is_alive()]
+        if sum(len(one.taken) for one in clients) < GOOD:
+            self.errors.append("the good clients did next to nothing")
+
+    def find_cut_s(self, percent: int) -> float:
+        """The percentile."""
+        return statistics.quantiles(self.taken, n=100)[percent - 1] if len(self.taken) > 1 else 0.0
+
+    def tell(self) -> str:
+        """Both percentiles, in words."""
+        return f"p50 {self.find_cut_s(50) * 1000:.1f} ms, p99 {self.find_cut_s(99) * 1000:.1f} ms"
 
 
 class HostileRun:
-    """One run. After `run`: `problems`; its phases `quiet` and `beside`, and `direct`: at the broker itself, beside the
-    same crowd; how often each kind was at work, `crowd`.
+    """One run, in rounds, so that a machine's bad moments meet all phases alike. After `run`: `problems`; its phases
+    `quiet` and `beside`, and `direct`: at the broker itself, beside the same crowd; how often each kind was at work,
+    `crowd`.
     """
 
     def __init__(self, seed: int, minutes: float, say: Callable[[str], None] = print) -> None:
-        self._seed, self._seconds, self._say = seed, minutes * 60, say
-        self.quiet: Phase
-        self.beside: Phase
-        self.direct: Phase
-        self.crowd: dict[str, int] = {}
-        self.growth_bytes = 0
+        self._seed, self._say = seed, say
+        self._rounds = max(1, round(minutes * 60 / sum(ROUND_S)))
+        self.quiet, self.beside, self.direct = Phase(), Phase(), Phase()
+        self.crowd: Counter[str] = Counter()
+        self.growth_bytes = self._most_bytes = 0
         self.problems: list[str] = []
 
     def run(self) -> list[str]:
@@ -118,48 +137,45 @@ class HostileRun:
         with RawClient(sidecar.bootstrap) as reader:  # what Forebay opens once, for all, is open before
             RawReader(reader, large).poll()
         topics = [create_topic(direct) for _ in range(GOOD)]
-        self._say("the good clients alone")
-        self.quiet = self._watch(sidecar, topics, self._seconds / 4)
-        self._say(
-            f"p50 {self.quiet.p50_s * 1000:.1f} ms, p99 {self.quiet.p99_s * 1000:.1f} ms; now the crowd"
-        )
+        addresses = (sidecar.bootstrap, tls_address, f"{HOST}:{sidecar.admin_port}", large)
+        quiet_s, beside_s, direct_s = ROUND_S
+        self._watch(self.quiet, sidecar, topics, WARM_UP_S)
+        self.quiet = Phase()
         before, opened = resident_bytes(sidecar), descriptors(sidecar)
-        words = (sidecar.bootstrap, tls_address, f"{HOST}:{sidecar.admin_port}", large, str(self._seed))
-        crowd = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.hostile_crowd", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            preexec_fn=die_with_parent,
-        )
-        self.beside = self._watch(sidecar, topics, self._seconds / 2)
+        for number in range(self._rounds):
+            self._watch(self.quiet, sidecar, topics, quiet_s)
+            crowd = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.hostile_crowd", *addresses, f"{self._seed}/{number}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                preexec_fn=die_with_parent,
+            )
+            assert crowd.stdout is not None
+            crowd.stdout.readline()
+            self._watch(self.beside, sidecar, topics, beside_s)
+            self._watch(self.direct, sidecar, topics, direct_s, direct)
+            said, _ = crowd.communicate(timeout=2 * PATIENCE_S)
+            self.crowd.update(json.loads(said))
+            self._say(f"round {number + 1} of {self._rounds}: {self._tell()}")
         self.growth_bytes = self._most_bytes - before
-        self.direct = self._watch(sidecar, topics, self._seconds / 4, direct)
-        said, _ = crowd.communicate(timeout=2 * PATIENCE_S)
-        self.crowd = json.loads(said)
         self._judge(sidecar, opened)
 
     def _watch(
-        self, sidecar: Sidecar, topics: list[str], seconds: float, address: str | None = None
-    ) -> Phase:
+        self, phase: Phase, sidecar: Sidecar, topics: list[str], seconds: float, address: str | None = None
+    ) -> None:
         """The good clients at work for so long, at the Forebay or at `address`; the most that Forebay held of memory
         meanwhile is noted.
         """
         clients = [Good(address or sidecar.bootstrap, topic) for topic in topics]
         for one in clients:
             one.start()
-        until, self._most_bytes = time.monotonic() + seconds, 0
+        until = time.monotonic() + seconds
         while time.monotonic() < until and not all(one.error for one in clients):
             self._most_bytes = max(self._most_bytes, resident_bytes(sidecar))
             time.sleep(0.2)
         for one in clients:
             one.finish()
-        taken = [took for one in clients for took in one.taken]
-        errors = [one.error for one in clients if one.error]
-        errors += ["a good client came to no end" for one in clients if one.is_alive()]
-        if len(taken) < GOOD:
-            return Phase(0.0, 0.0, len(taken), [*errors, "the good clients did next to nothing"])
-        cuts = statistics.quantiles(taken, n=100)
-        return Phase(cuts[49], cuts[98], len(taken), errors)
+        phase.add(clients)
 
     def _judge(self, sidecar: Sidecar, opened: int) -> None:
         self.problems += [f"alone: {error}" for error in self.quiet.errors]
@@ -174,17 +190,20 @@ class HostileRun:
                 left = {"descriptors": descriptors(sidecar) - opened}
             time.sleep(0.2)
         self.problems += [f"left behind: {name} {value:g}" for name, value in left.items()]
-        self._say(
-            f"beside the crowd: p50 {self.beside.p50_s * 1000:.1f} ms, p99 {self.beside.p99_s * 1000:.1f} ms, "
-            f"{self.ratio:.2f} times the quiet one; memory grew by {self.growth_bytes >> 20} MiB; at the broker itself "
-            f"p50 {self.direct.p50_s * 1000:.1f} ms, p99 {self.direct.p99_s * 1000:.1f} ms"
-        )
+        self._say(f"{self._tell()}; memory grew by {self.growth_bytes >> 20} MiB")
         self._say("at work: " + ", ".join(f"{kind} {times}" for kind, times in self.crowd.items()))
+
+    def _tell(self) -> str:
+        return (
+            f"alone {self.quiet.tell()}; beside the crowd {self.beside.tell()}, {self.ratio:.2f} times; at the broker "
+            f"itself {self.direct.tell()}"
+        )
 
     @property
     def ratio(self) -> float:
         """The good clients' p99 beside the crowd, in quiet ones."""
-        return self.beside.p99_s / self.quiet.p99_s if self.quiet.p99_s else float("inf")
+        quiet_s = self.quiet.find_cut_s(99)
+        return self.beside.find_cut_s(99) / quiet_s if quiet_s else float("inf")
 
 
 def resident_bytes(sidecar: Sidecar) -> int:

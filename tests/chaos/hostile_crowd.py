@@ -185,18 +185,20 @@ in a hundred of the good clients' deeds may meet that.
 class Crowd:
     """A thread for each kind, until `over`."""
 
-    def __init__(self, target: Target, seed: int) -> None:
+    def __init__(self, target: Target, seed: str) -> None:
         self._target, self._seed = target, seed
         self._over = threading.Event()
         self.times = dict.fromkeys((kind.__name__ for kind in KINDS), 0)
 
     def _act(self, kind: Callable[[Target, random.Random], None]) -> None:
         rng = random.Random(f"{self._seed}/{kind.__name__}")
+        rest_s = LONGER_REST_S.get(kind.__name__, REST_S)
+        self._over.wait(rng.uniform(0, rest_s))  # not all at the same moment
         while not self._over.is_set():
             with contextlib.suppress(OSError):  # what Forebay does to it is its own affair
                 kind(self._target, rng)
             self.times[kind.__name__] += 1
-            self._over.wait(LONGER_REST_S.get(kind.__name__, REST_S))
+            self._over.wait(rest_s)
 
     def run(self) -> dict[str, int]:
         """How often each kind was at work, when standard input has ended."""
@@ -212,4 +214,5 @@ class Crowd:
 
 if __name__ == "__main__":
     *words, chosen = sys.argv[1:]
-    print(json.dumps(Crowd(Target(*words), int(chosen)).run()), flush=True)
+    print("ready", flush=True)
+    print(json.dumps(Crowd(Target(*words), chosen).run()), flush=True)

@@ -12,4 +12,4 @@ MINUTES = 1.0
 def test_no_good_client_is_harmed() -> None:
     run = HostileRun(1, MINUTES)
     assert run.run() == []
-    assert run.beside.times > run.quiet.times / 10
+    assert len(run.beside.taken) > len(run.quiet.taken) / 5
