@@ -1,31 +1,29 @@
 """The one broker that this process stands before, and everything known of it.
 
-Owns the join of cache, partitions, topics, watch, counters and the access log, and the list of fetches that
-wait. Handlers get it with their client link. It must not know sockets. Invariants: all listeners of a process
-lead to the same broker, so that what one client's answer teaches holds for all; `now` is a clock that only goes
-forward, suspended machines included, in seconds.
+Owns the join of cache, partitions, topics, replica fetcher, counters and the access log; handlers get it with their
+client connection. It must not know sockets. Invariants: all listeners of a process lead to the same broker, so that
+what one client's answer teaches holds for all; `now` is a clock that only goes forward, suspended machines included, in
+seconds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from random import Random
-from time import time_ns
 from typing import TYPE_CHECKING
 
-from metrics.access_log import FetchLine, FetchValues, cut_text
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
 from proxy.accounting.counters import Counters
 from proxy.accounting.stored_runs import StoredRuns
+from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.misses.coalescing import SharedReads
+from proxy.fetch.purgatory import Purgatory
 from proxy.fetch.record import Accounts
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.idle_partitions import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
-from proxy.partitions.readable import UNREAD, Look
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
 from proxy.produce.pipeline import PipelineCounts
@@ -39,20 +37,14 @@ from proxy.scheduling.disk_throttle import DiskThrottle
 from proxy.scheduling.request_scheduler import RequestScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
-    from protocol.header import RequestHeader
     from proxy.config.model import Config
-    from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.record import Departed
-    from proxy.fetch.sessions.idle_partitions import Standing
     from proxy.net.client_connection import ClientConnection
     from proxy.net.listener import Listener
     from proxy.net.own_connections import OwnConnections
-    from proxy.net.response_order import Place
-    from proxy.partitions.readable import Told
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topic
 
@@ -62,10 +54,6 @@ SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 FETCH_MAX_BYTES = 57_671_680
 """`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
-LEAST_DELAY_S = 0.0000005
-"""What is less is no delay in a line, which tells thousandths of a millisecond."""
-REST_S = 10.0
-"""How long after its last Fetch a session's partitions are stood for (fetch/sessions/idle_partitions.py)."""
 
 
 class Broker:
@@ -95,7 +83,6 @@ class Broker:
             self.stored_runs = StoredRuns(access_log, cache, config.access_log.queue_lines)
         self.counters = Counters()
         self.pipeline_counts = PipelineCounts()
-        self.accounts = Accounts(self)
         self.wakeups = WakeupBatch()
         self.requests = ByteBudget(config.limits.request_memory_bytes)
         self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
@@ -122,8 +109,11 @@ class Broker:
             Random(),
             limits.request_partitions,
         )
-        self.parked: dict[ClientConnection, dict[DelayedFetch, None]] = defaultdict(dict)
-        self.standings: dict[ClientConnection, dict[Standing, None]] = defaultdict(dict)
+        self.purgatory = Purgatory(self.counters, limits.parked_fetches)
+        lines = None
+        if access_log is not None:
+            lines = AccessLines(access_log, cache, self.topics, self.partitions)
+        self.accounts = Accounts(self, lines)
 
     @property
     def answer_bytes(self) -> int:
@@ -177,56 +167,6 @@ class Broker:
             self.failed("relaying a request")
         link.close("internal_error", "closing a client that cannot be served")
 
-    # -- fetches that wait ---------------------------------------------------------------------------------
-
-    def park(self, link: ClientConnection, fetch: DelayedFetch) -> bool:
-        """Let a fetch wait. False at the bound."""
-        if self.counters.parked_fetches >= self.config.limits.parked_fetches:
-            return False
-        self.parked[link][fetch] = None
-        self.counters.parked_fetches += 1
-        return True
-
-    def unpark(self, link: ClientConnection, fetch: DelayedFetch) -> None:
-        """A fetch waits no longer."""
-        waiting = self.parked.get(link)
-        if waiting is None or waiting.pop(fetch, fetch) is fetch:
-            return
-        self.counters.parked_fetches -= 1
-        if not waiting:
-            del self.parked[link]
-
-    def leave_parked(self, link: ClientConnection) -> None:
-        """Everything that waits on `link` is answered with what there is."""
-        for fetch in list(self.parked.get(link, ())):
-            fetch.leave()
-
-    def leave_oldest(self, link: ClientConnection, place: Place) -> None:
-        """The fetch that waits in this place, if one does, is answered with what there is."""
-        for fetch in self.parked.get(link, ()):
-            if fetch.record.reply is place:
-                fetch.leave()
-                return
-
-    def drop_parked(self, link: ClientConnection) -> None:
-        """The client of `link` is gone."""
-        for fetch in list(self.parked.get(link, ())):
-            fetch.drop()
-        for standing in list(self.standings.get(link, ())):
-            standing.close()
-        self.watch.drop_link(link)
-
-    def rest_standings(self, now: float) -> None:
-        """Timed: sessions that nobody polls are not stood for."""
-        for standings in list(self.standings.values()):
-            for standing in [one for one in standings if one.fetch is None and now - one.used_at > REST_S]:
-                standing.close()
-
-    def parked_partitions(self, link: ClientConnection) -> list[Partition]:
-        """What the fetches of one client wait on."""
-        waiting = self.parked.get(link, ())
-        return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))
-
     # -- what is void --------------------------------------------------------------------------------------
 
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
@@ -266,150 +206,3 @@ class Broker:
             self.topics.forget(topic)
         for partition in [p for p in self.partitions if p.topic.id == topic_id]:
             self.forget(partition, "topic-gone")
-
-    def charge_fetch(self, client_id: str | None, told: Sequence[Told]) -> None:
-        """What a fetch has delivered counts toward the quotas of its client and topics."""
-        quotas = self.scheduler.quotas
-        now = self.now()
-        for one in told:
-            topic = self.topics.find(one.status.asked.topic)
-            quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
-
-    # -- the access log ------------------------------------------------------------------------------------
-
-    def log_fetches(self, departed: Sequence[Departed]) -> None:
-        """Fetches have left, whole: one line a partition of each. What they have in common is looked up once."""
-        assert self.access_log is not None
-        ts = time_ns() // 1_000_000
-        admitted_bytes = self.cache.peek_admitted_bytes()
-        lines: list[FetchValues] = []
-        for record, told, _, left_at in departed:
-            link = record.link
-            for one in told:
-                asked = one.status.asked
-                partition = one.status.partition
-                topic = partition.topic if partition is not None and partition.is_followed else None
-                if topic is None or not topic.name:
-                    topic = self.topics.find(asked.topic)
-                    partition = self.partitions.find(topic, asked.partition) if topic is not None else None
-                age_bytes = None
-                if one.admitted_at is not None:
-                    age_bytes = admitted_bytes - one.admitted_at
-                elif partition is not None:
-                    age_bytes = self._age(partition, one)
-                lines += (
-                    (
-                        ts,
-                        link.listener.name,
-                        link.number,
-                        cut_text(link.client_id),
-                        record.head.api_version,
-                        (topic.name or None) if topic is not None else _name(asked.topic),
-                        topic.id if topic is not None else _id(asked.topic),
-                        asked.partition,
-                        asked.fetch_offset,
-                        record.request.isolation_level,
-                        one.result,
-                        one.reason,
-                        one.size_bytes,
-                        partition.leader_state.high_watermark if partition is not None else -1,
-                        age_bytes,
-                        record.waited_s * 1000,
-                        (left_at - record.received_at) * 1000,
-                        admitted_bytes,
-                        one.delay_s * 1000 if one.delay_s >= LEAST_DELAY_S else None,
-                        one.would_hit_bytes,
-                    ),
-                )
-        self.access_log.put_all(lines)
-
-    def log_hit(
-        self,
-        link: ClientConnection,
-        version: int,
-        isolation_level: int,
-        partition: Partition,
-        fetch_offset: int,
-        size_bytes: int,
-        admitted_at: int,
-        took_s: float,
-    ) -> None:
-        """A Fetch of one partition has left, whole: memory had it at once."""
-        assert self.access_log is not None
-        admitted_bytes, topic = self.cache.peek_admitted_bytes(), partition.topic
-        self.access_log.put(
-            (
-                time_ns() // 1_000_000,
-                link.listener.name,
-                link.number,
-                cut_text(link.client_id),
-                version,
-                topic.name or None,
-                topic.id,
-                partition.index,
-                fetch_offset,
-                isolation_level,
-                "hit",
-                "",
-                size_bytes,
-                partition.leader_state.high_watermark,
-                admitted_bytes - admitted_at,
-                0.0,
-                took_s * 1000,
-                admitted_bytes,
-                None,
-                None,
-            )
-        )
-
-    def count_unread(
-        self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
-    ) -> None:
-        """A Fetch that could not be read was relayed, and its answer has left, or never will: it counts as one
-        partition, with one line for all of it.
-        """
-        if not delivered:
-            self.counters.undelivered_partitions += 1
-            return
-        self.counters.fetch_partitions[UNREAD] += 1
-        if self.access_log is None:
-            return
-        self.access_log.put(
-            FetchLine(
-                time_ns() // 1_000_000,
-                link.listener.name,
-                link.number,
-                cut_text(link.client_id),
-                head.api_version,
-                None,
-                None,
-                -1,
-                -1,
-                0,
-                *UNREAD,
-                0,
-                -1,
-                None,
-                0.0,
-                (self.now() - received_at) * 1000,
-                self.cache.peek_admitted_bytes(),
-            )
-        )
-
-    def _age(self, partition: Partition, one: Told) -> int | None:
-        """Bytes admitted since this offset was: what a FIFO must be larger than to hit it. None where it
-        never was, or is forgotten. What is only observed may arrive at its reader first: it is as young as it
-        can be.
-        """
-        if one.status.look is Look.TAIL and not one.size_bytes:
-            return None
-        age_bytes = self.cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
-        return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
-
-
-def _name(topic: str | bytes) -> str | None:
-    return cut_text(topic) if isinstance(topic, str) else None
-
-
-def _id(topic: str | bytes) -> bytes | None:
-    return topic if isinstance(topic, bytes) else None

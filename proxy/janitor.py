@@ -74,7 +74,7 @@ class Janitor:
                 self.end_idle,
                 self.tend_links,
                 self.make_room,
-                self._broker.rest_standings,
+                self._broker.purgatory.tick,
                 self._broker.cleanup.tick,
                 self._broker.own_connections.tick,
                 *self._also,

@@ -66,7 +66,7 @@ def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> No
     """
     head, ordinal, on_sent = header.peek_request(frame), link.last_ordinal, None
     if head.api_key == api.FETCH:
-        on_sent = partial(link.broker.count_unread, link, head, link.broker.now())
+        on_sent = partial(link.broker.accounts.enter_unread, link, head, link.broker.now())
     if head.api_key != api.PRODUCE:
         pass_on(link, head, frame, None, on_sent, place or link.replies.reserve())
     elif place is None and _expects_no_answer(head, frame):

@@ -279,7 +279,7 @@ class DelayedFetch:
         link = self.record.link
         broker = link.broker
         if self._timer is None:
-            if not broker.park(link, self):
+            if not broker.purgatory.park(link, self):
                 return False
             self.record.parked_at = now
             loop = asyncio.get_running_loop()
@@ -368,7 +368,7 @@ class DelayedFetch:
             self._standing.fetch = None
         if self._timer is not None:
             self.record.waited_s = self._now() - self.record.parked_at
-            link.broker.unpark(link, self)
+            link.broker.purgatory.unpark(link, self)
         self.held = []
 
     # -- leaving -------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
     if request is None:
         if link.stores:
             frame = end_session(frame, head.api_version, head.body_start)
-        relay(link, head, frame, partial(link.broker.count_unread, link, head, link.broker.now()))
+        relay(link, head, frame, partial(link.broker.accounts.enter_unread, link, head, link.broker.now()))
         return
     link.authorization.version = head.api_version
     passed = _pass_untouched(link, request)

@@ -235,7 +235,7 @@ class PassthroughFetch:
     def _left(self, delivered: bool) -> None:
         """The answer's last byte has left, or never will. Where nobody wants lines or pays, three numbers say all."""
         broker = self._link.broker
-        if broker.access_log is not None or broker.scheduler.quotas.active or not delivered:
+        if broker.accounts.lines is not None or broker.scheduler.quotas.active or not delivered:
             verdict = PASS, self._reason
             told = [Told(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)]
             broker.accounts.enter(self._record(), told, delivered, is_ours=False)

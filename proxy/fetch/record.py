@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import NEEDS_BROKER, Look, PartitionStatus, Told
+from proxy.partitions.readable import NEEDS_BROKER, UNREAD, Look, PartitionStatus, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.broker import Broker
+    from proxy.fetch.access_lines import AccessLines
     from proxy.fetch.response import Found
     from proxy.fetch.sessions.context import FetchContext
     from proxy.net.client_connection import ClientConnection
@@ -145,7 +146,7 @@ class FetchRecord:
                 counters.would_hit_bytes += one.would_hit_bytes
         self.count_times(is_ours, left_at)
         if broker.scheduler.quotas.active:
-            broker.charge_fetch(self.link.client_id, told)
+            _charge(broker, self.link.client_id, told)
 
     def count_times(self, is_ours: bool, ended_at: float) -> None:
         """How long it took, delivered or not."""
@@ -167,10 +168,12 @@ class Accounts:
     those may have in common is in `alike` meanwhile, by what was asked: nothing that is known changes in between.
     """
 
-    __slots__ = ("_broker", "_waiting", "alike")
+    __slots__ = ("_broker", "_waiting", "alike", "lines")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, lines: AccessLines | None) -> None:
+        """`lines` None: there is no access log."""
         self._broker = broker
+        self.lines = lines
         self._waiting: list[Departed] = []
         self.alike: dict[Hashable, Found] | None = None
 
@@ -185,8 +188,8 @@ class Accounts:
             self._waiting.append((record, told, is_ours, now))
             return
         record.count(told, is_ours, now)
-        if self._broker.access_log is not None:
-            self._broker.log_fetches(((record, told, is_ours, now),))
+        if self.lines is not None:
+            self.lines.put_departed(((record, told, is_ours, now),))
 
     def enter_hit(
         self,
@@ -211,10 +214,23 @@ class Accounts:
         counters.fetch_partitions[HIT] += 1
         counters.fetch_bytes[HIT] += size_bytes
         counters.fetch_hit_s.observe(now - received_at)
-        if broker.access_log is not None:
-            broker.log_hit(
-                link, version, isolation_level, partition, fetch_offset, size_bytes, admitted_at, now - received_at
-            )  # fmt: skip
+        if self.lines is not None:
+            took_s = now - received_at
+            self.lines.put_hit(
+                link, version, isolation_level, partition, fetch_offset, HIT, size_bytes, admitted_at, took_s
+            )
+
+    def enter_unread(
+        self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
+    ) -> None:
+        """The answer to a Fetch that Forebay did not read has left, or never will: it counts as one partition."""
+        counters = self._broker.counters
+        if not delivered:
+            counters.undelivered_partitions += 1
+            return
+        counters.fetch_partitions[UNREAD] += 1
+        if self.lines is not None:
+            self.lines.put_unread(link, head.api_version, self._broker.now() - received_at)
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
@@ -228,8 +244,16 @@ class Accounts:
         departed, self._waiting = self._waiting, []
         for record, told, is_ours, left_at in departed:
             record.count(told, is_ours, left_at)
-        if self._broker.access_log is not None:
-            self._broker.log_fetches(departed)
+        if self.lines is not None:
+            self.lines.put_departed(departed)
+
+
+def _charge(broker: Broker, client_id: str | None, told: Sequence[Told]) -> None:
+    """Count what a Fetch has delivered toward the quotas of its client and topics."""
+    quotas, now = broker.scheduler.quotas, broker.now()
+    for one in told:
+        topic = broker.topics.find(one.status.asked.topic)
+        quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
 
 def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:

@@ -186,7 +186,7 @@ class ClientConnection:
             self.close("client_closed")
             return False
         self.finishing = True
-        self.broker.leave_parked(self)
+        self.broker.purgatory.leave(self)
         return True
 
     def _on_closed(self, exc: Exception | None) -> None:
@@ -403,7 +403,7 @@ class ClientConnection:
         """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
         oldest = self.replies.oldest
         if oldest is not None and not oldest.is_control:
-            self.broker.leave_oldest(self, oldest)
+            self.broker.purgatory.leave_one(self, oldest)
 
     def _on_drained(self) -> None:
         if self._holds_broker:
@@ -437,7 +437,7 @@ class ClientConnection:
         self._materialize()
         self.finishing = True
         self.wire.hold_reading(self)
-        self.broker.leave_parked(self)
+        self.broker.purgatory.leave(self)
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
 
@@ -468,7 +468,8 @@ class ClientConnection:
             self._counters.disconnects[cause] += 1
         if blame:
             log.warning(blame, extra=self._fields(reason))
-        self.broker.drop_parked(self)
+        self.broker.purgatory.drop(self)
+        self.broker.watch.drop_link(self)
         self.broker.scheduler.drop_link(self)
         self.authorization.close()
         self.reads.close()

@@ -193,7 +193,7 @@ class ReplicaFetcher:
         poll = self._link_polls.get(link)
         if poll is None:
             poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
-        waiting = self._broker.parked_partitions(link)
+        waiting = self._broker.purgatory.list_partitions(link)
         return poll.in_flight or poll.send(link.upstream, waiting)
 
     # -- the polls -----------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class ReplicaFetcher:
                 self._hot[partition] = None
         for link, carried in list(self._link_polls.items()):
             if carried is poll:
-                for partition in self._broker.parked_partitions(link):
+                for partition in self._broker.purgatory.list_partitions(link):
                     if not partition.covered:
                         self._cover_on(link)
                         break

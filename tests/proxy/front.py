@@ -16,6 +16,7 @@ from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from proxy import app
 from proxy.config.load import load
+from proxy.fetch.access_lines import AccessLines
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
 
@@ -99,7 +100,10 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         entries = [entry | {"name": f"l{number}"} for number in range(listeners)]
         path.write_text(json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings}))
         forebay = app.Forebay(load(path, {}).config)
-    forebay.broker.access_log = Lines() if has_log else None
+    known, lines = forebay.broker, Lines() if has_log else None
+    known.access_log = lines
+    if lines is not None:
+        known.accounts.lines = AccessLines(lines, known.cache, known.topics, known.partitions)
     for listener in forebay.listeners:
         await listener.start()
     client = socket.socket()

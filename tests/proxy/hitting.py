@@ -218,7 +218,7 @@ class World:
 
     def leave(self):
         """What waits leaves with what there is. Whether nothing waits any more."""
-        self.broker.leave_parked(self.link)
+        self.broker.purgatory.leave(self.link)
         return not self.link.replies.line
 
     def end(self):

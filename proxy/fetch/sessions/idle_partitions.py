@@ -109,7 +109,7 @@ class Standing:
         self.fetch: DelayedFetch | None = None
         self.used_at = now
         self.closed = False
-        looker.link.broker.standings[looker.link][self] = None
+        looker.link.broker.purgatory.standings[looker.link][self] = None
 
     @property
     def quiet(self) -> int:
@@ -215,7 +215,7 @@ class Standing:
         self._stir_all()
         if self._session.standing is self:
             self._session.standing = None
-        standings = self.looker.link.broker.standings
+        standings = self.looker.link.broker.purgatory.standings
         standings[self.looker.link].pop(self, None)
         if not standings[self.looker.link]:
             del standings[self.looker.link]

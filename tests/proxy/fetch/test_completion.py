@@ -139,6 +139,6 @@ async def test_a_slow_read_of_anothers_is_not_waited_for():
 async def test_it_is_answered_where_nobody_may_wait(monkeypatch):
     """At the bound of fetches that wait, hits do not become misses."""
     scene = Mixed()
-    monkeypatch.setattr(scene.broker, "park", lambda _link, _fetch: False)
+    monkeypatch.setattr(scene.broker.purgatory, "park", lambda _link, _fetch: False)
     await scene.fetch()
     assert scene.sizes()[0] > 0 == scene.sizes()[1]

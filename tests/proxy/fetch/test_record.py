@@ -63,9 +63,8 @@ def test_what_never_left_is_counted_as_such_also_while_others_leave():
 
 def test_lines_of_what_left_together_are_handed_on_together():
     broker = build_broker()
-    broker.access_log = object()
     handed = []
-    broker.log_fetches = handed.append
+    broker.accounts.lines = SimpleNamespace(put_departed=handed.append)
     broker.accounts.hold()
     for _ in range(2):
         broker.accounts.enter(record_of(broker), told_of(broker, 5), True, is_ours=True)
@@ -82,7 +81,7 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_sh
         world.receive(build_fetch(offset, correlation_id=number, client_id="x" * 300))
     assert world.short > 0 or not is_short
     head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
-    world.broker.count_unread(world.link, head, 0.0, True)
+    world.broker.accounts.enter_unread(world.link, head, 0.0, True)
     unknown = Told(
         PartitionStatus(asked("t" * 32_000, 0), None, Look.PASS, "unknown-topic", 0),
         0,
@@ -90,7 +89,7 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_sh
         "unknown-topic",
     )
     record = FetchRecord(world.link, head, fetch((0, -1), asked("t" * 32_000, 0)), 100)
-    world.broker.log_fetches([(record, [unknown], False, 0.0)])
+    world.broker.accounts.lines.put_departed([(record, [unknown], False, 0.0)])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5

@@ -31,7 +31,7 @@ class Scene:
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
-            standings=defaultdict(dict),
+            purgatory=SimpleNamespace(standings=defaultdict(dict)),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
@@ -212,7 +212,11 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
         scene.table.remove(scene.session)
     else:
         scene.standing.close()
-    assert (scene.marks(), scene.session.standing, scene.link.broker.standings) == ([0] * COUNT, None, {})
+    assert (scene.marks(), scene.session.standing, scene.link.broker.purgatory.standings) == (
+        [0] * COUNT,
+        None,
+        {},
+    )
     assert scene.look() == (list(range(COUNT)), COUNT)
     assert scene.marks() == [0] * COUNT
 

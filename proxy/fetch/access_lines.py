@@ -1,0 +1,180 @@
+"""The access log's lines about Fetches.
+
+Owns the fields of such a line: one builder for all (metrics.access_log.FetchLine has their meaning and units). It must
+not know when an answer has left, or what is counted. Invariant: a line holds no more of a client's text than it shows.
+"""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from metrics.access_log import cut_text
+from proxy.partitions.readable import UNREAD, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blockcache.cache import BlockCache
+    from metrics.access_log import AccessLog, FetchValues
+    from proxy.fetch.record import Departed
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.readable import Told
+    from proxy.partitions.table import Partition, Partitions
+    from proxy.partitions.topics import Topics
+
+LEAST_DELAY_S = 0.0000005
+"""A shorter delay is none in a line, which has thousandths of a millisecond."""
+
+
+class AccessLines:
+    """Hands lines to `log`, which queues them."""
+
+    __slots__ = ("_cache", "_log", "_partitions", "_topics")
+
+    def __init__(self, log: AccessLog, cache: BlockCache, topics: Topics, partitions: Partitions) -> None:
+        self._log = log
+        self._cache = cache
+        self._topics = topics
+        self._partitions = partitions
+
+    def put_departed(self, departed: Sequence[Departed]) -> None:
+        """One line for each partition of Fetches whose answers have left whole."""
+        lines: list[FetchValues] = []
+        admitted_bytes = self._cache.peek_admitted_bytes()
+        for record, told, _, left_at in departed:
+            for one in told:
+                asked = one.status.asked
+                topic_name, topic_id, partition = self._resolve(one)
+                age_bytes = None
+                if one.admitted_at is not None:
+                    age_bytes = admitted_bytes - one.admitted_at
+                elif partition is not None:
+                    age_bytes = self._age(partition, one)
+                lines.append(
+                    _build_line(
+                        record.link,
+                        record.head.api_version,
+                        topic_name,
+                        topic_id,
+                        asked.partition,
+                        asked.fetch_offset,
+                        record.request.isolation_level,
+                        (one.result, one.reason),
+                        one.size_bytes,
+                        partition.leader_state.high_watermark if partition is not None else -1,
+                        age_bytes,
+                        record.waited_s,
+                        left_at - record.received_at,
+                        admitted_bytes,
+                        one.delay_s,
+                        one.would_hit_bytes,
+                    )
+                )
+        self._log.put_all(lines)
+
+    def put_hit(
+        self,
+        link: ClientConnection,
+        version: int,
+        isolation_level: int,
+        partition: Partition,
+        fetch_offset: int,
+        verdict: tuple[str, str],
+        size_bytes: int,
+        admitted_at: int,
+        took_s: float,
+    ) -> None:
+        """A Fetch of one partition that memory answered at once."""
+        admitted_bytes, topic = self._cache.peek_admitted_bytes(), partition.topic
+        self._log.put(
+            _build_line(
+                link,
+                version,
+                topic.name or None,
+                topic.id,
+                partition.index,
+                fetch_offset,
+                isolation_level,
+                verdict,
+                size_bytes,
+                partition.leader_state.high_watermark,
+                admitted_bytes - admitted_at,
+                0.0,
+                took_s,
+                admitted_bytes,
+            )
+        )
+
+    def put_unread(self, link: ClientConnection, version: int, took_s: float) -> None:
+        """A Fetch that Forebay did not read: one line for all of it."""
+        admitted_bytes = self._cache.peek_admitted_bytes()
+        self._log.put(
+            _build_line(
+                link, version, None, None, -1, -1, 0, UNREAD, 0, -1, None, 0.0, took_s, admitted_bytes
+            )
+        )
+
+    def _resolve(self, one: Told) -> tuple[str | None, bytes | None, Partition | None]:
+        """Name, id and partition, as far as they are known; else what the client called the topic."""
+        asked, partition = one.status.asked, one.status.partition
+        topic = partition.topic if partition is not None and partition.is_followed else None
+        if topic is None or not topic.name:
+            topic = self._topics.find(asked.topic)
+            partition = self._partitions.find(topic, asked.partition) if topic is not None else None
+        if topic is not None:
+            return topic.name or None, topic.id, partition
+        if isinstance(asked.topic, str):
+            return cut_text(asked.topic), None, None
+        return None, asked.topic, None
+
+    def _age(self, partition: Partition, one: Told) -> int | None:
+        """Bytes admitted since this offset was: a FIFO must be larger than that to hit it. None where it never was, or
+        is forgotten. Records that are only observed may arrive at their reader first: they are as young as can be.
+        """
+        if one.status.look is Look.TAIL and not one.size_bytes:
+            return None
+        age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
+        return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
+
+
+def _build_line(
+    link: ClientConnection,
+    version: int,
+    topic_name: str | None,
+    topic_id: bytes | None,
+    partition: int,
+    offset: int,
+    isolation_level: int,
+    verdict: tuple[str, str],
+    size_bytes: int,
+    high_watermark: int,
+    age_bytes: int | None,
+    waited_s: float,
+    took_s: float,
+    admitted_bytes: int,
+    delay_s: float = 0.0,
+    would_hit_bytes: int | None = None,
+) -> FetchValues:
+    """The fields of `FetchLine`, in its order, of now."""
+    return (
+        time_ns() // 1_000_000,
+        link.listener.name,
+        link.number,
+        cut_text(link.client_id),
+        version,
+        topic_name,
+        topic_id,
+        partition,
+        offset,
+        isolation_level,
+        *verdict,
+        size_bytes,
+        high_watermark,
+        age_bytes,
+        waited_s * 1000,
+        took_s * 1000,
+        admitted_bytes,
+        delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
+        would_hit_bytes,
+    )
