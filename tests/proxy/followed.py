@@ -68,7 +68,7 @@ class QuietBroker:
             want=lambda topic, _link: None,
         )
         self.access_log = self.stored_runs = None
-        self.accounts = Accounts(self)
+        self.accounts = Accounts(self, None)
         self.wakeups = WakeupBatch()
         self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
