@@ -60,6 +60,8 @@ class Broker:
     """What handlers share."""
 
     own_connections: OwnConnections
+    purgatory: Purgatory
+    scheduler: RequestScheduler
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class Counters:
     watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     verified: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     lease_lapses: int = 0
-    topic_lookup: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    topic_questions: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     topic_questions_dropped: int = 0
     parked_fetches: int = 0
     authorization_renewals: int = 0

@@ -110,7 +110,7 @@ def _watch(broker: Broker) -> Iterator[Sample]:
     for verdict in LABEL_VALUES["verdict"]:
         yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
     for way in LABEL_VALUES["way"]:
-        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_lookup.get(way, 0))
+        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0))
     yield Sample("forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped)
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.net.broker_connection import Answer, Dial
     from proxy.net.framed_transport import FramedTransport
+    from proxy.net.services import NetServices
 
 log = logging.getLogger("forebay.lane")
 
@@ -54,7 +54,7 @@ class CatchUpConnection:
         "_unrepeatable",
     )
 
-    def __init__(self, broker: Broker, dial: Dial | None) -> None:
+    def __init__(self, broker: NetServices, dial: Dial | None) -> None:
         self._broker = broker
         self._dial = dial
         self._link: BrokerConnection | None = None

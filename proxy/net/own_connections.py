@@ -22,8 +22,8 @@ from proxy.net.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.net.listener import Listener
+    from proxy.net.services import NetServices
 
 log = logging.getLogger("forebay.own-link")
 
@@ -40,7 +40,7 @@ HEARTBEATS = 5
 class OwnConnections:
     """Forebay's own links by name, all to the broker behind one listener."""
 
-    def __init__(self, broker: Broker, listener: Listener) -> None:
+    def __init__(self, broker: NetServices, listener: Listener) -> None:
         self._broker = broker
         self._listener = listener
         self._links: dict[str, BrokerConnection] = {}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from protocol.produce import ProducedPartition
     from protocol.wire import Frame
-    from proxy.broker import Broker
+    from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition
 
 Key = tuple[str | bytes, int]
@@ -78,7 +78,7 @@ def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
 
 
 def admit_answer(
-    broker: Broker, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
+    broker: PartitionServices, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
 ) -> None:
     """What the answer acknowledges of what was forwarded in `frame`."""
     try:
@@ -114,7 +114,7 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
 
 
 def announce(
-    broker: Broker, partition: Partition, base_offset: int, stored: bool, now: float | None = None
+    broker: PartitionServices, partition: Partition, base_offset: int, stored: bool, now: float | None = None
 ) -> None:
     """What was acknowledged at `now` is `stored`, or not: have the watch look, and who waits where the watch was
     faster.
@@ -188,7 +188,7 @@ def is_stored_as_sent(
 
 
 def admit_produced(
-    broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+    broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
 ) -> bool:
     """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
     partition, sent = forwarded.partition, forwarded.batch
@@ -219,7 +219,7 @@ def admit_produced(
     return True
 
 
-def _find_surprise(broker: Broker, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
+def _find_surprise(broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
     """What an acknowledgement says against what is believed. It can make nothing known. A duplicate is answered with
     its old offset, and a log append time whatever the topic's timestamp type (UnifiedLog.append).
     """
@@ -251,7 +251,7 @@ def _stamp(
 
 
 def admit_fetched(
-    broker: Broker,
+    broker: PartitionServices,
     partition: Partition,
     asking: FetchPartition,
     frame: Frame,
@@ -279,7 +279,7 @@ def admit_fetched(
     partition.tail = max(partition.tail, end)
 
 
-def _compare(broker: Broker, partition: Partition, fetched: Batch, frame: Frame) -> None:
+def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, frame: Frame) -> None:
     """Hold a young fetched batch against the one that was produced: against the sample, or against what is stored. One
     that was written before this process looked may be of another time, and other settings.
     """
@@ -308,7 +308,13 @@ def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int
 
 
 def _insert(
-    broker: Broker, partition: Partition, buffer: Frame, start: int, end: int, covers_from: int, source: str
+    broker: PartitionServices,
+    partition: Partition,
+    buffer: Frame,
+    start: int,
+    end: int,
+    covers_from: int,
+    source: str,
 ) -> None:
     broker.cache.eliminate()
     inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
@@ -331,7 +337,7 @@ def note_produced(partition: Partition, base_offset: int) -> None:
         partition.produced_from = base_offset
 
 
-def _note_inserted(broker: Broker, partition: Partition, inserted: Inserted, source: str) -> None:
+def _note_inserted(broker: PartitionServices, partition: Partition, inserted: Inserted, source: str) -> None:
     if not inserted.stored_bytes:
         return
     broker.counters.admitted_batches[source] += 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.wire import Frame
-    from proxy.broker import Broker
+    from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition, Waiter
 
 log = logging.getLogger("forebay.observe")
@@ -39,7 +39,7 @@ DIVERGED_MAX = 2
 
 
 def observe(
-    broker: Broker,
+    broker: PartitionServices,
     asked: Iterable[FetchPartition],
     response: FetchResponse,
     frame: Frame,
@@ -65,7 +65,7 @@ def observe(
 
 
 def _learn(
-    broker: Broker,
+    broker: PartitionServices,
     partition: Partition,
     asking: FetchPartition,
     answered: FetchedPartition,
@@ -119,7 +119,7 @@ def _learn(
 
 
 def learn_error(
-    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition
+    broker: PartitionServices, partition: Partition, asking: FetchPartition, answered: FetchedPartition
 ) -> bool:
     """An error answer to Forebay's own question: what it means for memory. True: those who wait should look again."""
     leader_state, error = partition.leader_state, answered.error_code
@@ -148,7 +148,7 @@ def learn_error(
     return True
 
 
-def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
+def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int) -> None:
     """Leave the partition alone for a while: one step however many polls bring the error, none where the
     question was out of date when it was answered.
     """
@@ -160,7 +160,7 @@ def _back_off(broker: Broker, partition: Partition, asked_epoch: int) -> None:
 
 
 def _diverged(
-    broker: Broker, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
+    broker: PartitionServices, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
 ) -> None:
     """The broker's log of `epoch` ends at `end_offset`, below what is stored: batches from there on, and those of
     later epochs, are not the broker's. The check repeats, at most DIVERGED_MAX times.
@@ -185,7 +185,7 @@ def _diverged(
     broker.watch.prove_next(partition)
 
 
-def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None:
+def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learned) -> None:
     """A newer leader epoch is proven: what is stored is frozen until its end, visible by now or not, has been checked
     with the epoch that it was stored in. Of transactions all goes: what is seen but not stored is in no check. What was
     acknowledged may have been truncated, and would be waited for until the log has grown over it again.
@@ -205,7 +205,7 @@ def _enter_epoch(broker: Broker, partition: Partition, learned: Learned) -> None
         partition.tail = partition.produced_from = -1  # of the log before
 
 
-def _keep_checkable(broker: Broker, partition: Partition, lapsed: bool) -> None:
+def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:
     """Where the log may be truncated at any time, only that is kept whose end the watch's next Fetch stands at: neither
     what lies above the HW nor what lies below a gap that is history.
     """
@@ -219,19 +219,23 @@ def _keep_checkable(broker: Broker, partition: Partition, lapsed: bool) -> None:
         partition.tail = end
 
 
-def _is_check(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+def _is_check(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
     """Whether this successful Fetch shows that nothing has diverged (Partition.readRecords)."""
     return not partition.has_stored(broker.cache) or _stood_at_end(broker, partition, asking)
 
 
-def _stood_at_end(broker: Broker, partition: Partition, asking: FetchPartition) -> bool:
+def _stood_at_end(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
     """Whether this Fetch stood at the end of the stored bytes, and carried their epoch."""
     edges = broker.cache.edges(partition.slot, 0)
     return (asking.fetch_offset, asking.last_fetched_epoch) == (edges.tail_end, edges.last_epoch)
 
 
 def _store(
-    broker: Broker, partition: Partition, asking: FetchPartition, answered: FetchedPartition, frame: Frame
+    broker: PartitionServices,
+    partition: Partition,
+    asking: FetchPartition,
+    answered: FetchedPartition,
+    frame: Frame,
 ) -> None:
     try:
         batches = batch.scan_batches(frame, answered.start, answered.end)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.wire import Frame
-    from proxy.broker import Broker
+    from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.node")
 
@@ -39,7 +39,7 @@ class Node:
 
     __slots__ = ("_broker", "_candidates", "_due_at", "_in_flight", "_is_refused")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._in_flight = False
         self._due_at = float("-inf")

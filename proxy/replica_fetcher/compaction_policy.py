@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.partitions.topics import Topic
+    from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.cleanup")
 
@@ -47,7 +47,7 @@ class CompactionPolicies:
 
     __slots__ = ("_broker", "_in_flight", "_in_line", "_line", "_unasked")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._in_flight = False
         self._unasked: dict[Topic, None] = {}

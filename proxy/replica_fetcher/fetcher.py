@@ -25,11 +25,11 @@ from proxy.replica_fetcher.poll import Poll
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
-    from proxy.broker import Broker
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.watch")
 
@@ -45,7 +45,7 @@ MAX_BACK_OFF_S = 5.0
 class ReplicaFetcher:
     """The broker's truth, kept fresh."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._long_s = broker.config.cache.confirm_every_s / 3
         self._hot: dict[Partition, None] = {}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from proxy.replica_fetcher.poll import Poll
 
 if TYPE_CHECKING:
-    from proxy.broker import Broker
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.services import FetcherServices
 
 WANTED_S = 10.0
 """How long a partition is watched after it was last tailed or served."""
@@ -27,7 +27,7 @@ class IdlePoll:
 
     __slots__ = ("_broker", "_long_s", "_named", "_poll", "_rest_until", "members", "name")
 
-    def __init__(self, broker: Broker, name: str, long_s: float) -> None:
+    def __init__(self, broker: FetcherServices, name: str, long_s: float) -> None:
         self._broker = broker
         self.name = name
         self.members: dict[Partition, None] = {}

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.net.broker_connection import BrokerConnection
     from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.services import FetcherServices
 
 VERSION = fetch_ordinary.SINGLE_VERSION
 """Topic ids, epochs and divergence; the first that names topics by id (KIP-516). Every broker from 3.1 on
@@ -115,7 +115,7 @@ class Poll:
         "source",
     )
 
-    def __init__(self, broker: Broker, source: str, max_wait_s: float, in_session: bool) -> None:
+    def __init__(self, broker: FetcherServices, source: str, max_wait_s: float, in_session: bool) -> None:
         self._broker = broker
         self.source = source
         self.max_wait_s = max_wait_s
@@ -213,7 +213,7 @@ class Poll:
         broker.wakeups.gather()
         for step in (
             partial(self._learn, response, answer, sent_at),
-            partial(broker.wakeups.look, broker),
+            partial(broker.wakeups.look, broker.attempt),
             partial(broker.watch.polled, self, True),
             broker.accounts.settle,
         ):

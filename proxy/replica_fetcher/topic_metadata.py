@@ -24,8 +24,8 @@ from proxy.partitions.topics import NO_TOPIC_ID, Leader
 if TYPE_CHECKING:
     from protocol.metadata import TopicMetadata
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.net.client_connection import ClientConnection
+    from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.topics")
 
@@ -55,7 +55,7 @@ class Pace:
 class TopicLookup:
     """All questions of a process about topics."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._due: dict[type, dict[Key, None]] = {str: {}, bytes: {}}
         self._later: dict[Key, None] = {}
@@ -137,7 +137,7 @@ class TopicLookup:
             del self._due[kind][topic]
             self._find_pace(self._own_paces, topic).next_at = now + ASK_EVERY_S
         self._out[kind] = True
-        self._broker.counters.topic_lookup["own"] += 1
+        self._broker.counters.topic_questions["own"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
@@ -147,7 +147,7 @@ class TopicLookup:
         if pace.next_at > now:
             return
         pace.next_at = now + ASK_EVERY_S
-        self._broker.counters.topic_lookup["client"] += 1
+        self._broker.counters.topic_questions["client"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
 

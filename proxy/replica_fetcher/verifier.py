@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from protocol.batch import Batch
     from protocol.fetch import FetchedPartition
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.verify")
 
@@ -82,7 +82,7 @@ class Verifier:
 
     __slots__ = ("_broker", "_draw", "_in_flight", "_waiting", "ratio")
 
-    def __init__(self, broker: Broker, ratio: float, draw: Callable[[], float]) -> None:
+    def __init__(self, broker: FetcherServices, ratio: float, draw: Callable[[], float]) -> None:
         self._broker = broker
         self.ratio = ratio
         self._draw = draw

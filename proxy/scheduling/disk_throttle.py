@@ -23,11 +23,11 @@ from throttle.tickets import QueueRule, Refused, Ticket, TicketKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.broker import Broker
     from proxy.config.throttle import Throttle as ThrottleConfig
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
+    from proxy.scheduling.services import SchedulingServices
     from throttle.disks import Pressure
     from throttle.throttle import ThrottleStatistics
 
@@ -73,7 +73,7 @@ def build_rules(config: ThrottleConfig) -> ThrottleRules:
 class DiskThrottle:
     """Lets misses go upstream, now or later."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SchedulingServices) -> None:
         self._broker = broker
         self._config = broker.config.throttle
         self.disks = LogDirs(broker, self._config)

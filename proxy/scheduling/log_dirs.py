@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from protocol.control import LogDirectory
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.config.throttle import Disk, Throttle
+    from proxy.scheduling.services import SchedulingServices
 
 log = logging.getLogger("forebay.disks")
 
@@ -44,7 +44,7 @@ Placed = dict[tuple[str, int], str]
 class LogDirs:
     """Disks by name, as in /proc/diskstats. `names` are those that could be told at start."""
 
-    def __init__(self, broker: Broker, config: Throttle) -> None:
+    def __init__(self, broker: SchedulingServices, config: Throttle) -> None:
         self._broker = broker
         self._by_directory: dict[str, str] = {}
         self._mounted: dict[str, str] = {}

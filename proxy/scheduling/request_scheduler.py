@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from isolation.quotas import Reservation
-    from proxy.broker import Broker
     from proxy.net.client_connection import ClientConnection
     from proxy.produce.pipeline import Pipeline
     from proxy.produce.single_batch import SingleBatchProduce
+    from proxy.scheduling.services import SchedulingServices
 
 log = logging.getLogger("forebay.gate")
 
@@ -44,7 +44,7 @@ log = logging.getLogger("forebay.gate")
 class RequestScheduler:
     """All requests of all clients toward one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SchedulingServices) -> None:
         config = broker.config.isolation
         self._broker = broker
         self.enabled = config.enabled

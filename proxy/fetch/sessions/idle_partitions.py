@@ -20,8 +20,9 @@ from proxy.fetch.sessions.context import Kind
 from proxy.partitions.readable import Look
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocol.fetch import FetchPartition
-    from proxy.broker import Broker
     from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.cache import Kept, PartitionKey, Session
@@ -54,11 +55,11 @@ class WakeupBatch:
         else:
             self._gathered.append(standing)
 
-    def look(self, broker: Broker) -> None:
-        """All has been learned."""
+    def look(self, attempt: Callable[[Callable[[], object], str], object]) -> None:
+        """All has been learned. `attempt` runs each wake-up and keeps its error from the others."""
         gathered, self._gathered = self._gathered or (), None
         for standing in gathered:
-            broker.attempt(standing.look_again, "waking a fetch")
+            attempt(standing.look_again, "waking a fetch")
 
 
 class Looker(NamedTuple):

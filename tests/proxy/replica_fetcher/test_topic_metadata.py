@@ -204,7 +204,7 @@ def test_without_own_links_the_clients_carry_it_at_its_own_pace():
     played.broker.clock_s += FIRST_REFUSED_S
     played.questions.want("new", played.client)
     assert played.client.asked == [["new"], ["new"]]
-    assert played.broker.counters.topic_lookup == {"client": 2}
+    assert played.broker.counters.topic_questions == {"client": 2}
 
 
 def test_a_question_whose_link_was_lost_is_asked_on_the_next():

@@ -195,7 +195,7 @@ def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
     scene.wake(0)
     scene.wake(3)
     assert status == []
-    broker.wakeups.look(broker)
+    broker.wakeups.look(broker.attempt)
     assert status == [2], "without a turn of the loop"
 
 

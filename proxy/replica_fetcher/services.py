@@ -1,0 +1,78 @@
+"""The objects of other rooms that the replica fetcher uses.
+
+Owns their types alone. It must not know who has them. Invariant: what is written here is what the broker has said of
+itself (`node_id`, `fetch_max_bytes`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from proxy.partitions.services import PartitionServices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.own_connections import OwnConnections
+    from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.fetcher import ReplicaFetcher
+    from proxy.replica_fetcher.topic_metadata import TopicLookup
+
+
+class Waiting(Protocol):
+    """The Fetches that wait."""
+
+    def list_partitions(self, link: ClientConnection) -> list[Partition]:
+        """Those that the Fetches of one client wait on."""
+
+
+class Accounting(Protocol):
+    """Counts answers that leave together."""
+
+    def hold(self) -> None:
+        """Many may leave now."""
+
+    def settle(self) -> None:
+        """All have left."""
+
+
+class Wakeups(Protocol):
+    """Wakes the Fetches that one answer of the broker concerns."""
+
+    def gather(self) -> None:
+        """Note who is to be woken."""
+
+    def look(self, attempt: Callable[[Callable[[], object], str], object]) -> None:
+        """Wake them, each by `attempt`."""
+
+
+class FetcherServices(PartitionServices, Protocol):
+    """Handed to all that asks the broker on Forebay's own behalf."""
+
+    node_id: int
+    fetch_max_bytes: int
+
+    @property
+    def watch(self) -> ReplicaFetcher:
+        """The replica fetcher itself."""
+
+    @property
+    def topic_lookup(self) -> TopicLookup:
+        """Who asks about topics."""
+
+    @property
+    def own_connections(self) -> OwnConnections:
+        """Forebay's own connections to the broker."""
+
+    @property
+    def purgatory(self) -> Waiting:
+        """The Fetches that wait."""
+
+    @property
+    def accounts(self) -> Accounting:
+        """Counts what leaves."""
+
+    @property
+    def wakeups(self) -> Wakeups:
+        """Wakes who waits."""
