@@ -1,15 +1,16 @@
-"""`python -m bench.controller OUT_DIR`: the throttle's controller on the model disk, as plots for the documents.
+"""`python -m bench.controller OUT_DIR`: the throttle's controller on the model disk, as one picture for the documents.
 
-Owns: the scenarios and how they are drawn (`throttle-model-*.svg`). Must not know: how the controller decides.
+Owns: the scenarios and how they are drawn (`throttle-model.png`). Must not know: how the controller decides.
 Invariants: the model is that of tests/throttle, where the bars are asserted; the same code writes the same
-bytes.
+bytes; a line has a point for each `BUCKET_S`, so that the picture stays small.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
@@ -18,12 +19,12 @@ from tests.throttle.simulation import Event, Run, Simulation
 from throttle.throttle import ThrottleRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 MB = 1e6
+BUCKET_S = 5.0
+PICTURE = "throttle-model.png"
 STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "forebay",
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -70,27 +71,54 @@ SCENARIOS: dict[str, tuple[str, Callable[[], Run]]] = {
 }
 
 
-def draw(name: str, title: str, run: Run, out: Path) -> Path:
-    """One SVG: load and its 10 s mean over the target, rate and what the laggards got below."""
+def split(run: Run, values: Sequence[float]) -> list[Sequence[float]]:
+    """The values of each `BUCKET_S`, in order of time."""
+    size = round(BUCKET_S * len(run.at_s) / run.at_s[-1])
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def average(run: Run, values: Sequence[float]) -> list[float]:
+    """The mean of each `BUCKET_S`."""
+    return [fmean(one) for one in split(run, values)]
+
+
+def draw_load(axes: Any, title: str, run: Run, at_s: Sequence[float]) -> None:
+    """The load: its range in each `BUCKET_S`, and the mean of the last 10 s, beside the target."""
+    target = ThrottleRules().controller.target
+    looks = split(run, run.load)
+    means = [run.mean_load(max(0.0, one - 10), one) for one in at_s]
+    axes.axhspan(target - 0.05, target + 0.05, color="tab:green", alpha=0.15, label="target ± 0.05")
+    lowest, highest = [min(one) for one in looks], [max(one) for one in looks]
+    axes.fill_between(at_s, lowest, highest, color="tab:gray", alpha=0.3, lw=0, label="range in 5 s")
+    axes.plot(at_s, means, lw=1.5, color="tab:blue", label="10 s mean")
+    axes.set(ylim=(0, 1.05), ylabel="load", xlim=(0, at_s[-1]))
+    axes.set_title(title, fontsize=9, loc="left")
+
+
+def draw_rate(axes: Any, run: Run, at_s: Sequence[float]) -> None:
+    """Bytes a second that laggards got and that they were allowed, means of each `BUCKET_S`."""
+    axes.plot(at_s, [one / MB for one in average(run, run.misses)], lw=1, color="tab:gray", label="misses")
+    allowed = [one / MB for one in average(run, run.rate)]
+    axes.plot(at_s, allowed, lw=1.5, color="tab:orange", label="rate allowed")
+    axes.set(ylim=(0, 75), ylabel="MB/s", xlim=(0, at_s[-1]))
+
+
+def draw(runs: Mapping[str, Run], path: Path) -> None:
+    """One picture, a row for each scenario: load on the left, rates on the right."""
     from matplotlib import pyplot
 
-    target = ThrottleRules().controller.target
-    means = [run.mean_load(max(0.0, at_s - 10), at_s) for at_s in run.at_s]
     with pyplot.rc_context(STYLE):
-        figure, (above, below) = pyplot.subplots(2, 1, figsize=(7, 4), sharex=True)
-        above.axhspan(target - 0.05, target + 0.05, color="tab:green", alpha=0.15, label="target ± 0.05")
-        above.plot(run.at_s, run.load, lw=0.8, color="tab:gray", label="load, each look")
-        above.plot(run.at_s, means, lw=1.5, color="tab:blue", label="load, 10 s mean")
-        above.set(ylim=(0, 1.05), ylabel="load", title=f"Model disk, 60 MB/s: {title}")
-        below.plot(run.at_s, [one / MB for one in run.misses], lw=0.8, color="tab:gray", label="misses")
-        below.plot(run.at_s, [one / MB for one in run.rate], lw=1.5, color="tab:orange", label="rate allowed")
-        below.set(ylim=(0, 75), ylabel="MB/s", xlabel="s", xlim=(0, run.at_s[-1]))
-        for axes in (above, below):
-            axes.legend(loc="upper right", fontsize=8, ncols=3)
-        path = out / f"throttle-model-{name}.svg"
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+        figure, rows = pyplot.subplots(len(runs), 2, figsize=(9, 1.6 * len(runs)), squeeze=False)
+        for (name, run), (left, right) in zip(runs.items(), rows, strict=True):
+            at_s = [one[-1] for one in split(run, run.at_s)]
+            draw_load(left, SCENARIOS[name][0], run, at_s)
+            draw_rate(right, run, at_s)
+        for axes in rows[-1]:
+            axes.legend(loc="lower right", fontsize=7, ncols=3)
+            axes.set_xlabel("s")
+        figure.tight_layout()
+        figure.savefig(path, dpi=80, metadata={"Software": None})
         pyplot.close(figure)
-    return path
 
 
 def main(arguments: list[str]) -> int:
@@ -98,19 +126,18 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m bench.controller OUT_DIR", file=sys.stderr)
         return 2
-    matplotlib.use("svg")
+    matplotlib.use("Agg")
     out = Path(arguments[0])
     out.mkdir(parents=True, exist_ok=True)
     target = ThrottleRules().controller.target
-    for name, (title, play) in SCENARIOS.items():
-        run = play()
-        path = draw(name, title, run, out)
+    runs = {name: play() for name, (_, play) in SCENARIOS.items()}
+    draw(runs, out / PICTURE)
+    for name, run in runs.items():
         from_s = {"step": 20.0, "slower": 80.0}.get(name, 0.0)
         settled_s, mean = run.settled_s(from_s, target), run.mean_load(run.at_s[-1] - 30, run.at_s[-1])
         misses = sum(run.misses[-30:]) / 30 / MB
         print(
-            f"{path.name}: settled {settled_s:.0f} s after the last change; last 30 s: load {mean:.3f},",
-            end=" ",
+            f"{name}: settled {settled_s:.0f} s after the last change; last 30 s: load {mean:.3f},", end=" "
         )
         print(f"misses {misses:.1f} MB/s")
     return 0

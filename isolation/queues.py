@@ -12,7 +12,7 @@ Early release: a request may be with the broker without being served: a long pol
 share of the limit, since from outside they look like appends that block a handler of the broker.
 
 What most requests never need is not kept for each: who has aged is found among those in service when the oldest may
-have (`ages_at_s`; docs/decisions/0016); what is only lifted is noted before those in service are looked at (0025).
+have (`ages_at_s`; docs/decisions/0025); what is only lifted is noted before those in service are looked at (0025).
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """The access log's writer: values queued where they arise; formatted, written and compressed by a thread of its own.
 
 Owns the line formats (the schema's fields, in their order), the bounded queue and the thread. Knows no socket
-and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0013): a line
+and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0026): a line
 formatted by itself pays for cold caches, many in a row do not; after each BATCH_LINES of them, a tenth of a
 millisecond, it pauses, so that nobody waits for the interpreter's lock for a whole switch interval. Invariants:
 `put` and `put_all` never block and never raise: at `queue_lines` queued lines, after `close`, or when the disk

@@ -26,7 +26,7 @@ COMPRESS_STEP_BYTES = 1 << 20
 MODE = 0o640
 _GZIP_WBITS = 31
 _LEVEL = 3
-"""A third of the time of 6, and files a quarter larger: docs/decisions/0022."""
+"""A third of the time of 6, and files a quarter larger: docs/performance.md."""
 _BOOT = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _STAMP = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"access-(?P<stamp>[0-9TZ]+)-(?P<boot>[0-9A-Za-z_-]{1,64})-[0-9]{6,}\.jsonl")

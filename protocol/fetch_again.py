@@ -2,7 +2,7 @@
 
 Owns the last request's frame of one connection, where it asks for one partition or none. Each request of a consumer is
 the one before it but for the correlation id, the session epoch and the fetch offset: what is equal is not read
-again (docs/decisions/0013, 0014). Must not know: what becomes of it. Invariants: what it returns is what
+again (docs/decisions/0024). Must not know: what becomes of it. Invariants: what it returns is what
 `fetch.scan_request` would, for every frame; a frame of more than KEPT_BYTES is not kept.
 """
 

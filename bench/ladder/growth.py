@@ -9,6 +9,7 @@ said the broker's.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -173,8 +174,8 @@ def build_page(series: Sequence[Series], command: str) -> str:
 
 def plot(series: Sequence[Series], path: Path) -> None:
     """A panel for each series, with its points and the lines through them."""
-    figure, axes = plt.subplots(1, len(series), figsize=(4 * len(series), 3.2))
-    for axis, one in zip(axes, series, strict=True):
+    figure, axes = plt.subplots(1, len(series), figsize=(4 * len(series), 3.2), squeeze=False)
+    for axis, one in zip(axes[0], series, strict=True):
         for name in one.points[0][1]:
             xs = [float(x) for x, _ in one.points]
             ys = [figures[name] for _, figures in one.points]
@@ -191,6 +192,25 @@ def plot(series: Sequence[Series], path: Path) -> None:
     plt.close(figure)
 
 
+def write_report(directory: Path, page: str, series: Sequence[Series]) -> None:
+    """README.md, result.json (four digits of each figure) and growth.png."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "README.md").write_text(page + "\n![all series](growth.png)\n")
+    rounded = [
+        {
+            "title": one.title,
+            "x": one.x,
+            "points": [
+                [x, {name: float(f"{value:.4g}") for name, value in figures.items()}]
+                for x, figures in one.points
+            ],
+        }
+        for one in series
+    ]
+    (directory / "result.json").write_text(json.dumps(rounded, indent=1) + "\n")
+    plot(series, directory / "growth.png")
+
+
 def run(progress: Progress, directory: Path, command: str) -> str:
     """All four; the page."""
     with ExitStack() as stack:
@@ -203,9 +223,7 @@ def run(progress: Progress, directory: Path, command: str) -> str:
             progress.step(str(measure.__doc__).splitlines()[0])
             series.append(measure(bench, arm))
     page = build_page(series, command)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "README.md").write_text(page + "\n![all series](growth.png)\n")
-    plot(series, directory / "growth.png")
+    write_report(directory, page, series)
     return page
 
 

@@ -3,8 +3,8 @@
 Owns a client link and its upstream on played transports, inside one process. Must not know the broker: the
 played one answers each Produce as the real one would. Invariants: process time only, the smallest of several
 runs, since what a busy machine adds is not the code's; the same frames as the ladder's. Beside it the time of a
-request after a pause, with cold caches: what a real process pays (docs/decisions/0008); and of one in a crowd, where
-most wait for a slot (docs/decisions/0021).
+request after a pause, with cold caches: what a real process pays (docs/performance.md); and of one in a crowd, where
+most wait for a slot (docs/decisions/0025).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The pictures: what happened second by second in an arm, and all arms side by side.
+"""The picture of a run: p99 of each arm, the sweep, and a column for each arm with its course second by second.
 
-Owns matplotlib. Must not know bars or how a figure was measured. Invariant: the same arm has the same colour
-in every picture; times count from the beginning of the quiet phase.
+Owns matplotlib. Must not know bars or how a figure was measured. Invariants: panels of a row share their axis, so
+that arms can be compared; times count from the beginning of the quiet phase.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from matplotlib import pyplot as plt
 from bench.pollution.arms import ARMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from bench.pollution.sweep import Step
+
+    Figures = Mapping[str, Any]
 
 PANELS = (
     ("produce_p99_ms", "produce p99, ms", "log"),
@@ -33,33 +35,54 @@ PANELS = (
 )
 
 
-def plot_course(arms: Sequence[Mapping[str, Any]], title: str, target: float, path: Path) -> None:
+MARKS = ("polluted_at_s", "paused_at_s", "resumed_at_s")
+
+
+def plot_run(result: Figures, steps: Sequence[Step], path: Path) -> None:
+    """One PNG of everything that was measured: arms and sweep above, courses below. Needs an arm or a step."""
+    names = [name for name in ARMS if any(one["arm"] == name for one in result["arms"])]
+    panels = [panel for panel in PANELS if any(_values(one, panel[0]) for one in result["arms"])]
+    width, above = max(8.0, 2.4 * len(names)), 0.3 * len(names) + 2.2
+    figure = plt.figure(figsize=(width, above + 1.3 * len(panels)), layout="constrained")
+    if not names:
+        draw_sweep(figure.subplots(), steps, result)
+    else:
+        upper, lower = figure.subfigures(2, 1, height_ratios=[above, 1.3 * len(panels)])
+        left, *others = upper.subplots(1, 3 if steps else 2)
+        draw_arms((left, others[0]), names, result["arms"])
+        if steps:
+            draw_sweep(others[1], steps, result)
+        grid = lower.subplots(len(panels), len(names), sharex="col", sharey="row", squeeze=False)
+        for name, column in zip(names, zip(*grid, strict=True), strict=True):
+            rounds = [one for one in result["arms"] if one["arm"] == name]
+            draw_course(column, panels, rounds, result["sizes"]["target"])
+            column[0].set_title(name, fontsize=9)
+        for panel, row in zip(panels, grid, strict=True):
+            row[0].set_ylabel(panel[1], fontsize=7)
+    figure.savefig(path, dpi=80, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_course(
+    column: Iterable[Any], panels: Iterable[tuple[str, str, str]], rounds: Sequence[Figures], target: float
+) -> None:
     """One arm over time, all its rounds on top of each other."""
-    shown = [panel for panel in PANELS if any(_values(one, panel[0]) for one in arms)]
-    figure, axes = plt.subplots(len(shown), 1, figsize=(9, 1.7 * len(shown)), sharex=True, squeeze=False)
-    for (key, label, scale), (axis,) in zip(shown, axes, strict=True):
-        for one in arms:
-            values = one["course"][key]
-            axis.plot(range(len(values)), values, linewidth=1, label=f"round {one['round']}")
+    for axis, (key, _, scale) in zip(column, panels, strict=True):
+        for one in rounds:
+            axis.plot(one["course"][key], linewidth=0.8)
         axis.set_yscale(scale)
-        axis.set_ylabel(label, fontsize=7)
         axis.grid(alpha=0.3)
-        for mark in ("polluted_at_s", "paused_at_s", "resumed_at_s"):
-            axis.axvline(arms[0]["course"][mark], color="grey", linestyle=":", linewidth=1)
+        axis.tick_params(labelsize=7)
+        for mark in MARKS:
+            axis.axvline(rounds[0]["course"][mark], color="grey", linestyle=":", linewidth=1)
         if key == "util":
             axis.axhline(target, color="black", linewidth=0.8)
             axis.set_ylim(0, 1.05)
-    axes[0][0].set_title(title, fontsize=9)
-    axes[0][0].legend(fontsize=6, ncols=5)
-    axes[-1][0].set_xlabel("seconds")
-    _save(figure, path)
+    axis.set_xlabel("seconds", fontsize=7)
 
 
-def plot_arms(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw_arms(axes: Sequence[Any], names: Sequence[str], rows: Sequence[Figures]) -> None:
     """Quiet and polluted p99 of each arm, every round a dot."""
-    present = {one["arm"] for one in rows}
-    names = [name for name in ARMS if name in present]
-    figure, axes = plt.subplots(1, 2, figsize=(10, 0.45 * len(names) + 1.2), sharey=True)
     for axis, key, title in zip(
         axes, ("produce_ms", "end_to_end_ms"), ("produce", "end to end"), strict=True
     ):
@@ -69,30 +92,21 @@ def plot_arms(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set_xscale("log")
         axis.set_xlabel(f"{title} p99, ms")
         axis.set_yticks(range(len(names)), names)
+        axis.invert_yaxis()
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=7)
-    axes[0].invert_yaxis()
-    _save(figure, path)
 
 
-def plot_sweep(steps: Sequence[Step], target: float, wanted: float | None, path: Path) -> None:
+def draw_sweep(axis: Any, steps: Sequence[Step], result: Figures) -> None:
     """Utilisation against the rate of cold reads, and where the target lies on it."""
-    figure, axis = plt.subplots(figsize=(5, 3))
     axis.plot([step.rate_mb_s for step in steps], [step.util for step in steps], marker="o")
-    axis.axhline(target, color="black", linewidth=0.8)
-    if wanted is not None:
-        axis.axvline(wanted, color="grey", linestyle=":")
+    axis.axhline(result["sizes"]["target"], color="black", linewidth=0.8)
+    if result["target_rate_mb_s"] is not None:
+        axis.axvline(result["target_rate_mb_s"], color="grey", linestyle=":")
     axis.set_xlabel("cold reads, MB/s")
     axis.set_ylabel("disk utilisation")
     axis.grid(alpha=0.3)
-    _save(figure, path)
 
 
-def _values(one: Mapping[str, Any], key: str) -> list[float]:
+def _values(one: Figures, key: str) -> list[float]:
     return [value for value in one["course"][key] if value is not None]
-
-
-def _save(figure: Any, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)

@@ -1,4 +1,4 @@
-"""What the lab hands over: a table and the bars in Markdown, the figures as JSON, the pictures.
+"""What the lab hands over: a table and the bars in Markdown, the figures as JSON, one picture.
 
 Owns the wording and the files in a run's folder. Must not know how a figure was measured. Invariant: the JSON
 holds all that the page says, so that a page can be written again from it.
@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.pollution.arms import ARMS, Sizes
-from bench.pollution.plots import plot_arms, plot_course, plot_sweep
+from bench.pollution.plots import plot_run
 from bench.pollution.verdict import (
     describe_stolen,
     find_harmless,
@@ -44,6 +44,7 @@ COLUMNS = (
     "util",
     "caught up s",
 )
+PICTURE = "pollution.png"
 WORDS = {True: "held", False: "BROKEN", None: "not measured"}
 
 
@@ -121,22 +122,13 @@ def _isolation_lines(rounds: Sequence[Figures]) -> list[str]:
 
 
 def write_report(folder: Path, result: Mapping[str, Any], steps: Sequence[Step]) -> None:
-    """result.json, README.md and the pictures into `folder`."""
+    """result.json, README.md and, where an arm or the sweep was run, the picture into `folder`."""
     (folder / "result.json").write_text(json.dumps(result, separators=(",", ":")))
-    pictures = {"arms.svg": "all arms"} if result["arms"] else {}
-    target = result["sizes"]["target"]
-    if result["arms"]:
-        plot_arms(result["arms"], folder / "arms.svg")
-    for name, arm in ARMS.items():
-        rows = [one for one in result["arms"] if one["arm"] == name]
-        if rows:
-            plot_course(rows, arm.meaning, target, folder / f"{name}.svg")
-            pictures[f"{name}.svg"] = arm.meaning
-    if steps:
-        plot_sweep(steps, target, result["target_rate_mb_s"], folder / "sweep.svg")
-        pictures["sweep.svg"] = "the sweep"
-    shown = "".join(f"\n![{title}]({name})\n" for name, title in pictures.items())
-    (folder / "README.md").write_text(f"{build_page(result)}{shown}")
+    page = build_page(result)
+    if result["arms"] or steps:
+        plot_run(result, steps, folder / PICTURE)
+        page += f"\n![all arms: p99, sweep and courses]({PICTURE})\n"
+    (folder / "README.md").write_text(page)
 
 
 def _middle(rows: Sequence[Figures], *keys: str) -> str:

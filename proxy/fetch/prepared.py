@@ -5,8 +5,8 @@ Owns what is known of a connection's repeated request (`Repeated`), and the one 
 `answer_prepared`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
 is `proxy.fetch.handler`'s, to which False leaves a request as it came. Invariants: until all questions are answered
 nothing has changed; what memory may say is what the plan says; what is said, counted and logged is the same on both
-ways; past the transport goes only what nothing waits before. Why there are two: docs/decisions/0014; past the
-transport: 0024.
+ways; past the transport goes only what nothing waits before. Why there are two, and why past the
+transport: docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ beyond the bytes. Invariants:
   copied out.
 * after `close` or a lost connection every waiting `on_sent` runs once with False.
 * what is small arrives as bytes that nobody copies; the rest of a large frame straight in its own buffer
-  (docs/decisions/0008), which is let go of with the connection.
+  (docs/performance.md), which is let go of with the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCRATCH = memoryview(bytearray(1 << 12))
 """Where what may be the start of another large frame is received: taken out before anybody else receives. Small:
-what is received here is copied twice, the frame's rest not at all (docs/decisions/0011).
+what is received here is copied twice, the frame's rest not at all (docs/decisions/0017).
 """
 LINGER_S = 10.0
 """How long a peer that does not read may hold up a close."""

@@ -2,7 +2,7 @@
 
 Owns the pipe between the two (splice(2); Linux, no TLS on either side), or the pieces that are received and sent where
 there is none, and what is left of the frame. It must not know what the frame says: who begins it does. Invariants
-(docs/decisions/0011, 0017):
+(docs/decisions/0017):
 * the pipe is empty between callbacks, and so is one for all connections: what the socket does not take is read out
   of it and waits in that wire, charged to `limits.responseMemory`, or `requestMemory`.
 * nothing is moved past what waits there, and the other side is not read until it has left.

@@ -166,9 +166,8 @@ def plan_partition(
         return PartitionStatus(asked, partition, Look.ASK, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
-            return PartitionStatus(
-                asked, partition, Look.MISS, "hole", limit
-            )  # what it lacks may delete what it has
+            # The offsets that memory lacks may delete records that it has.
+            return PartitionStatus(asked, partition, Look.MISS, "hole", limit)
         if committed:
             return _plan_committed(asked, partition, limit)
         return PartitionStatus(asked, partition, Look.READY, "", limit)

@@ -1,21 +1,21 @@
-"""The plots of the documents: written, small, and the ones that the documents show."""
+"""The picture of the documents: written, small, and the one that the document shows."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.controller import SCENARIOS, main
+from bench.controller import PICTURE, SCENARIOS, main
 
 
-def test_plots_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_picture_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("settled") == len(SCENARIOS)
     manual = Path(__file__).parents[2] / "docs" / "throttle.md"
-    for name in SCENARIOS:
-        plot = tmp_path / f"throttle-model-{name}.svg"
-        assert 1000 < plot.stat().st_size < 60_000
-        assert plot.name in manual.read_text()
-        assert "<svg" in (manual.parent / plot.name).read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [PICTURE]
+    assert f"({PICTURE})" in manual.read_text()
+    for path in (tmp_path / PICTURE, manual.parent / PICTURE):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert 1000 < path.stat().st_size < 100_000
 
 
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:

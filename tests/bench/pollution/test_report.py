@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.pollution.arms import FOREBAY, PLAIN, Sizes
-from bench.pollution.report import build_page, build_result, write_report
+import pytest
+
+from bench.pollution.arms import PLAIN, Sizes
+from bench.pollution.report import PICTURE, build_page, build_result, write_report
 from bench.pollution.sweep import Step
 from tests.bench.pollution.test_verdict import build_figures, build_isolation, build_plain
 
@@ -71,6 +73,15 @@ def test_files_of_a_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "result.json").read_text())["bars"] == json.loads(
         json.dumps(result["bars"])
     )
-    pictures = {"arms.svg", f"{PLAIN}.svg", f"{FOREBAY}.svg", "sweep.svg"}
-    assert {path.name for path in tmp_path.iterdir()} == pictures | {"result.json", "README.md"}
-    assert all(f"({name})" in (tmp_path / "README.md").read_text() for name in pictures)
+    assert {path.name for path in tmp_path.iterdir()} == {PICTURE, "result.json", "README.md"}
+    assert f"({PICTURE})" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("arms", "steps"), [(True, False), (False, True), (False, False)])
+def test_picture_shows_what_was_run(tmp_path: Path, *, arms: bool, steps: bool) -> None:
+    swept = STEPS if steps else []
+    result = build_result(Sizes(), build_arms() if arms else [], swept, [build_isolation(12.0)])
+    write_report(tmp_path, result, swept)
+    assert (tmp_path / PICTURE).exists() == (arms or steps)
+    assert (PICTURE in (tmp_path / "README.md").read_text()) == (arms or steps)
