@@ -3,8 +3,8 @@ nothing that stands against it.
 
 Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
 `forward_single_batch`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce.handler`'s,
-to which False leaves a request as it came, and which takes over one that waited for a slot if something stands against it
-by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
+to which False leaves a request as it came, and which takes over one that waited for a slot if something stands against
+it by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
 both ways. Why there are two, and why one that waits stays on this one: docs/decisions/0025.
 """
 
