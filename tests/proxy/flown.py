@@ -139,7 +139,9 @@ class World:
 
     def feed(self, chunk):
         """From the client."""
-        with mock.patch.object(dispatch, "fly", dispatch.start_pipeline if self.flies else lambda link: None):
+        with mock.patch.object(
+            dispatch, "start_pipeline", dispatch.start_pipeline if self.flies else lambda link: None
+        ):
             self.link.wire.data_received(chunk)
         self.flown += self.in_flight
 

@@ -1,0 +1,99 @@
+"""How many of the product's Python functions each request calls: a figure that no other work on the machine changes.
+
+Owns the count and the budgets: today's calls, so that a way which grows is seen when it does. It must not know how long
+a call takes (bench/). Calls into C and the standard library are not counted.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.fetch import FetchPartition
+from protocol.fetch_build import build_request
+from tests.proxy.followed import TOPIC_ID
+from tests.proxy.hitting import END, IDS, World, build_fetch
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = tuple(
+    f"{ROOT / one}/" for one in ("proxy", "protocol", "blockcache", "isolation", "throttle", "metrics")
+)
+WARM = 3
+
+
+def count_calls(action) -> int:
+    """Calls of the product's Python functions while `action` runs."""
+    calls = 0
+
+    def note(frame, event, _argument):
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(PRODUCT)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def build(offset, partitions, correlation_id, session=(0, -1), changed=True):
+    """A Fetch of the first `partitions` partitions; none of them named where nothing is `changed`."""
+    asked = [FetchPartition(TOPIC_ID, i, -1, offset, -1, -1, 1 << 20) for i in range(partitions)]
+    return build_request(
+        IDS,
+        correlation_id,
+        "c",
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        partitions=asked if changed else [],
+    )
+
+
+@pytest.fixture(params=[True, False], ids=["prepared", "general"])
+async def world(request):
+    world = World(request.param, verify_ratio=0.0, room_bytes=1 << 20)
+    for index in range(1, 16):
+        first, world.partition = world.partition, world.broker.partitions.follow(world.topic, index)
+        world.store((1_000,))
+        world.partition = first
+    yield world
+    world.end()
+
+
+@pytest.mark.parametrize(("partitions", "prepared_most", "general_most"), [(1, 46, 138), (16, 620, 620)])
+async def test_a_fetch_that_memory_answers(world, partitions, prepared_most, general_most):
+    for number in range(WARM):
+        world.receive(build(0, partitions, number))
+    before = len(world.sent)
+    calls = count_calls(lambda: world.receive(build(0, partitions, WARM)))
+    assert len(world.sent) > before, "it was answered"
+    assert calls <= (prepared_most if world.is_short else general_most)
+
+
+async def test_a_fetch_in_a_session(world):
+    world.receive(build(0, 1, 0, (0, 0)))
+    (number,) = world.broker.sessions._sessions
+    for epoch in range(1, WARM):
+        world.receive(build(0, 1, epoch, (number, epoch)))
+    before = len(world.sent)
+    calls = count_calls(lambda: world.receive(build(0, 1, WARM, (number, WARM))))
+    assert len(world.sent) > before
+    assert calls <= (58 if world.is_short else 153)
+
+
+async def test_a_fetch_that_waits_at_the_tail_and_is_woken(world):
+    for number in range(WARM):
+        world.receive(build_fetch(END + number, correlation_id=number))
+        world.arrive(1000)
+    before = len(world.sent)
+    parked = count_calls(lambda: world.receive(build_fetch(END + WARM, correlation_id=WARM)))
+    assert len(world.sent) == before, "it waits"
+    woken = count_calls(lambda: world.arrive(1000))
+    assert len(world.sent) > before
+    assert parked <= 84
+    assert woken <= (62 if world.is_short else 88)
