@@ -103,11 +103,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "histogram",
             "Time from the arrival of a forwarded Fetch until its response has left",
         ),
-        Metric(
-            "forebay_fetch_sessions_evicted_total",
-            "counter",
-            "Fetch sessions of clients evicted for other sessions",
-        ),
+        Metric("forebay_fetch_sessions_evicted_total", "counter", "Fetch sessions evicted for others"),
         Metric("forebay_parked_fetches", "gauge", "Delayed Fetches: they wait for new records or for reads"),
         Metric(
             "forebay_authorization_renewals_total",
@@ -146,11 +142,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Bytes of evicted blocks that requests or responses in flight still hold",
         ),
-        Metric(
-            "forebay_cache_lent_bytes",
-            "gauge",
-            "Bytes of blocks that hold large Produces in flight",
-        ),
+        Metric("forebay_cache_lent_bytes", "gauge", "Bytes of blocks that hold large Produces in flight"),
         Metric(
             "forebay_cache_lent_limit_bytes",
             "gauge",
@@ -164,12 +156,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("forebay_cache_partitions", "gauge", "Partitions in the index"),
         Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),
         Metric("forebay_cache_admitted_bytes_total", "counter", "Bytes stored; the clock of ages in bytes"),
-        Metric(
-            "forebay_cache_admitted_batches_total",
-            "counter",
-            "Batches stored, by source",
-            ("source",),
-        ),
+        Metric("forebay_cache_admitted_batches_total", "counter", "Batches stored, by source", ("source",)),
         Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by reason", ("reason",)),
         Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed"),
         Metric(
@@ -226,7 +213,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_disk_busy",
             "gauge",
-            "1 while misses of history on this disk may have to wait",
+            "1 while misses of history may have to wait",
             ("disk",),
         ),
         Metric(
@@ -238,7 +225,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_disk_util_ratio",
             "gauge",
-            "Share of time in which a request was in flight",
+            "Share of time with a request in flight",
             ("disk",),
         ),
         Metric(
@@ -253,7 +240,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_rate_bytes_per_second",
             "gauge",
-            "Rate that misses of history get from the disk",
+            "Rate that misses of history may read at",
             ("disk",),
         ),
         Metric(
@@ -276,12 +263,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_delayed_total", "counter", "Misses that waited before they were sent", ("disk",)
         ),
-        Metric(
-            "forebay_throttle_delay_seconds_total",
-            "counter",
-            "Sum of the times that misses waited",
-            ("disk",),
-        ),
+        Metric("forebay_throttle_delay_seconds_total", "counter", "Time that misses waited", ("disk",)),
         Metric(
             "forebay_throttle_overdue_total",
             "counter",
@@ -305,11 +287,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Misses of history that are never delayed: their disk is unknown or not sampled",
         ),
-        Metric(
-            "forebay_lane_requests_total",
-            "counter",
-            "Requests sent over catch-up connections, to the broker's second listener",
-        ),
+        Metric("forebay_lane_requests_total", "counter", "Requests sent over catch-up connections"),
         Metric(
             "forebay_lanes_lost_total",
             "counter",
@@ -317,12 +295,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
     ),
     "Isolation": (
-        Metric(
-            "forebay_isolation_slots",
-            "gauge",
-            "Slots: requests that may be at work in the broker at a time",
-            ("queue",),
-        ),
+        Metric("forebay_isolation_slots", "gauge", "Requests that may be at work in the broker", ("queue",)),
         Metric("forebay_isolation_slots_floor", "gauge", "Least number of slots of the queue", ("queue",)),
         Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
         Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
@@ -343,7 +316,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_isolation_refused_total",
             "counter",
-            "Requests refused because the queue was full",
+            "Requests refused: the queue was full",
             ("queue",),
         ),
         Metric(
@@ -355,7 +328,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_isolation_canceled_total",
             "counter",
-            "Waiting requests dropped because their client left",
+            "Waiting requests whose client left",
             ("queue",),
         ),
         Metric(
@@ -364,19 +337,15 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_isolation_topics_hanging",
             "gauge",
-            "Topics that hang: all requests but probes are refused",
+            "Hanging topics: all their requests but probes are refused",
         ),
         Metric("forebay_isolation_hangs_total", "counter", "Times that a topic began to hang"),
         Metric("forebay_isolation_recoveries_total", "counter", "Times that a hanging topic answered again"),
-        Metric(
-            "forebay_isolation_probes_total",
-            "counter",
-            "Probes: requests sent to see whether a hanging topic answers",
-        ),
+        Metric("forebay_isolation_probes_total", "counter", "Probes sent to hanging topics"),
         Metric(
             "forebay_produce_refused_total",
             "counter",
-            "Partitions of Produces refused with NOT_ENOUGH_REPLICAS (19)",
+            "Partitions refused with NOT_ENOUGH_REPLICAS (19)",
         ),
         Metric(
             "forebay_fetch_refused_total",
@@ -481,7 +450,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_access_log_dropped_lines_total",
             "counter",
-            "Lines dropped because the queue was full or the disk failed",
+            "Lines dropped: queue full or disk failing",
         ),
         Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"),
     ),

@@ -7,7 +7,7 @@ import pytest
 from proxy.config.docs import PAGE, build_page, main
 from proxy.config.keys import KEYS, environment_name
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_in_the_tree_is_current() -> None:
