@@ -46,32 +46,33 @@ RESULT_REASONS: Final[tuple[tuple[str, str], ...]] = tuple(
 """Every (result, reason), in the order in which tables and pages show them."""
 
 REASON_MEANING: Final[dict[tuple[str, str], str]] = {
-    ("hit", ""): "answered from memory, or parked at the tail and answered empty",
-    ("miss", "cold"): "never admitted, or so long ago that the ghost of evicted blocks has forgotten it",
-    ("miss", "evicted"): "was in memory; the queue has pushed it out since",
+    ("hit", ""): "answered from memory, or answered empty after waiting at the end of the log",
+    ("miss", "cold"): "never stored, or evicted so long ago that the ghost has forgotten it",
+    ("miss", "evicted"): "was stored and has been evicted",
     ("miss", "hole"): "newer and older batches are stored, this one is not",
-    ("miss", "unproven"): "stored, but no answer of the broker covers it yet",
-    ("miss", "epoch"): "the lease has expired, the broker answered an error, or the leader epoch is another",
-    ("miss", "unauthorized-yet"): "the broker has not yet answered this connection's own Fetch of the topic",
-    ("miss", "transaction"): "read_committed, where it is not known which transactions were aborted",
-    ("miss", "pending"): "named empty while its read was under way or delayed; counted when it is delivered",
-    ("miss", "refused"): "answered empty: its queue toward the broker was full, or a quota was used up",
+    ("miss", "unproven"): "no response of the broker covers the offset yet",
+    ("miss", "epoch"): "the lease has expired, the broker returned an error, or the leader epoch differs",
+    ("miss", "unauthorized-yet"): "the broker has not answered this connection's own Fetch of the topic yet",
+    ("miss", "transaction"): "read_committed, and the aborted transactions are not known",
+    ("miss", "pending"): "named empty while its read was in flight or delayed; the bytes count when they "
+    "are delivered",
+    ("miss", "refused"): "answered empty because the queue toward the broker was full or a quota used up",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",
     ("pass", "old-format"): "the partition holds batches of magic below 2",
-    ("pass", "preferred-replica"): "a rack id was sent and the broker has named a preferred replica",
+    ("pass", "preferred-replica"): "the request has a rack id and the broker has named a preferred replica",
     ("pass", "session"): "the request belongs to a fetch session of the broker",
     (
         "pass",
         "mixed",
-    ): "memory could have served it, but another partition of the request made the broker answer it whole",
+    ): "memory could have served it, but the request was forwarded whole for another partition",
     ("pass", "unknown-topic"): "the topic, or its id, is not known to Forebay",
     (
         "pass",
         "version",
-    ): "a Fetch that Forebay does not decode: of another version, with a value that brokers refuse, "
-    "or naming more than `limits.requestPartitions`",
+    ): "Forebay does not read the Fetch: other version, a value that brokers refuse, or "
+    "more than `limits.requestPartitions`",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",
-    ("pass", "observe"): "`cache.mode` is observe: `wouldHit` says what memory would have answered",
+    ("pass", "observe"): "`cache.mode` is observe: `wouldHit` has the bytes that memory would have served",
 }
 
 JsonType = Literal["string", "integer", "number"]
@@ -90,9 +91,9 @@ class Field(NamedTuple):
 _HEAD: Final = (
     Field("v", "integer", "version of this schema"),
     Field("type", "string", "fetch, block or log"),
-    Field("boot", "string", "id of the process's start; counters begin at 0 with it"),
+    Field("boot", "string", "id of the process's start; all counters begin at 0 then"),
     Field(
-        "ts", "integer", "when the line was made: the answer left, the run of batches ended", "ms since 1970"
+        "ts", "integer", "time of the line: the response left, or the run of batches ended", "ms since 1970"
     ),
 )
 
@@ -110,15 +111,19 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     Field("result", "string", "hit, miss or pass"),
     Field("reason", "string", "why; empty for a hit"),
     Field("bytes", "integer", "record bytes handed to the client for this partition", "bytes"),
-    Field("highWatermark", "integer", "high watermark in the answer, null if it had none", "offset", True),
+    Field("highWatermark", "integer", "high watermark in the response, null if it had none", "offset", True),
     Field("lag", "integer", "high watermark minus fetch offset, at least 0", "records", True),
-    Field("ageBytes", "integer", "age of the fetch offset: bytes admitted since it was", "bytes", True),
-    Field("waitMs", "number", "time parked, queued or waiting for the broker", "ms"),
-    Field("totalMs", "number", "from the request's last byte to the answer handed to the socket", "ms"),
-    Field("admittedBytes", "integer", "bytes admitted so far, all partitions", "bytes"),
-    Field("delayMs", "number", "time the miss waited until its disk could bear it, null if none", "ms", True),
+    Field("ageBytes", "integer", "age of the fetch offset: bytes stored since it was stored", "bytes", True),
+    Field("waitMs", "number", "time as a delayed Fetch", "ms"),
+    Field("totalMs", "number", "from the request's last byte until the response has left", "ms"),
+    Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
+    Field("delayMs", "number", "time that the miss waited for its disk, null if none", "ms", True),
     Field(
-        "wouldHit", "integer", "observing: bytes that memory would have answered, else null", "bytes", True
+        "wouldHit",
+        "integer",
+        "with `cache.mode: observe`, bytes that memory would have served, else null",
+        "bytes",
+        True,
     ),
 )
 """One line per partition that the answer to a Fetch names: an incremental one (KIP-227) leaves out what has not
@@ -131,11 +136,11 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("topic", "string", "topic name, null while only its id is known", nullable=True),
     Field("topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True),
     Field("partition", "integer", "partition index"),
-    Field("baseOffset", "integer", "first offset admitted", "offset"),
-    Field("nextOffset", "integer", "one above the last offset admitted", "offset"),
-    Field("bytes", "integer", "bytes admitted", "bytes"),
+    Field("baseOffset", "integer", "first offset stored", "offset"),
+    Field("nextOffset", "integer", "one above the last offset stored", "offset"),
+    Field("bytes", "integer", "bytes stored", "bytes"),
     Field("source", "string", "produce, fetch or watch"),
-    Field("admittedBytes", "integer", "bytes admitted so far, these included", "bytes"),
+    Field("admittedBytes", "integer", "bytes stored so far, these included", "bytes"),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
 within two seconds.

@@ -39,67 +39,72 @@ _HOPS = (
 
 GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     "Process": (
-        Metric("forebay_build_info", "gauge", "Always 1; which build runs", ("version", "commit_id")),
-        Metric("forebay_ready", "gauge", "1 when every listener is bound and its broker reachable, else 0"),
+        Metric(
+            "forebay_build_info", "gauge", "Always 1; the labels name the build", ("version", "commit_id")
+        ),
+        Metric(
+            "forebay_ready", "gauge", "1 when every listener is bound and the broker is reachable, else 0"
+        ),
     ),
     "Fetch": (
         Metric(
             "forebay_fetch_partitions_total",
             "counter",
-            "Partitions of fetches answered, each with exactly one result and reason",
+            "Partitions of answered Fetches, each with exactly one result and reason",
             ("result", "reason"),
         ),
         Metric(
             "forebay_fetch_bytes_total",
             "counter",
-            "Record bytes handed to clients, by result and reason",
+            "Record bytes sent to clients, by result and reason",
             ("result", "reason"),
         ),
         Metric(
             "forebay_fetch_would_hit_bytes_total",
             "counter",
-            "Record bytes that memory would have answered, with `cache.mode: observe`",
+            "Record bytes that memory would have served, with `cache.mode: observe`",
         ),
         Metric(
             "forebay_upstream_fetch_bytes_total",
             "counter",
-            "Record bytes that the broker sent: for clients, for the watch, proofs, authorization, verifier",
+            "Record bytes that the broker sent: for clients, for the replica fetcher "
+            "(`watch`, `proof`), for authorization, for the verifier",
             ("purpose",),
         ),
         Metric(
             "forebay_fetch_looks_total",
             "counter",
-            "Partitions that fetches have been planned for, again after each wake-up; those of a fetch session "
-            "that have nothing new are not looked at",
+            "Partitions evaluated for Fetches, again after each wake-up; idle partitions of a"
+            " fetch session are not evaluated",
         ),
         Metric(
             "forebay_fetch_shared_reads_total",
             "counter",
-            "Misses that were answered by a read which another consumer had under way",
+            "Misses answered by a read that another consumer had in flight",
         ),
         Metric(
             "forebay_fetch_shared_bytes_total",
             "counter",
-            "Record bytes that several consumers were given of one read, all but the first",
+            "Record bytes of shared reads, counted for each consumer but the first",
         ),
         Metric(
             "forebay_fetch_undelivered_partitions_total",
             "counter",
-            "Partitions of fetches whose client had gone before the answer left",
+            "Partitions of Fetches whose client was gone before the response left",
         ),
-        Metric("forebay_fetch_wait_seconds", "histogram", "Time a fetch was parked at the tail"),
+        Metric("forebay_fetch_wait_seconds", "histogram", "Time that a delayed Fetch waited for new records"),
         Metric(
             "forebay_fetch_hit_seconds",
             "histogram",
-            "Service time of fetches answered from memory, parking apart",
+            "Service time of Fetches that Forebay answered, without the time as a delayed Fetch",
         ),
-        Metric("forebay_fetch_upstream_seconds", "histogram", "Time a forwarded fetch waited for the broker"),
         Metric(
-            "forebay_fetch_sessions_evicted_total",
-            "counter",
-            "Fetch sessions of clients that made room for others",
+            "forebay_fetch_upstream_seconds",
+            "histogram",
+            "Time from the arrival of a forwarded Fetch until its response has left",
         ),
-        Metric("forebay_parked_fetches", "gauge", "Fetches that wait at the tail for new data"),
+        Metric("forebay_fetch_sessions_evicted_total", "counter", "Fetch sessions evicted for others"),
+        Metric("forebay_parked_fetches", "gauge", "Delayed Fetches: they wait for new records or for reads"),
         Metric(
             "forebay_authorization_renewals_total",
             "counter",
@@ -108,214 +113,245 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_authorization_proofs_total",
             "counter",
-            "Fetches sent on a client's own connection to learn its right to a topic before anything is read for it",
+            "Fetches sent on a client's own connection to learn its right to a topic before records are read",
         ),
     ),
     "Produce": (
         Metric(
             "forebay_produce_batches_total",
             "counter",
-            "Batches of answered Produces, by what became of them in the cache",
+            "Batches of acknowledged Produces: stored in the cache, or why not",
             ("outcome",),
         ),
         Metric(
             "forebay_produce_seconds",
             "histogram",
-            "From a Produce's last byte to its answer handed to the client",
+            "Time from a Produce, once it may go to the broker, to its response",
         ),
     ),
     "Block cache": (
         Metric("forebay_cache_capacity_bytes", "gauge", "Size of the arena"),
-        Metric("forebay_cache_resident_bytes", "gauge", "Memory that the arena has taken so far"),
+        Metric("forebay_cache_resident_bytes", "gauge", "Resident memory of the arena"),
         Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
         Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
         Metric(
-            "forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that requests or responses under way hold"
+            "forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that requests or responses in flight hold"
         ),
         Metric(
-            "forebay_cache_limbo_bytes", "gauge", "Bytes of evicted blocks that wait for their last reader"
-        ),
-        Metric(
-            "forebay_cache_lent_bytes",
+            "forebay_cache_limbo_bytes",
             "gauge",
-            "Bytes of blocks that large Produces under way were, or are being, received into",
+            "Bytes of evicted blocks that requests or responses in flight still hold",
         ),
+        Metric("forebay_cache_lent_bytes", "gauge", "Bytes of blocks that hold large Produces in flight"),
         Metric(
-            "forebay_cache_lent_limit_bytes", "gauge", "Beyond it large Produces are received on the heap"
+            "forebay_cache_lent_limit_bytes",
+            "gauge",
+            "Limit of `forebay_cache_lent_bytes`; beyond it large Produces are received on the heap",
         ),
         Metric(
             "forebay_cache_adopted_batches_total",
             "counter",
-            "Batches from Produce that were stored where they were received, without a copy",
+            "Batches from Produce stored where they were received, without a copy",
         ),
-        Metric("forebay_cache_partitions", "gauge", "Partitions that the index knows"),
+        Metric("forebay_cache_partitions", "gauge", "Partitions in the index"),
         Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),
-        Metric("forebay_cache_admitted_bytes_total", "counter", "Bytes admitted; ages in bytes count in it"),
-        Metric(
-            "forebay_cache_admitted_batches_total",
-            "counter",
-            "Batches admitted, by where they came from",
-            ("source",),
-        ),
-        Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by why", ("reason",)),
+        Metric("forebay_cache_admitted_bytes_total", "counter", "Bytes stored; the clock of ages in bytes"),
+        Metric("forebay_cache_admitted_batches_total", "counter", "Batches stored, by source", ("source",)),
+        Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by reason", ("reason",)),
         Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed"),
         Metric(
             "forebay_cache_skipped_batches_total",
             "counter",
-            "Batches that did not enter: too large for the arena, or all room was pinned",
+            "Batches not stored: too large for the arena, or all blocks were pinned",
         ),
         Metric(
             "forebay_cache_invalidations_total",
             "counter",
-            "Ranges dropped because of the log, by why",
+            "Ranges and partitions dropped before their eviction, by reason",
             ("reason",),
         ),
-        Metric(
-            "forebay_cache_oldest_age_bytes", "gauge", "Bytes admitted since the oldest block in the arena"
-        ),
-        Metric(
-            "forebay_cache_oldest_age_seconds", "gauge", "Time since the oldest block in the arena was begun"
-        ),
+        Metric("forebay_cache_oldest_age_bytes", "gauge", "Bytes stored since the oldest block in the arena"),
+        Metric("forebay_cache_oldest_age_seconds", "gauge", "Age of the oldest block in the arena"),
     ),
     "Watch": (
-        Metric("forebay_watch_partitions", "gauge", "Partitions that the watch follows"),
-        Metric("forebay_watch_leases", "gauge", "Partitions that memory may serve now"),
+        Metric("forebay_watch_partitions", "gauge", "Partitions that the replica fetcher polls"),
+        Metric("forebay_watch_leases", "gauge", "Partitions under a lease: memory may serve them now"),
         Metric(
             "forebay_verify_samples_total",
             "counter",
-            "Answers from memory that were read again from the broker (`cache.verifyRatio`), by what came of it",
+            "Responses from memory sampled for the verifier (`cache.verifyRatio`), by what it found",
             ("verdict",),
         ),
         Metric(
-            "forebay_watch_polls_total", "counter", "Forebay's own Fetch requests to the broker", ("purpose",)
+            "forebay_watch_polls_total",
+            "counter",
+            "Forebay's own Fetch requests to the broker, by purpose",
+            ("purpose",),
         ),
         Metric(
             "forebay_topic_questions_total",
             "counter",
-            "Metadata requests about topics that are not known, or whose leader may have changed, by whose link asks",
+            "Metadata requests about topics that are unknown or whose leader may have "
+            "changed, over `own` connections or a client's",
             ("way",),
         ),
         Metric(
             "forebay_topic_questions_dropped_total",
             "counter",
-            "Topics that were not asked about, since too many others wait to be",
+            "Topics dropped from the queue of Metadata requests because it was full",
         ),
         Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
         Metric("forebay_transactions_open", "gauge", "Transactions open on followed partitions"),
         Metric(
-            "forebay_transactions_aborted", "gauge", "Aborted transactions kept, to be told to read_committed"
+            "forebay_transactions_aborted", "gauge", "Aborted transactions kept for read_committed responses"
         ),
     ),
     "Throttle": (
-        Metric("forebay_throttle_disk_sampled", "gauge", "1 while the disk can be looked at", ("disk",)),
         Metric(
-            "forebay_throttle_disk_busy", "gauge", "1 while misses of this disk may have to wait", ("disk",)
+            "forebay_throttle_disk_sampled", "gauge", "1 while the disk's counters can be read", ("disk",)
+        ),
+        Metric(
+            "forebay_throttle_disk_busy",
+            "gauge",
+            "1 while misses of history may have to wait",
+            ("disk",),
         ),
         Metric(
             "forebay_throttle_disk_load_ratio",
             "gauge",
-            "The disk's load at the last look: util, as far as requests also wait or queue",
+            "Load of the disk at the last sample: util, weighted by waiting or queued requests",
             ("disk",),
         ),
         Metric(
-            "forebay_throttle_disk_util_ratio", "gauge", "Share of time with a request in flight", ("disk",)
+            "forebay_throttle_disk_util_ratio",
+            "gauge",
+            "Share of time with a request in flight",
+            ("disk",),
         ),
-        Metric("forebay_throttle_disk_await_seconds", "gauge", "Mean time of the disk's requests", ("disk",)),
+        Metric(
+            "forebay_throttle_disk_await_seconds", "gauge", "Mean time of a request of the disk", ("disk",)
+        ),
         Metric(
             "forebay_throttle_target_ratio",
             "gauge",
-            "The load at which misses are to hold the disk: throttle.target",
+            "Load that the throttle aims at: `throttle.target`",
             ("disk",),
         ),
         Metric(
             "forebay_throttle_rate_bytes_per_second",
             "gauge",
-            "Bytes of misses that the disk is given",
+            "Rate that misses of history may read at",
             ("disk",),
         ),
         Metric(
             "forebay_throttle_rate_floor_bytes_per_second",
             "gauge",
-            "What it is given at least, whatever its load: throttle.floor",
+            "Least rate that misses of history get, whatever the load: `throttle.floor`",
             ("disk",),
         ),
         Metric("forebay_throttle_waiting_requests", "gauge", "Misses that wait for their disk", ("disk",)),
-        Metric("forebay_throttle_waiting_bytes", "gauge", "What they would read at most", ("disk",)),
         Metric(
-            "forebay_throttle_granted_total", "counter", "Misses let go, at once or in their turn", ("disk",)
+            "forebay_throttle_waiting_bytes", "gauge", "Bytes that the waiting misses read at most", ("disk",)
         ),
         Metric(
-            "forebay_throttle_miss_bytes_total", "counter", "Record bytes that misses have read", ("disk",)
+            "forebay_throttle_granted_total",
+            "counter",
+            "Misses sent to the broker, at once or after waiting",
+            ("disk",),
         ),
+        Metric("forebay_throttle_miss_bytes_total", "counter", "Record bytes that misses read", ("disk",)),
         Metric(
-            "forebay_throttle_delayed_total", "counter", "Misses that had to wait before they went", ("disk",)
+            "forebay_throttle_delayed_total", "counter", "Misses that waited before they were sent", ("disk",)
         ),
-        Metric("forebay_throttle_delay_seconds_total", "counter", "Time that misses have waited", ("disk",)),
+        Metric("forebay_throttle_delay_seconds_total", "counter", "Time that misses waited", ("disk",)),
         Metric(
             "forebay_throttle_overdue_total",
             "counter",
-            "Misses that went because of throttle.maxDelay",
+            "Misses sent because they had waited for `throttle.maxDelay`",
             ("disk",),
         ),
         Metric(
             "forebay_throttle_cancelled_total",
             "counter",
-            "Waiting misses that nobody wanted any more",
+            "Waiting misses cancelled: the client left or asked for another offset",
             ("disk",),
         ),
         Metric(
             "forebay_throttle_refused_total",
             "counter",
-            "Misses that found no room to wait and were answered empty, by the bound",
+            "Misses answered empty because the queue of waiting misses was full, by limit",
             ("disk", "bound"),
         ),
         Metric(
             "forebay_throttle_ungated_total",
             "counter",
-            "Misses of history whose disk is not known or not seen: never delayed",
+            "Misses of history that are never delayed: their disk is unknown or not sampled",
         ),
-        Metric("forebay_lane_requests_total", "counter", "Requests sent to the broker's second listener"),
-        Metric("forebay_lanes_lost_total", "counter", "Second links lost with something unanswered on them"),
+        Metric("forebay_lane_requests_total", "counter", "Requests sent over catch-up connections"),
+        Metric(
+            "forebay_lanes_lost_total",
+            "counter",
+            "Catch-up connections lost with a request unanswered, or refused",
+        ),
     ),
     "Isolation": (
         Metric("forebay_isolation_slots", "gauge", "Requests that may be at work in the broker", ("queue",)),
-        Metric("forebay_isolation_slots_floor", "gauge", "Slots that the queue always has", ("queue",)),
+        Metric("forebay_isolation_slots_floor", "gauge", "Least number of slots of the queue", ("queue",)),
         Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
         Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
         Metric("forebay_isolation_waiting_bytes", "gauge", "Bytes of the requests that wait", ("queue",)),
         Metric(
             "forebay_isolation_lingering_polls",
             "gauge",
-            "Long polls at the broker without a slot",
+            "Long polls in flight that gave their slot back",
             ("queue",),
         ),
         Metric(
             "forebay_isolation_lingering_acks",
             "gauge",
-            "Waits for followers at the broker without a slot",
+            "Produces with acks=all in flight that gave their slot back",
+            ("queue",),
+        ),
+        Metric("forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)),
+        Metric(
+            "forebay_isolation_refused_total",
+            "counter",
+            "Requests refused: the queue was full",
             ("queue",),
         ),
         Metric(
-            "forebay_isolation_admitted_total", "counter", "Requests let through to the broker", ("queue",)
+            "forebay_isolation_expired_total",
+            "counter",
+            "Requests refused after `isolation.maxQueueWait`",
+            ("queue",),
         ),
         Metric(
-            "forebay_isolation_refused_total", "counter", "Requests that found no room to wait", ("queue",)
+            "forebay_isolation_canceled_total",
+            "counter",
+            "Waiting requests whose client left",
+            ("queue",),
         ),
         Metric(
-            "forebay_isolation_expired_total", "counter", "Requests refused after maxQueueWait", ("queue",)
+            "forebay_isolation_released_total", "counter", "Slots given back before the response", ("queue",)
         ),
-        Metric("forebay_isolation_canceled_total", "counter", "Requests whose client went away", ("queue",)),
         Metric(
-            "forebay_isolation_released_total", "counter", "Slots given back before the answer", ("queue",)
+            "forebay_isolation_topics_hanging",
+            "gauge",
+            "Hanging topics: all their requests but probes are refused",
         ),
-        Metric("forebay_isolation_topics_hanging", "gauge", "Topics that hang: refused but for probes"),
-        Metric("forebay_isolation_hangs_total", "counter", "Times that a topic was found hanging"),
-        Metric("forebay_isolation_recoveries_total", "counter", "Times that one answered again"),
+        Metric("forebay_isolation_hangs_total", "counter", "Times that a topic began to hang"),
+        Metric("forebay_isolation_recoveries_total", "counter", "Times that a hanging topic answered again"),
+        Metric("forebay_isolation_probes_total", "counter", "Probes sent to hanging topics"),
         Metric(
-            "forebay_isolation_probes_total", "counter", "Requests let through to see whether a topic answers"
+            "forebay_produce_refused_total",
+            "counter",
+            "Partitions refused with NOT_ENOUGH_REPLICAS (19)",
         ),
-        Metric("forebay_produce_refused_total", "counter", "Partitions of Produces refused with error 19"),
-        Metric("forebay_fetch_refused_total", "counter", "Fetches answered empty: a full queue, or a quota"),
+        Metric(
+            "forebay_fetch_refused_total",
+            "counter",
+            "Fetches answered empty because a queue was full or a quota used up",
+        ),
     ),
     "Connections": (
         Metric(
@@ -332,36 +368,39 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("cause",),
         ),
         Metric(
-            "forebay_bad_frames_total", "counter", "Frames that ended their connection: length, header, pace"
+            "forebay_bad_frames_total",
+            "counter",
+            "Frames that could not be read: requests, which end their connection, and Fetch responses",
         ),
         Metric(
             "forebay_wide_requests_total",
             "counter",
-            "Produces and Fetches relayed unread, since they name more than `limits.requestPartitions`",
+            "Produces and Fetches relayed unread because they name more than `limits.requestPartitions`",
         ),
         Metric(
             "forebay_internal_errors_total",
             "counter",
-            "Errors of Forebay's own: something was not learned or stored, or a request was forwarded",
+            "Errors inside Forebay: the request was forwarded, or a batch was not stored",
         ),
         Metric(
             "forebay_blind_connections_total",
             "counter",
-            "Connections passed through unread (SaslHandshake v0)",
+            "Connections relayed unread (SaslHandshake version 0)",
         ),
         Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
         Metric(
             "forebay_upstream_silent_seconds",
             "gauge",
-            "For how long the broker has owed an answer to Forebay itself, or could not be reached; 0: it has answered",
+            "Time for which the broker has not answered Forebay's own request, or was not "
+            "reachable; 0: it has answered",
         ),
         Metric(
-            "forebay_upstream_connect_errors_total", "counter", "Attempts to reach the broker that failed"
+            "forebay_upstream_connect_errors_total", "counter", "Failed attempts to connect to the broker"
         ),
         Metric(
             "forebay_upstream_reopens_total",
             "counter",
-            "Broker connections reopened without the client noticing",
+            "Broker connections reopened without closing the client",
         ),
     ),
     "Hops": tuple(
@@ -375,49 +414,57 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         for suffix, unit in (("", ""), ("_bytes", ": bytes"))
     ),
     "Limits": (
-        Metric("forebay_in_flight_bytes", "gauge", "Bytes of requests or responses held", ("direction",)),
+        Metric(
+            "forebay_in_flight_bytes", "gauge", "Bytes of requests or responses in memory", ("direction",)
+        ),
         Metric(
             "forebay_unfinished_frame_bytes",
             "gauge",
-            "Of these: charged for frames that have begun and not ended",
+            "Part of `forebay_in_flight_bytes` charged for incomplete frames",
             ("direction",),
         ),
         Metric(
             "forebay_in_flight_limit_bytes",
             "gauge",
-            "Their bound, at which sockets are not read",
+            "Limit of `forebay_in_flight_bytes`; sockets are not read at it",
             ("direction",),
         ),
         Metric(
             "forebay_reads_paused_total",
             "counter",
-            "Times a socket was not read at the bound",
+            "Times that a socket was paused at the limit",
             ("direction",),
         ),
         Metric(
-            "forebay_reads_paused", "gauge", "Sockets that wait for bytes in flight to fall", ("direction",)
+            "forebay_reads_paused",
+            "gauge",
+            "Sockets paused until bytes in flight fall below the limit",
+            ("direction",),
         ),
-        Metric("forebay_queue_depth", "gauge", "Entries waiting", ("queue",)),
-        Metric("forebay_queue_limit", "gauge", "Bound of the queue", ("queue",)),
+        Metric("forebay_queue_depth", "gauge", "Entries in the queue", ("queue",)),
+        Metric("forebay_queue_limit", "gauge", "Limit of the queue", ("queue",)),
     ),
     "Access log": (
         Metric("forebay_access_log_written_lines_total", "counter", "Lines written"),
         Metric("forebay_access_log_written_bytes_total", "counter", "Bytes written, before compression"),
         Metric(
-            "forebay_access_log_dropped_lines_total", "counter", "Lines dropped: queue full or disk failing"
+            "forebay_access_log_dropped_lines_total",
+            "counter",
+            "Lines dropped: queue full or disk failing",
         ),
-        Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait to be compressed"),
+        Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"),
     ),
     "Own log": (
         Metric(
             "forebay_log_dropped_lines_total",
             "counter",
-            "Lines of Forebay's own log dropped: standard error is not read, or not there",
+            "Lines of Forebay's own log dropped because standard error is closed, or nobody reads it",
         ),
         Metric(
             "forebay_log_suppressed_lines_total",
             "counter",
-            "Lines of Forebay's own log that one of the same cause counts (`suppressed`): one a second is written",
+            "Lines of Forebay's own log counted in the field `suppressed` of a line of the "
+            "same cause; one line a second is written",
         ),
     ),
 }

@@ -32,33 +32,33 @@ listeners:
 ```
 
 * **Precedence:** a flag wins over an environment variable, that over the file, that over the default.
-* **Environment:** every key has a variable, named below. For lists the index stands in the name:
+* **Environment:** every key has a variable, named below. A list's index is part of the name:
   `FOREBAY_LISTENERS_0_UPSTREAM` is the first listener's `upstream`, `FOREBAY_LISTENERS_1_UPSTREAM` the
   second's. An unknown variable that begins with `FOREBAY_` is refused like an unknown key; those that
   Kubernetes sets for a Service named `forebay` are left alone.
 * **Sizes** are bytes, or numbers with a unit: `64KiB`, `512MiB`, `1.5GiB` (powers of 1024; also `512Mi`),
   `10MB` (powers of 1000). **Durations** always carry a unit: `250ms`, `1s`, `1h30m`.
 * **Secrets** are never in the file: keys that end in `File` name the files that hold them.
-* **Unset** is a key that is absent, null or, as a variable of a key that may be unset, empty.
-* Unknown keys, keys that stand twice and values out of bounds are refused at start, all at once. `forebay
-  config check forebay.yaml` says so without starting, and prints the effective values and their sources.
+* **Unset:** the key is absent or null, or its variable is empty and the key may be unset.
+* Unknown keys, duplicate keys and values out of bounds are refused at start, all at once. `forebay config
+  check forebay.yaml` reports them without starting, and prints the effective values and their sources.
 """
 _FOOT = """
 ## Refused at start
-Beyond single values, Forebay does not start when
+Forebay also does not start when
 
 * two listeners, or a listener and the admin server, share an address, or two listeners a name;
 * an `upstream` is one of Forebay's own addresses;
 * client certificates would be the identity and end at Forebay (`tls.clientAuth: required`, or
-  `upstreamTls.certificateFile`), unless `allowSharedIdentity` is true; memory then serves nobody on that
+  `upstreamTls.certificateFile`), unless `allowSharedIdentity` is true; memory then serves no client of that
   listener;
 * keys that belong together are not set together (`certificateFile` and `keyFile`, `clientAuth` and
   `clientCaFile`, a SASL mechanism and its files), or keys of `upstreamTls` are set and `enabled` is not;
 * a file cannot be read, or `cache.directory` or `accessLog.directory` cannot be written;
-* `cache.size` is more than the memory there is (the container's limit, else the machine's), or more than
+* `cache.size` is more than the available memory (the container's limit, else the machine's), or more than
   the file system of `cache.directory` holds (in a container `/dev/shm` is often 64 MiB: mount a larger
   memory-backed volume);
-* a bound of one connection is above that of the process, or `accessLog.keepSize` below
+* a limit of one connection is above that of the process, or `accessLog.keepSize` below
   `accessLog.rotateSize`.
 """
 

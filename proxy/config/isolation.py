@@ -15,11 +15,15 @@ Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Slots(Section):
-    """Requests that may be at work in the broker at a time. `floor` = `ceiling`: a fixed number."""
+    """Slots: requests that may be at work in the broker at a time. `floor` = `ceiling`: a fixed number."""
 
-    floor: Count = Field(default=2, ge=1, le=10_000, description="Never fewer, however slow answers become.")
-    initial: Count = Field(default=6, ge=1, le=10_000, description="At start, until latency is known.")
-    ceiling: Count = Field(default=64, ge=1, le=10_000, description="Never more.")
+    floor: Count = Field(
+        default=2, ge=1, le=10_000, description="Least number of slots, however slow responses become."
+    )
+    initial: Count = Field(
+        default=6, ge=1, le=10_000, description="Number of slots at start, until latency is known."
+    )
+    ceiling: Count = Field(default=64, ge=1, le=10_000, description="Greatest number of slots.")
 
 
 def build_limit(slots: Slots) -> Limit:
@@ -34,51 +38,66 @@ class Quota(Section):
     """Limits of the topics or clients of one pattern; each topic or client has its own account."""
 
     pattern: Pattern = Field(
-        description="Topic names or client ids, `*` and `?` allowed; the first that matches counts."
+        description="Pattern of topic names or client ids, with `*` and `?`; the first match counts."
     )
     in_flight_bytes: Size = Field(
-        default=0, ge=0, le=64 * GIB, description="Bytes of Produces that are not answered yet; 0: no limit."
+        default=0, ge=0, le=64 * GIB, description="Bytes of unanswered Produces. 0: no limit."
     )
     fetch_rate_bytes: Size = Field(
         default=0,
         ge=0,
         le=64 * GIB,
-        description="Record bytes a second, from memory or from the broker; 0: no limit.",
+        description="Record bytes fetched a second, from memory or from the broker. 0: no limit.",
     )
 
 
 class Isolation(Section):
-    """One slow topic hangs nothing else: queues by topic, slots toward the broker, refusals."""
+    """Queues by topic, slots toward the broker and refusals: a slow topic does not delay others."""
 
-    enabled: bool = Field(default=True, description="`false`: every request goes to the broker at once.")
+    enabled: bool = Field(default=True, description="`false`: every request is sent to the broker at once.")
     data_queues: Count = Field(
-        default=16, ge=1, le=1024, description="Queues for Produce and Fetch, by topic; control has its own."
+        default=16,
+        ge=1,
+        le=1024,
+        description="Queues for Produce and Fetch, by topic. Control requests have a queue of their own.",
     )
     max_queue_wait_s: Duration = Field(
-        default=3.0, ge=0.0, le=60.0, description="How long a request waits for a slot before it is refused."
+        default=3.0, ge=0.0, le=60.0, description="Time that a request waits for a slot before it is refused."
     )
     queue_requests: Count = Field(
-        default=1000, ge=0, le=1_000_000, description="Requests that wait, in each queue; beyond it, refused."
+        default=1000,
+        ge=0,
+        le=1_000_000,
+        description="Waiting requests of each queue. Further ones are refused.",
     )
     queue_size_bytes: Size = Field(
-        default=32 * MIB, ge=MIB, le=64 * GIB, description="Their bytes, in each queue; beyond it, refused."
+        default=32 * MIB,
+        ge=MIB,
+        le=64 * GIB,
+        description="Bytes of the waiting requests of each queue. Further ones are refused.",
     )
     release_after_s: Duration = Field(
         default=0.5,
         ge=0.0,
         le=60.0,
-        description="A long poll, or a wait for followers, gives its slot back after this long.",
+        description="Time after which a long poll, or a Produce that waits for followers, gives its "
+        "slot back.",
     )
     hang_after_s: Duration = Field(
         default=5.0,
         ge=0.5,
         le=600.0,
-        description="A topic whose oldest request is unanswered for this long hangs: it is refused at once "
-        "until a probe is answered.",
+        description="Age of a topic's oldest unanswered request at which the topic hangs. Its "
+        "requests are then refused at once until a probe is answered.",
     )
     data_slots: Slots = Field(default_factory=Slots, description="Slots of each data queue.")
     control_slots: Slots = Field(
-        default_factory=lambda: Slots(floor=1000, initial=1000, ceiling=1000), description="Slots of control."
+        default_factory=lambda: Slots(floor=1000, initial=1000, ceiling=1000),
+        description="Slots of the control queue.",
     )
-    topic_quotas: tuple[Quota, ...] = Field(default=(), max_length=256, description="Limits of topics.")
-    client_quotas: tuple[Quota, ...] = Field(default=(), max_length=256, description="Limits of clients.")
+    topic_quotas: tuple[Quota, ...] = Field(
+        default=(), max_length=256, description="Limits of topics, by name pattern."
+    )
+    client_quotas: tuple[Quota, ...] = Field(
+        default=(), max_length=256, description="Limits of clients, by client id pattern."
+    )

@@ -24,26 +24,27 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 class ListenerTls(Section):
     """TLS toward the clients of a listener."""
 
-    certificate_file: Path = Field(description="PEM file: this listener's certificate and its chain.")
+    certificate_file: Path = Field(description="PEM file: certificate and chain of this listener.")
     key_file: Path = Field(description="PEM file: the certificate's private key, without a passphrase.")
     client_auth: Literal["none", "required"] = Field(
-        default="none", description="`required`: clients must show a certificate; see `allowSharedIdentity`."
+        default="none",
+        description="`required`: clients must present a certificate; see `allowSharedIdentity`.",
     )
     client_ca_file: Path | None = Field(
-        default=None, description="PEM file: the authorities that clients' certificates are checked against."
+        default=None, description="PEM file: authorities that sign clients' certificates."
     )
 
 
 class UpstreamTls(Section):
     """TLS toward the broker of a listener."""
 
-    enabled: bool = Field(default=False, description="Whether the broker's listener speaks TLS.")
+    enabled: bool = Field(default=False, description="Whether the broker's listener uses TLS.")
     ca_file: Path | None = Field(
-        default=None, description="PEM file: trusted authorities; unset: those of the system."
+        default=None, description="PEM file: trusted authorities. Unset: those of the system."
     )
     server_name: Name | None = Field(
         default=None,
-        description="The name expected in the broker's certificate; unset: the host of `upstream`.",
+        description="Name expected in the broker's certificate. Unset: the host of `upstream`.",
     )
     certificate_file: Path | None = Field(
         default=None, description="PEM file: Forebay's own client certificate; see `allowSharedIdentity`."
@@ -53,7 +54,7 @@ class UpstreamTls(Section):
 
 
 class UpstreamCredentials(Section):
-    """Forebay's own SASL credentials, for the watch. Clients' own are passed through untouched."""
+    """Forebay's own SASL credentials, for the replica fetcher. Clients' credentials pass unchanged."""
 
     mechanism: Mechanism = Field(description="SASL mechanism of the broker's listener.")
     username: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
@@ -69,34 +70,37 @@ class UpstreamCredentials(Section):
 
 
 class Listener(Section):
-    """A client-facing socket and the one broker behind it."""
+    """A socket for clients and the broker behind it."""
 
     name: Name = Field(
-        default="default", description="Names this listener in logs and metrics; each listener its own."
+        default="default", description="Name of this listener in logs and metrics; each listener has its own."
     )
     listen: ListenAddress = Field(
-        description="HOST:PORT for clients; `:PORT` is all interfaces, port 0 any free port."
+        description="HOST:PORT for clients; `:PORT` means all interfaces, port 0 any free port."
     )
     upstream: RemoteAddress = Field(
-        description="HOST:PORT of the broker's listener for Forebay; not the one that clients are told."
+        description="HOST:PORT of the broker's listener for Forebay; not the address that clients are given."
     )
     catch_up_upstream: RemoteAddress | None = Field(
         default=None,
-        description="HOST:PORT of a second listener of the same broker, with the same security, for reads of "
-        "history: Kafka's network threads block on cold data, and are per listener (KAFKA-7504). Clients that "
-        "authenticate by SCRAM or GSSAPI stay on the first.",
+        description="HOST:PORT of a second listener of the same broker, with the same security, for "
+        "reads of history. Kafka's network threads belong to a listener and block on cold"
+        " data (KAFKA-7504). Clients that authenticate by SCRAM or GSSAPI stay on the "
+        "first listener.",
     )
     allow_shared_identity: bool = Field(
         default=False,
-        description="Start although client certificates end at Forebay, so that the broker sees one "
-        "identity, Forebay's, instead of each client's. Memory then serves nobody on this listener.",
+        description="Start although client certificates end at Forebay, so that the broker sees "
+        "Forebay's identity instead of each client's. Memory then serves no client on "
+        "this listener.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS toward clients; unset: plain text.")
+    tls: ListenerTls | None = Field(default=None, description="TLS toward clients. Unset: plaintext.")
     upstream_tls: UpstreamTls = Field(default_factory=UpstreamTls, description="TLS toward the broker.")
     upstream_credentials: UpstreamCredentials | None = Field(
         default=None,
-        description="Forebay's own credentials, for the watch; unset where the broker asks for none. Without "
-        "them a partition is watched only on links of clients that wait for it.",
+        description="Forebay's own credentials, for the replica fetcher. Unset where the broker asks "
+        "for none. Without them a partition is polled only over connections of clients "
+        "that wait for it.",
     )
 
     @property
@@ -107,89 +111,95 @@ class Listener(Section):
 
 
 class Cache(Section):
-    """The block cache and what entitles it to serve."""
+    """The block cache, and how long it may serve."""
 
     mode: Literal["serve", "observe", "off"] = Field(
         default="serve",
-        description="`serve`: memory answers. `observe`: everything is passed through, only the index of a "
-        "cache of `size` is kept, and the access log says what would have hit; takes at most about a quarter "
-        "of `size`. `off`: everything is passed through.",
+        description="`serve`: memory answers Fetches. `observe`: the broker answers all requests, "
+        "Forebay keeps only the index of a cache of `size`, and the access log says what "
+        "would have hit; takes at most about a quarter of `size`. `off`: the broker "
+        "answers all requests.",
     )
     size_bytes: Size = Field(
         default=0,
         ge=16 * MIB,
         le=4096 * GIB,
-        description="Memory for record batches. Unset: half of the container's memory limit (cgroup v2 or "
-        "v1), or an eighth of the machine's memory where there is none; at most 7/8 of the file system that "
-        "holds `directory`.",
+        description="Memory for record batches. Unset: half of the container's memory limit (cgroup "
+        "v2 or v1), or an eighth of the machine's memory without such a limit; at most "
+        "7/8 of the file system that holds `directory`.",
     )
     directory: Annotated[str, StringConstraints(max_length=4096)] = Field(
         default="/dev/shm",
-        description="Where the arena's file lies; must be memory-backed. Empty: anonymous memory; nothing is "
-        "taken over at a restart.",
+        description="Directory of the arena's file; must be memory-backed. Empty: anonymous memory, "
+        "which `forebay arena inspect` cannot read.",
     )
     confirm_every_s: Duration = Field(
         default=1.0,
         ge=0.1,
         le=30.0,
-        description="The lease: for how long a broker's answer entitles memory to serve.",
+        description="The lease: time during which memory may serve after a response of the broker.",
     )
     verify_ratio: float = Field(
         default=0.001,
         ge=0.0,
         le=1.0,
-        description="Share of the answers from memory that are read again from the broker, over Forebay's own "
-        "link, and compared. A difference drops the topic's blocks; see `forebay_verify_samples_total`.",
+        description="Share of the responses from memory that the verifier reads again from the "
+        "broker, over Forebay's own connection, and compares. A difference drops the "
+        "topic's blocks; see `forebay_verify_samples_total`.",
     )
     authorize_every_s: Duration = Field(
         default=60.0,
         ge=1.0,
         le=3600.0,
-        description="How often each connection's right to a topic is asked of the broker.",
+        description="Interval at which the broker is asked for a connection's right to a topic.",
     )
     hole_wait_s: Duration = Field(
         default=0.005,
         ge=0.0,
         le=0.1,
-        description="How long a fetch waits at a gap for its bytes before it is a miss.",
+        description="Time that a Fetch waits for bytes on their way into memory before it is a miss.",
     )
     transactions_per_partition: Count = Field(
         default=2000,
         ge=16,
         le=1_000_000,
-        description="Transactions kept of each partition, open and aborted ones apart, about 200 bytes each; of "
-        "history beyond them read_committed consumers are told by the broker.",
+        description="Transactions kept for each partition, open and aborted ones counted apart, about"
+        " 200 bytes each. Older history is read from the broker by read_committed "
+        "consumers.",
     )
 
 
 class Limits(Section):
-    """Bounds on what clients and brokers can make Forebay hold; per process unless they say otherwise."""
+    """Limits on what Forebay holds for clients and brokers; per process unless stated otherwise."""
 
     max_request_frame_bytes: Size = Field(
         default=100 * MIB,
         ge=64 * KIB,
         le=LARGEST_FRAME_BYTES,
-        description="Largest request, as a broker's socket.request.max.bytes; a larger one ends its client.",
+        description="Largest request, as a broker's socket.request.max.bytes. A larger one closes its"
+        " client.",
     )
     max_response_frame_bytes: Size = Field(
         default=GIB,
         ge=MIB,
         le=LARGEST_FRAME_BYTES,
-        description="Largest answer of a broker. A larger one ends its link.",
+        description="Largest response of a broker. A larger one closes its connection.",
     )
     request_memory_bytes: Size = Field(
         default=128 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Requests in flight, and those that have begun; at the bound clients are not read. A larger "
-        "request passes alone. While others wait, a begun one must come at the pace that `frameTimeout` asks for.",
+        description="Bytes of requests in flight and of incomplete requests. At the limit clients are"
+        " not read. A larger request passes alone. While others wait, an incomplete "
+        "request must arrive at the pace of `frameTimeout`.",
     )
     response_memory_bytes: Size = Field(
         default=256 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Answers in flight; at the bound large ones leave in pieces as they come, or wait at the broker, "
-        "and memory answers 64 KiB at a time. A larger answer passes alone.",
+        description="Bytes of responses in flight. At the limit large ones leave in pieces as they "
+        "arrive, or wait at the broker, and memory answers 64 KiB at a time. A larger "
+        "response passes alone.",
     )
     connection_request_memory_bytes: Size = Field(
         default=16 * MIB,
@@ -207,45 +217,50 @@ class Limits(Section):
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Client connections of all listeners, TLS handshakes included; further ones are closed at once and "
-        "counted. An eighth of them may be in their handshake, for 10 s; beyond it the oldest handshake is closed.",
+        description="Client connections of all listeners, TLS handshakes included. Further ones are "
+        "closed at once and counted. An eighth of them may be in their handshake, for 10 "
+        "s; beyond that the oldest handshake is closed.",
     )
     pipelined_requests: Count = Field(
         default=100,
         ge=1,
         le=10_000,
-        description="Unanswered requests of one connection; at the bound it is not read.",
+        description="Unanswered requests of one connection. At the limit the connection is not read.",
     )
     request_partitions: Count = Field(
         default=5000,
         ge=100,
         le=1_000_000,
-        description="Topics, partitions and tagged fields that one Produce or Fetch names, and partitions of one fetch "
-        "session; a request of more is relayed unread. Reading and answering one takes about 10 us for each of them, "
-        "in which nobody else is served.",
+        description="Topics, partitions and tagged fields that one Produce or Fetch names, and "
+        "partitions of one fetch session. A larger request is relayed unread. Each of "
+        "them takes about 10 us, during which no other request is served.",
     )
     parked_fetches: Count = Field(
         default=10_000,
         ge=0,
         le=1_000_000,
-        description="Fetches that wait in Forebay for data; beyond it they are misses.",
+        description="Delayed Fetches: they wait in Forebay for records. Further ones are misses.",
     )
     read_joiners: Count = Field(
         default=100,
         ge=0,
         le=100_000,
-        description="Consumers that share one read of the broker's when they miss the same range at the same "
-        "time; beyond it they read for themselves. 0: nothing is shared.",
+        description="Consumers that share one read from the broker when they miss the same range at "
+        "the same time. Further ones read for themselves. 0: reads are not shared.",
     )
     watched_partitions: Count = Field(
-        default=10_000, ge=0, le=1_000_000, description="Partitions under watch; beyond it they are misses."
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Partitions that the replica fetcher polls. Further ones are misses.",
     )
     fetch_sessions: Count = Field(
         default=1000,
         ge=0,
         le=1_000_000,
-        description="Fetch sessions of clients (KIP-227), as max.incremental.fetch.session.cache.slots of a "
-        "broker; beyond it clients name everything in each request.",
+        description="Fetch sessions of clients (KIP-227), as "
+        "max.incremental.fetch.session.cache.slots of a broker. Further clients name all "
+        "partitions in each request.",
     )
     fetch_session_partitions: Count = Field(
         default=250_000,
@@ -257,24 +272,27 @@ class Limits(Section):
         default=600.0,
         ge=1.0,
         le=86400.0,
-        description="Time after which a client that sends nothing, and waits for nothing, is closed, as "
-        "connections.max.idle.ms of a broker; one that has vanished, too (keepalive, TCP_USER_TIMEOUT).",
+        description="Time after which an idle client is closed, as connections.max.idle.ms of a "
+        "broker. Clients that have vanished are closed too (keepalive, TCP_USER_TIMEOUT).",
     )
     connect_timeout_s: Duration = Field(
         default=10.0,
         ge=0.1,
         le=300.0,
-        description="Time for a connection to the broker, TLS and SASL included.",
+        description="Time to connect to the broker, TLS and SASL included.",
     )
     upstream_timeout_s: Duration = Field(
         default=10.0,
         ge=1.0,
         le=300.0,
-        description="Time within which the broker must answer a small question of Forebay's own; beyond it Forebay is "
-        "not ready, and its own connections are opened anew.",
+        description="Time within which the broker must answer Forebay's own heartbeat. Beyond it "
+        "Forebay is not ready and opens its own connections anew.",
     )
     frame_timeout_s: Duration = Field(
-        default=30.0, ge=0.1, le=3600.0, description="Time within which a begun request must be complete."
+        default=30.0,
+        ge=0.1,
+        le=3600.0,
+        description="Time within which a request must be complete after its first byte.",
     )
 
 
@@ -288,60 +306,60 @@ class Admin(Section):
         default=32,
         ge=1,
         le=10_000,
-        description="Open admin connections; further ones are closed, but for eight that may ask a probe (`/livez`, "
-        "`/readyz`) each.",
+        description="Open admin connections. Further ones are closed, except for eight that may ask a"
+        " probe (`/livez`, `/readyz`) each.",
     )
     token_file: Path | None = Field(
         default=None,
-        description="File that holds a token which all but probes must show (`Authorization: Bearer`); read at "
-        "start. Unset: whoever reaches the port may ask.",
+        description="File with a token that all requests but probes must carry (`Authorization: "
+        "Bearer`); read at start. Unset: every client that reaches the port may ask.",
     )
     request_timeout_s: Duration = Field(
         default=10.0,
         ge=0.1,
         le=300.0,
-        description="Time for a request to arrive and for its answer to be taken.",
+        description="Time for a request to arrive and for its response to be read.",
     )
 
 
 class AccessLog(Section):
     """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
 
-    directory: Path | None = Field(default=None, description="Directory for the files; unset: no access log.")
+    directory: Path | None = Field(default=None, description="Directory for the files. Unset: no access log.")
     rotate_size_bytes: Size = Field(
         default=256 * MIB,
         ge=64 * KIB,
         le=64 * GIB,
-        description="A file of this size is closed and compressed.",
+        description="Size at which a file is closed and compressed.",
     )
     keep_size_bytes: Size = Field(
         default=4 * GIB,
         ge=MIB,
         le=64 * 1024 * GIB,
-        description="All files together; the oldest are deleted beyond it.",
+        description="Size of all files together. Beyond it the oldest are deleted.",
     )
     keep_files: Count = Field(
         default=1_000,
         ge=2,
         le=1_000_000,
-        description="Number of files; the oldest are deleted beyond it. Counts the one being written.",
+        description="Number of files, the current one included. Beyond it the oldest are deleted.",
     )
     queue_lines: Count = Field(
         default=100_000,
         ge=1_000,
         le=10_000_000,
-        description="Lines that wait for the disk; beyond it they are dropped, counted.",
+        description="Lines that wait for the disk. Further ones are dropped and counted.",
     )
 
 
 class Shutdown(Section):
-    """What happens on SIGTERM."""
+    """Shutdown on SIGTERM."""
 
     grace_period_s: Duration = Field(
         default=25.0,
         ge=0.0,
         le=3600.0,
-        description="Time to answer what is in flight; shorter than Kubernetes' own (30s).",
+        description="Time to answer requests in flight; shorter than Kubernetes' own grace period (30s).",
     )
 
 
@@ -349,7 +367,7 @@ class Log(Section):
     """Forebay's own log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important level written."
+        default="info", description="Lowest level that is written."
     )
     format: Literal["json", "text"] = Field(
         default="json", description="One JSON object a line, or plain text."
@@ -358,7 +376,7 @@ class Log(Section):
         default=1000,
         ge=10,
         le=1_000_000,
-        description="Lines that wait for standard error to be read; beyond it they are dropped, counted.",
+        description="Lines that wait for standard error. Further ones are dropped and counted.",
     )
 
 
@@ -367,10 +385,12 @@ class Config(Section):
 
     listeners: tuple[Listener, ...] = Field(min_length=1, max_length=64, description="Where clients connect.")
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
-    throttle: Throttle = Field(default_factory=Throttle, description="Lagging consumers on a busy disk.")
+    throttle: Throttle = Field(
+        default_factory=Throttle, description="Delays for lagging consumers on a busy disk."
+    )
     isolation: Isolation = Field(default_factory=Isolation, description="Queues toward the broker.")
-    limits: Limits = Field(default_factory=Limits, description="Bounds on memory, counts and times.")
+    limits: Limits = Field(default_factory=Limits, description="Limits on memory, counts and times.")
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
-    access_log: AccessLog = Field(default_factory=AccessLog, description="The record of every fetch.")
-    shutdown: Shutdown = Field(default_factory=Shutdown, description="Stopping.")
+    access_log: AccessLog = Field(default_factory=AccessLog, description="Log of every Fetch.")
+    shutdown: Shutdown = Field(default_factory=Shutdown, description="Shutdown.")
     log: Log = Field(default_factory=Log, description="Forebay's own log.")

@@ -16,17 +16,17 @@ class Disk(Section):
 
     device: Name | None = Field(
         default=None,
-        description="Name in `diskstatsFile`, for example nvme0n1; unset: the device that holds `directory`.",
+        description="Name in `diskstatsFile`, for example nvme0n1. Unset: the device that holds `directory`.",
     )
     directory: Path | None = Field(
         default=None,
-        description="The log directory as this process sees it, mounted read-only: tells the device and the "
-        "partitions on it.",
+        description="Log directory as this process sees it, mounted read-only. Forebay finds the "
+        "device and the partitions by it.",
     )
     broker_directory: Path | None = Field(
         default=None,
-        description="The log directory as the broker names it, where it is not mounted here: the broker is "
-        "then asked which partitions lie there (DescribeLogDirs).",
+        description="Log directory as the broker names it, where it is not mounted here. The broker "
+        "is asked for its partitions (DescribeLogDirs).",
     )
 
 
@@ -34,81 +34,96 @@ class Weight(Section):
     """The share of a group of clients."""
 
     client_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
-        description="Client id pattern, `*` and `?` allowed; the first that matches counts."
+        description="Pattern of client ids, with `*` and `?`; the first match counts."
     )
-    weight: float = Field(ge=0.01, le=100.0, description="Share against clients of weight 1.")
+    weight: float = Field(ge=0.01, le=100.0, description="Share relative to clients of weight 1.")
 
 
 class Throttle(Section):
     """Lagging consumers wait while the broker's disk is busy."""
 
-    enabled: bool = Field(default=True, description="`false`: no miss is ever delayed.")
+    enabled: bool = Field(default=True, description="`false`: no miss is delayed.")
     target: float = Field(
-        default=0.6, ge=0.05, le=0.95, description="Share of a disk's time at which misses are held."
+        default=0.6, ge=0.05, le=0.95, description="Load of a disk that the throttle aims at."
     )
     lag_threshold: Count = Field(
         default=0,
         ge=0,
         le=1_000_000_000_000,
-        description="Records that a consumer must be behind before its misses may wait; only what memory "
-        "does not hold any more is ever delayed.",
+        description="Records that a consumer must be behind before its misses may wait. Only reads of"
+        " history are ever delayed.",
     )
     start_grace_s: Duration = Field(
         default=60.0,
         ge=0.0,
         le=3600.0,
-        description="Of a partition whose history is first missed so soon after the start, what memory would hold had "
-        "it not begun anew is not delayed. 0: it is.",
+        description="Time after the start. For a partition whose history is first missed within it, "
+        "records that memory would hold without the restart are not delayed. 0: they are.",
     )
     max_delay_s: Duration = Field(
-        default=30.0, ge=0.1, le=3600.0, description="A miss that has waited this long goes regardless."
+        default=30.0,
+        ge=0.1,
+        le=3600.0,
+        description="Longest wait of a miss; then it is sent regardless of the load.",
     )
     in_flight_s: Duration = Field(
         default=0.05,
         ge=0.001,
         le=10.0,
-        description="Misses that are read from a disk at once, as a time at its rate, and always one: what "
-        "a producer's write may find before it there.",
+        description="Bytes of misses read from a disk at a time, as a time at the disk's rate, and at"
+        " least one miss. A producer's write may wait for so much.",
     )
     floor_bytes: Size = Field(
-        default=MIB, ge=64 * KIB, le=GIB, description="Misses of a disk get at least this per second."
+        default=MIB, ge=64 * KIB, le=GIB, description="Least rate of a disk's misses, bytes per second."
     )
     ceiling_bytes: Size = Field(
-        default=16 * GIB, ge=MIB, le=64 * GIB, description="Misses of a disk get at most this per second."
+        default=16 * GIB,
+        ge=MIB,
+        le=64 * GIB,
+        description="Greatest rate of a disk's misses, bytes per second.",
     )
     sample_every_s: Duration = Field(
-        default=0.5, ge=0.05, le=1.0, description="How often the disks are looked at."
+        default=0.5, ge=0.05, le=1.0, description="Interval between samples of the disks."
     )
     busy_await_s: Duration = Field(
         default=0.002,
         ge=0.0,
         le=1.0,
-        description="A disk whose requests take this long is as loaded as the share of time it works; one "
-        "that answers faster is proportionally less. 0: the share alone counts.",
+        description="Mean request time at which a disk's load equals its utilisation; a faster disk "
+        "has proportionally less load. 0: utilisation alone counts.",
     )
     busy_in_flight: Count = Field(
-        default=8, ge=1, le=65536, description="The same, by requests in flight; the greater counts."
+        default=8,
+        ge=1,
+        le=65536,
+        description="As `busyAwait`, by requests in flight; the greatest load counts.",
     )
     busy_pressure: float = Field(
         default=0.0,
         ge=0.0,
         le=1.0,
-        description="The same, by the share of time in which tasks wait for I/O; 0: not looked at.",
+        description="As `busyAwait`, by the share of time in which tasks wait for I/O. 0: not read.",
     )
-    diskstats_file: Path = Field(default="/proc/diskstats", description="Where disks are read from.")
+    diskstats_file: Path = Field(default="/proc/diskstats", description="File with the disks' counters.")
     pressure_file: Path = Field(
         default="/proc/pressure/io",
-        description="Where I/O pressure is read from; the broker cgroup's io.pressure says more.",
+        description="File with the I/O pressure; io.pressure of the broker's cgroup is more exact.",
     )
     waiting_requests: Count = Field(
-        default=10_000, ge=1, le=1_000_000, description="Misses that wait, for each disk."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Waiting misses of each disk. Further ones are answered empty.",
     )
     waiting_size_bytes: Size = Field(
-        default=8 * GIB, ge=MIB, le=1024 * GIB, description="What they would read, for each disk."
+        default=8 * GIB,
+        ge=MIB,
+        le=1024 * GIB,
+        description="Bytes that the waiting misses of each disk read at most.",
     )
     disks: tuple[Disk, ...] = Field(
-        default=(), max_length=64, description="The broker's disks; none: no miss is ever delayed."
+        default=(), max_length=64, description="The broker's disks. Without any, no miss is delayed."
     )
     weights: tuple[Weight, ...] = Field(
-        default=(), max_length=256, description="Who gets more or less than an equal share."
+        default=(), max_length=256, description="Clients that get more or less than an equal share."
     )
