@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from proxy.fetch.evaluate import has_arrived
 from proxy.fetch.response import is_cut
-from proxy.partitions.readable import ASK, READY, TAIL
+from proxy.partitions.readable import AT_END, READABLE, UNCONFIRMED
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
@@ -31,7 +31,7 @@ for the broker's disk, and who polls once takes for absent what has no records. 
 """
 
 
-def is_enough(record: FetchRecord, view: View, has_quiet: bool) -> bool:
+def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
     """Whether it is answered without waiting: it waits for nothing, the readable bytes of all partitions reach
     min_bytes, or there is an error; of those that a broker finds before it reads, only where there is nothing else.
     `has_quiet`: its session has more partitions than are in `view`.
@@ -40,7 +40,7 @@ def is_enough(record: FetchRecord, view: View, has_quiet: bool) -> bool:
     if least_bytes == 0:
         return True
     if not view.is_here:
-        return not has_quiet and all(read is not None and read.is_erroneous for read in reads)
+        return not has_clean and all(read is not None and read.is_erroneous for read in reads)
     if least_bytes == 1:
         return True
     if any(
@@ -58,7 +58,7 @@ def _readable_bytes(record: FetchRecord, view: View) -> int:
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):
             size_bytes = len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
-        elif status.look is READY and status.partition is not None:
+        elif status.state is READABLE and status.partition is not None:
             size_bytes = peek_broker_bytes(cache, status, status.partition, most, is_first)
         readable_bytes += size_bytes
         room = max(room - size_bytes, 0)
@@ -83,7 +83,7 @@ def is_outdated(view: View) -> bool:
     is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
     """
     return not view.is_here and any(
-        one.look in (TAIL, ASK)
+        one.state in (AT_END, UNCONFIRMED)
         and one.partition is not None
         and one.partition.has_unseen(one.asked.fetch_offset)
         for one in view.statuses

@@ -24,12 +24,19 @@ from typing import TYPE_CHECKING
 from proxy.fetch.completion import GRACE_S, find_wait_end, is_enough, is_outdated
 from proxy.fetch.evaluate import View, build_view, evaluate, find_unproven
 from proxy.fetch.forward import forward_fetch
-from proxy.fetch.misses.coalescing import build_question
+from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.fetch.misses.read import Stage
-from proxy.fetch.prepared import find_repeated, look_waiting
+from proxy.fetch.prepared import evaluate_waiting, find_repeated
 from proxy.fetch.response import build_answer, build_single
-from proxy.fetch.sessions.idle_partitions import find_standing
-from proxy.partitions.readable import ASK, NEEDS_BROKER, READ_COMMITTED, Look, PartitionStatus, plan_given_up
+from proxy.fetch.sessions.idle_partitions import find_idle_partitions
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    READ_COMMITTED,
+    UNCONFIRMED,
+    PartitionStatus,
+    ReadState,
+    plan_given_up,
+)
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -55,11 +62,11 @@ class DelayedFetch:
         "_behind",
         "_deadline",
         "_frame",
+        "_idle_partitions",
         "_impatient",
         "_leaving",
         "_reads_timer",
         "_repeated",
-        "_standing",
         "_timer",
         "_urgent",
         "_urgent_timer",
@@ -80,7 +87,7 @@ class DelayedFetch:
         self._impatient = False
         self._leaving = False
         self._repeated = find_repeated(record)
-        self._standing = find_standing(record, record.received_at)
+        self._idle_partitions = find_idle_partitions(record, record.received_at)
         self.held: list[Partition] = []
         self.done = False
 
@@ -89,19 +96,19 @@ class DelayedFetch:
         self._fenced(self._start, self.record.received_at)
 
     def _start(self, now: float) -> None:
-        asked = self.record.partitions if self._standing is None else self._standing.lively()
+        asked = self.record.partitions if self._idle_partitions is None else self._idle_partitions.dirty()
         unproven = find_unproven(self.record, asked, now)
         if unproven:
             link, version = self.record.link, self.record.head.api_version
             link.authorization.prove(unproven, version, self._proven)
         else:
-            self._look(now)
+            self._evaluate(now)
 
     def _proven(self, answered: bool) -> None:
         if not answered:
             self.drop()
             return
-        self._fenced(self._look, self._now())
+        self._fenced(self._evaluate, self._now())
         link, replies = self.record.link, self.record.link.replies
         is_called_away = replies.control and replies.oldest is self.record.reply
         if link.finishing or is_called_away:  # since it was asked: it was not among those that wait
@@ -115,17 +122,17 @@ class DelayedFetch:
     def _wake(self, now: float) -> None:
         record, repeated = self.record, self._repeated
         if repeated is not None:
-            status = look_waiting(record, repeated, now)
+            status = evaluate_waiting(record, repeated, now)
             if status is not None:
                 self._end()
                 build_single(record, status, repeated.answer)
                 return
-        self._look(now)
+        self._evaluate(now)
 
-    def look_again(self) -> None:
+    def evaluate_again(self) -> None:
         """A read beside has come to an end, or something changed."""
         if not self.done:
-            self._fenced(self._look, self._now())
+            self._fenced(self._evaluate, self._now())
 
     def leave(self) -> None:
         """Answer with what there is, now: the process is stopping, or the client has finished sending, or
@@ -135,7 +142,7 @@ class DelayedFetch:
             self._leaving = True
             now = self._now()
             self._deadline = min(self._deadline, now)
-            self._fenced(self._look, now)
+            self._fenced(self._evaluate, now)
 
     def drop(self) -> None:
         """The client is gone."""
@@ -161,9 +168,9 @@ class DelayedFetch:
     def _now(self) -> float:
         return self.record.link.broker.now()
 
-    def _look(self, now: float) -> None:
-        statuses = self._look_at(now)
-        view = self._see(statuses)
+    def _evaluate(self, now: float) -> None:
+        statuses = self._evaluate_partitions(now)
+        view = self._build_view(statuses)
         if self.done:
             return
         if view is None:
@@ -171,7 +178,9 @@ class DelayedFetch:
             return
         asking: Sequence[PartitionStatus] = ()
         if view.has_ask:
-            asking = [one for one in statuses if one.look is ASK and not self._waits_at_tail(one, now)]
+            asking = [
+                one for one in statuses if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
+            ]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
         outdated = is_late and is_outdated(view)
@@ -182,7 +191,7 @@ class DelayedFetch:
                     link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(statuses)
             return
-        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_quiet))
+        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_clean))
         wait_end = float("-inf")
         if may_leave and not self._leaving:
             wait_end = find_wait_end(view, self.record.request, self._deadline)
@@ -190,47 +199,51 @@ class DelayedFetch:
             self._answer(view)
         elif self._hold(view, asking, now):
             self._hurry(PROOF_WAIT_S if outdated else self._patience_s(view, asking))
-            self._look_at_end(wait_end, now)
+            self._evaluate_at(wait_end, now)
         elif may_leave and view.is_here:
             self._answer(view)
         else:
             self._forward(statuses)
 
     @property
-    def _has_quiet(self) -> bool:
+    def _has_clean(self) -> bool:
         """Whether partitions of its session are not looked at, since nothing is new."""
-        return self._standing is not None and self._standing.quiet > 0
+        return self._idle_partitions is not None and self._idle_partitions.clean_count > 0
 
-    def _look_at(self, now: float) -> list[PartitionStatus]:
+    def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:
         """What is not known to be quiet."""
-        statuses = evaluate(self.record, now) if self._standing is None else self._standing.look(now)
+        statuses = (
+            evaluate(self.record, now)
+            if self._idle_partitions is None
+            else self._idle_partitions.evaluate(now)
+        )
         return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
-    def _see(self, statuses: list[PartitionStatus]) -> View | None:
+    def _build_view(self, statuses: list[PartitionStatus]) -> View | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
         for status in statuses:
-            if status.look in NEEDS_BROKER:
+            if status.state in NEEDS_BROKER:
                 reads = self._find_reads(statuses)
                 return None if reads is None else build_view(statuses, reads)
-        beside = self.record.link.reads
-        if len(beside):
-            beside.drop_asked([status.asked for status in statuses])
-        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_quiet else None
+        miss_reads = self.record.link.reads
+        if len(miss_reads):
+            miss_reads.drop_asked([status.asked for status in statuses])
+        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
         reads = self.record.link.reads
         if self.record.request.rack_id:
             return None
-        missed = [status for status in statuses if status.look in NEEDS_BROKER]
+        missed = [status for status in statuses if status.state in NEEDS_BROKER]
         kind = self.record.request.isolation_level, self.record.head.api_version
         found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
         absent = [one for one in missed if found[id(one)] is None]
-        is_all = len(absent) + len(said) == len(statuses) and not self._has_quiet
-        if is_all and not self._goes_apart(missed):
+        is_all = len(absent) + len(said) == len(statuses) and not self._has_clean
+        if is_all and not self._fetches_separately(missed):
             return None
         for one_said in said:
             reads.ask_again(one_said)
@@ -243,21 +256,20 @@ class DelayedFetch:
                 read.waiter = self
         return [found.get(id(status)) for status in statuses]
 
-    def _goes_apart(self, missed: Sequence[PartitionStatus]) -> bool:
+    def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
         """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
         wait for its disk or has a link of its own, or another consumer is reading the same.
         """
         link, request = self.record.link, self.record.request
-        named = [one for one in missed if one.nameable]
-        if not named or any(one.look is Look.MISS for one in missed if not one.nameable):
+        named = [one for one in missed if one.offsets_known]
+        if not named or any(one.state is ReadState.MISS for one in missed if not one.offsets_known):
             return False
-        if link.reads.go_apart and all(one.lagging for one in named):
+        if link.reads.fetches_separately and all(one.lagging for one in named):
             return True
         shared, version = link.broker.shared_reads, self.record.head.api_version
-        questions = (build_question(one, version, request.isolation_level) for one in named)
+        keys = (build_coalescing_key(one, version, request.isolation_level) for one in named)
         return any(
-            shared.find(question, one.asked.max_bytes) is not None
-            for question, one in zip(questions, named, strict=True)
+            shared.find(key, one.asked.max_bytes) is not None for key, one in zip(keys, named, strict=True)
         )
 
     def _waits_at_tail(self, status: PartitionStatus, now: float) -> bool:
@@ -284,8 +296,8 @@ class DelayedFetch:
             self.record.parked_at = now
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - now, 0), self._expire)
-            if self._standing is not None:
-                self._standing.fetch = self
+            if self._idle_partitions is not None:
+                self._idle_partitions.fetch = self
         self._register(
             [
                 status.partition
@@ -319,7 +331,7 @@ class DelayedFetch:
         link = self.record.link
         is_new = all(one.partition is not None and not one.partition.leader_state.known for one in asking)
         holds_others = view.is_here or view.has_gap
-        if asking and is_new and link.reads.go_apart and not holds_others:
+        if asking and is_new and link.reads.fetches_separately and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s
 
@@ -333,26 +345,26 @@ class DelayedFetch:
             if self._urgent_timer is not None:
                 self._urgent_timer.cancel()
 
-    def _look_at_end(self, wait_end: float, now: float) -> None:
+    def _evaluate_at(self, wait_end: float, now: float) -> None:
         """Look again when what is readable has waited long enough for its Fetch's reads."""
         if wait_end > now and self._reads_timer is None:
             self._reads_timer = asyncio.get_running_loop().call_later(wait_end - now, self._waited)
 
     def _waited(self) -> None:
         self._reads_timer = None
-        self.look_again()
+        self.evaluate_again()
 
     def _expire(self) -> None:
         """max_wait is over, also where the timer came a moment early."""
         self._deadline = min(self._deadline, self._now())
-        self.look_again()
+        self.evaluate_again()
         if not self.done:
             self._timer = asyncio.get_running_loop().call_later(GRACE_S + TIMER_SLACK_S, self._expire)
 
     def _give_up(self) -> None:
         """What has not come by now is a miss."""
         self._impatient = True
-        self.look_again()
+        self.evaluate_again()
 
     def _end(self) -> None:
         self.done = True  # first: what raises here does not happen again
@@ -364,8 +376,8 @@ class DelayedFetch:
             partition.parked.pop(self, None)
         if len(link.reads):
             link.reads.leave(self)
-        if self._standing is not None and self._standing.fetch is self:
-            self._standing.fetch = None
+        if self._idle_partitions is not None and self._idle_partitions.fetch is self:
+            self._idle_partitions.fetch = None
         if self._timer is not None:
             self.record.waited_s = self._now() - self.record.parked_at
             link.broker.purgatory.unpark(link, self)
@@ -375,7 +387,7 @@ class DelayedFetch:
 
     def _forward(self, statuses: list[PartitionStatus]) -> None:
         self._end()
-        if self._standing is not None:  # all of it goes
+        if self._idle_partitions is not None:  # all of it goes
             now = self._now()
             statuses = [plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
@@ -384,4 +396,4 @@ class DelayedFetch:
 
     def _answer(self, view: View) -> None:
         self._end()
-        build_answer(self.record, view.statuses, view.reads, has_quiet=self._has_quiet)
+        build_answer(self.record, view.statuses, view.reads, has_clean=self._has_clean)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.context import FetchContext
     from proxy.net.client_connection import ClientConnection
@@ -55,11 +55,11 @@ def forward_fetch(
     link.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
     scheduler = link.broker.scheduler
-    pipeline: list[Flight] = []
+    shared_reads: list[SharedRead] = []
 
     def go(entry: Entry) -> None:
         scheduler.sent(entry)
-        pipeline.extend(begin_forwarded(record, statuses))
+        shared_reads.extend(begin_forwarded(record, statuses))
         now = link.broker.now()
         link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
 
@@ -78,20 +78,20 @@ def forward_fetch(
         if passage is not None:
             if response is not None:
                 link.authorization.learn_answer(response, sent_at)
-            end_forwarded(link.broker, pipeline, None, None)
-            pipeline.clear()
+            end_forwarded(link.broker, shared_reads, None, None)
+            shared_reads.clear()
         return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
-            end_forwarded(link.broker, pipeline, None, None)
+            end_forwarded(link.broker, shared_reads, None, None)
             return
         scheduler.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        end_forwarded(link.broker, pipeline, response, answer)
+        end_forwarded(link.broker, shared_reads, response, answer)
         record.forwarded(statuses, response, _in_session(record, response, answer))
 
     scheduler.enter(

@@ -26,14 +26,14 @@ from proxy.fetch.passthrough import CONSUMER
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import COPIED_BYTES, copy_out, leaves_at_once
 from proxy.fetch.sessions.context import FINAL_EPOCH, NO_SESSION, Kind, find_single, note_records
-from proxy.fetch.sessions.idle_partitions import Standing
+from proxy.fetch.sessions.idle_partitions import IdlePartitions
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
-    READY,
+    READABLE,
+    PartitionOutcome,
     PartitionStatus,
-    Told,
     find_limit,
     plan_partition,
 )
@@ -154,7 +154,7 @@ def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
         and not link.reads.by_key
         and not link.preferred_replicas
         and not broker.scheduler.quotas.active
-        and broker.accounts.alike is None
+        and broker.accounts.shared_answers is None
         and requests.in_flight_bytes + size_bytes < requests.limit_bytes
     )
 
@@ -165,11 +165,13 @@ def _find_session(link: ClientConnection, known: Repeated, session_epoch: int) -
     session = find_single(
         link.broker.sessions, request.session_id, session_epoch, link.session_owner, known.asked, version
     )
-    if session is None or session.standing is None:
+    if session is None or session.idle_partitions is None:
         return session
-    standing = session.standing
-    looker = link, request.isolation_level, version
-    return session if isinstance(standing, Standing) and standing.looker == looker else None
+    idle_partitions = session.idle_partitions
+    reader = link, request.isolation_level, version
+    return (
+        session if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader else None
+    )
 
 
 def find_repeated(record: FetchRecord) -> Repeated | None:
@@ -182,7 +184,7 @@ def find_repeated(record: FetchRecord) -> Repeated | None:
     return known if record.context is not None and record.context.kind is Kind.SESSIONLESS else None
 
 
-def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionStatus | None:
+def evaluate_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionStatus | None:
     """What memory has by now for a Fetch that waited at the tail, and may leave with it at once; else None: nothing has
     happened.
     """
@@ -194,7 +196,7 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionS
         return None
     asked, isolation_level = record.request.partitions[0], known.request.isolation_level
     status = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
-    if status.look is not READY:
+    if status.state is not READABLE:
         return None
     link.broker.counters.looked_partitions += 1
     partition.wanted_at = now
@@ -235,8 +237,8 @@ def _note_session(
     note_records(
         link.broker.sessions, session, asked, leader_state.high_watermark, leader_state.log_start_offset, now
     )
-    if session.standing is not None:
-        session.standing.used_at = now
+    if session.idle_partitions is not None:
+        session.idle_partitions.used_at = now
 
 
 def _ask_at(known: Repeated, offset: int) -> FetchPartition:
@@ -284,12 +286,12 @@ def _answer(
         buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
         frame_bytes = sum(map(len, buffers))
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    status = PartitionStatus(_ask_at(known, offset), partition, READY, "", limit)
-    told = (Told(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
+    status = PartitionStatus(_ask_at(known, offset), partition, READABLE, "", limit)
+    outcomes = (PartitionOutcome(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
     if sent_bytes or (size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins):
-        _send(record, told, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
+        _send(record, outcomes, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
     else:
-        _send_in_line(record, told, buffers, hit)
+        _send_in_line(record, outcomes, buffers, hit)
 
 
 def _build_aborted(
@@ -315,7 +317,11 @@ def _build_aborted(
 
 
 def _send(
-    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], frame_bytes: int, hit: Hit
+    record: FetchRecord,
+    outcomes: Sequence[PartitionOutcome],
+    buffers: Sequence[Frame],
+    frame_bytes: int,
+    hit: Hit,
 ) -> None:
     """All of it is the kernel's from here on, and it holds no memory but the arena's: it needs no place in the line.
     `buffers`: what the kernel has not taken yet of `frame_bytes`.
@@ -329,13 +335,15 @@ def _send(
             traffic.frames += 1
             traffic.size_bytes += frame_bytes
         hit.release()
-        broker.accounts.enter(record, told, delivered, is_ours=True)
+        broker.accounts.enter(record, outcomes, delivered, is_ours=True)
 
     link.gone += 1
     link.wire.send(buffers, sent)
 
 
-def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], hit: Hit) -> None:
+def _send_in_line(
+    record: FetchRecord, outcomes: Sequence[PartitionOutcome], buffers: Sequence[Frame], hit: Hit
+) -> None:
     """What is few bytes, or may not be pinned, is charged until it has left; what is more than one piece waits here,
     where it can be copied out.
     """
@@ -343,9 +351,9 @@ def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[F
     if hit.size_bytes <= COPIED_BYTES:
         whole = b"".join(buffers)
         hit.release()
-        record.served(told, (whole,), (), len(whole))
+        record.served(outcomes, (whole,), (), len(whole))
         return
     hits = (hit,)
     if hit.pins:
         hit.on_reclaim = lambda _hit: copy_out(record, hits)
-    record.served(told, buffers, hits, 0 if hit.pins else hit.size_bytes)
+    record.served(outcomes, buffers, hits, 0 if hit.pins else hit.size_bytes)

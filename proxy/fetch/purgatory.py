@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.sessions.idle_partitions import Standing
+    from proxy.fetch.sessions.idle_partitions import IdlePartitions
     from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
@@ -28,7 +28,7 @@ class Purgatory:
         self._counters = counters
         self._limit = limit
         self._waiting: dict[ClientConnection, dict[DelayedFetch, None]] = defaultdict(dict)
-        self.standings: dict[ClientConnection, dict[Standing, None]] = defaultdict(dict)
+        self.idle_partitions: dict[ClientConnection, dict[IdlePartitions, None]] = defaultdict(dict)
 
     def park(self, link: ClientConnection, fetch: DelayedFetch) -> bool:
         """Let a Fetch wait. False at the bound."""
@@ -63,14 +63,16 @@ class Purgatory:
         """The client of `link` is gone."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.drop()
-        for standing in list(self.standings.get(link, ())):
-            standing.close()
+        for one in list(self.idle_partitions.get(link, ())):
+            one.close()
 
     def tick(self, now: float) -> None:
         """Timed: let go of sessions that nobody polls."""
-        for standings in list(self.standings.values()):
-            for standing in [one for one in standings if one.fetch is None and now - one.used_at > REST_S]:
-                standing.close()
+        for idle_partitions in list(self.idle_partitions.values()):
+            for unused in [
+                one for one in idle_partitions if one.fetch is None and now - one.used_at > REST_S
+            ]:
+                unused.close()
 
     def list_partitions(self, link: ClientConnection) -> list[Partition]:
         """The partitions that the Fetches of one client wait on, each once."""

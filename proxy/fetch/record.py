@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import NEEDS_BROKER, UNREAD, Look, PartitionStatus, Told
+from proxy.partitions.readable import NEEDS_BROKER, UNREAD, PartitionOutcome, PartitionStatus, ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -80,7 +80,7 @@ class FetchRecord:
 
     def served(
         self,
-        told: Sequence[Told],
+        outcomes: Sequence[PartitionOutcome],
         buffers: Sequence[Sendable],
         hits: Sequence[Hit],
         held_bytes: int,
@@ -95,7 +95,7 @@ class FetchRecord:
         def sent(delivered: bool) -> None:
             for hit in hits:
                 hit.release()
-            broker.accounts.enter(self, told, delivered, is_ours=True)
+            broker.accounts.enter(self, outcomes, delivered, is_ours=True)
 
         if len(buffers) == 1 and not hits:
             (frame,) = buffers
@@ -118,15 +118,15 @@ class FetchRecord:
         by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
         sizes = [by_key.get((status.asked.topic, status.asked.partition), 0) for status in statuses]
         if self.would_hit_bytes is None:
-            told = [
-                Told(status, size_bytes, *verdict)
+            outcomes = [
+                PartitionOutcome(status, size_bytes, *verdict)
                 for status, size_bytes, verdict in zip(statuses, sizes, plan_verdicts(statuses), strict=True)
             ]
         else:
-            told = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
+            outcomes = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
 
         def sent(delivered: bool) -> None:
-            self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
+            self.link.broker.accounts.enter(self, outcomes, delivered, is_ours=False)
 
         return sent
 
@@ -134,11 +134,11 @@ class FetchRecord:
         """The client or the broker went away before there was an answer."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
-    def count(self, told: Sequence[Told], is_ours: bool, left_at: float) -> None:
+    def count(self, outcomes: Sequence[PartitionOutcome], is_ours: bool, left_at: float) -> None:
         """It left at `left_at`. `is_ours`: the answer was Forebay's, not the broker's own frame."""
         broker = self.link.broker
         counters = broker.counters
-        for one in told:
+        for one in outcomes:
             verdict = one.result, one.reason
             counters.fetch_partitions[verdict] += 1
             counters.fetch_bytes[verdict] += one.size_bytes
@@ -146,7 +146,7 @@ class FetchRecord:
                 counters.would_hit_bytes += one.would_hit_bytes
         self.count_times(is_ours, left_at)
         if broker.scheduler.quotas.active:
-            _charge(broker, self.link.client_id, told)
+            _charge(broker, self.link.client_id, outcomes)
 
     def count_times(self, is_ours: bool, ended_at: float) -> None:
         """How long it took, delivered or not."""
@@ -159,7 +159,7 @@ class FetchRecord:
         counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
 
 
-Departed: TypeAlias = "tuple[FetchRecord, Sequence[Told], bool, float]"
+Departed: TypeAlias = "tuple[FetchRecord, Sequence[PartitionOutcome], bool, float]"
 """An answer whose last byte has left: whether it was Forebay's, not the broker's own frame, and when it left."""
 
 
@@ -168,28 +168,30 @@ class Accounts:
     those may have in common is in `alike` meanwhile, by what was asked: nothing that is known changes in between.
     """
 
-    __slots__ = ("_broker", "_waiting", "alike", "lines")
+    __slots__ = ("_broker", "_waiting", "lines", "shared_answers")
 
     def __init__(self, broker: Broker, lines: AccessLines | None) -> None:
         """`lines` None: there is no access log."""
         self._broker = broker
         self.lines = lines
         self._waiting: list[Departed] = []
-        self.alike: dict[Hashable, Found] | None = None
+        self.shared_answers: dict[Hashable, Found] | None = None
 
-    def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
+    def enter(
+        self, record: FetchRecord, outcomes: Sequence[PartitionOutcome], delivered: bool, is_ours: bool
+    ) -> None:
         """The answer to `record` has left, or never will."""
         now = self._broker.now()
         if not delivered:
-            self._broker.counters.undelivered_partitions += len(told)
+            self._broker.counters.undelivered_partitions += len(outcomes)
             record.count_times(is_ours, now)
             return
-        if self.alike is not None:
-            self._waiting.append((record, told, is_ours, now))
+        if self.shared_answers is not None:
+            self._waiting.append((record, outcomes, is_ours, now))
             return
-        record.count(told, is_ours, now)
+        record.count(outcomes, is_ours, now)
         if self.lines is not None:
-            self.lines.put_departed(((record, told, is_ours, now),))
+            self.lines.put_departed(((record, outcomes, is_ours, now),))
 
     def enter_hit(
         self,
@@ -234,24 +236,24 @@ class Accounts:
 
     def hold(self) -> None:
         """Many may leave now. `settle` must follow in the same callback of the loop."""
-        self.alike = {}
+        self.shared_answers = {}
 
     def settle(self) -> None:
         """All have left: count them."""
-        self.alike = None
+        self.shared_answers = None
         if not self._waiting:
             return
         departed, self._waiting = self._waiting, []
-        for record, told, is_ours, left_at in departed:
-            record.count(told, is_ours, left_at)
+        for record, outcomes, is_ours, left_at in departed:
+            record.count(outcomes, is_ours, left_at)
         if self.lines is not None:
             self.lines.put_departed(departed)
 
 
-def _charge(broker: Broker, client_id: str | None, told: Sequence[Told]) -> None:
+def _charge(broker: Broker, client_id: str | None, outcomes: Sequence[PartitionOutcome]) -> None:
     """Count what a Fetch has delivered toward the quotas of its client and topics."""
     quotas, now = broker.scheduler.quotas, broker.now()
-    for one in told:
+    for one in outcomes:
         topic = broker.topics.find(one.status.asked.topic)
         quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
@@ -260,14 +262,14 @@ def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:
     """Result and reason of each partition of a forwarded request. What memory could have served went along:
     `mixed`.
     """
-    hard = any(status.look in NEEDS_BROKER for status in statuses)
+    hard = any(status.state in NEEDS_BROKER for status in statuses)
     verdicts = []
     for status in statuses:
-        if status.look in NEEDS_BROKER:
-            verdicts.append((status.look.value, status.reason))
-        elif not hard and status.look in (Look.GAP, Look.ASK):
+        if status.state in NEEDS_BROKER:
+            verdicts.append((status.state.value, status.reason))
+        elif not hard and status.state in (ReadState.IN_TRANSIT, ReadState.UNCONFIRMED):
             verdicts.append(("miss", status.reason))
-        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in statuses):
+        elif not hard and all(other.state in (ReadState.AT_END, ReadState.READABLE) for other in statuses):
             verdicts.append(("miss", "unproven"))
         else:
             verdicts.append(("pass", "mixed"))

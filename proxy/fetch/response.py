@@ -17,7 +17,13 @@ from protocol.errors import ErrorCode
 from protocol.fetch_build import AnswerHead, FetchAnswer, build_headed_answer, build_response
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
-from proxy.partitions.readable import NEEDS_BROKER, READ_COMMITTED, READY, PartitionStatus, Told
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    READ_COMMITTED,
+    READABLE,
+    PartitionOutcome,
+    PartitionStatus,
+)
 from proxy.replica_fetcher.verifier import Committed
 
 if TYPE_CHECKING:
@@ -70,7 +76,7 @@ def build_answer(
     record: FetchRecord,
     statuses: Sequence[PartitionStatus],
     reads: Sequence[Read | None],
-    has_quiet: bool = False,
+    has_clean: bool = False,
 ) -> None:
     """Answer `record` with what is readable of `statuses`; `reads` are those beside, None where there is none.
     `has_quiet`: its session has more partitions, of which there is nothing new to say.
@@ -80,26 +86,26 @@ def build_answer(
     most_bytes = min(record.request.max_bytes, link.broker.answer_bytes)
     budget = _Budget(most_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
     answers: list[FetchAnswer] = []
-    told: list[Told] = []
+    outcomes: list[PartitionOutcome] = []
     taken: list[Read] = []
     for status, read in zip(statuses, reads, strict=True):
-        if status.look not in NEEDS_BROKER:
+        if status.state not in NEEDS_BROKER:
             answer, one = _from_memory(record, status, budget)
         else:
-            answer, one = _beside(record, status, read, budget, taken)
+            answer, one = _from_miss_fetch(record, status, read, budget, taken)
         answers.append(answer)
-        told.append(one)
+        outcomes.append(one)
     now = link.broker.now()
     planned = context.plan_response(answers, now)
-    pause_ms = _throttle_time_ms(record, told, taken, has_quiet, now)
+    pause_ms = _throttle_time_ms(record, outcomes, taken, has_clean, now)
     buffers: Sequence[Frame] = _build(record, planned, pause_ms)
     for read in taken:
         link.reads.drop(read)
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
-        told = [one for one in told if (one.status.asked.topic, one.status.asked.partition) in named]
-    held_bytes = sum([one.size_bytes for one in told if one.status.look in NEEDS_BROKER]) if taken else 0
-    _serve(record, told, buffers, budget, held_bytes)
+        outcomes = [one for one in outcomes if (one.status.asked.topic, one.status.asked.partition) in named]
+    held_bytes = sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER]) if taken else 0
+    _serve(record, outcomes, buffers, budget, held_bytes)
     _note_used(record, statuses, reads, now)
 
 
@@ -108,7 +114,7 @@ def build_single(record: FetchRecord, status: PartitionStatus, head: AnswerHead)
     `head` is of such answers.
     """
     budget = _Budget(min(record.request.max_bytes, record.link.broker.answer_bytes), COPIED_BYTES)
-    answer, told = _from_memory(record, status, budget)
+    answer, outcome = _from_memory(record, status, budget)
     buffers: Sequence[Frame]
     if answer.aborted or not answer.records_bytes:
         buffers = _build(record, PlannedResponse(ErrorCode.NONE, NO_SESSION, [answer]), 0)
@@ -117,13 +123,17 @@ def build_single(record: FetchRecord, status: PartitionStatus, head: AnswerHead)
         buffers = build_headed_answer(
             head, record.head.correlation_id, *offsets, answer.records, answer.records_bytes
         )
-    _serve(record, (told,), buffers, budget, 0)
+    _serve(record, (outcome,), buffers, budget, 0)
     assert status.partition is not None
     record.link.authorization.used(status.asked.topic, status.partition, record.link.broker.now())
 
 
 def _serve(
-    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], budget: _Budget, held_bytes: int
+    record: FetchRecord,
+    outcomes: Sequence[PartitionOutcome],
+    buffers: Sequence[Frame],
+    budget: _Budget,
+    held_bytes: int,
 ) -> None:
     """The answer is whole. `held_bytes` of it are on the heap and none of memory's."""
     hits = budget.hits
@@ -133,27 +143,29 @@ def _serve(
     for hit in hits:
         hit.on_reclaim = lambda _hit: copy_out(record, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
-    record.served(told, buffers, hits, held_bytes)
+    record.served(outcomes, buffers, hits, held_bytes)
 
 
-def _beside(
+def _from_miss_fetch(
     record: FetchRecord, status: PartitionStatus, read: Read | None, budget: _Budget, taken: list[Read]
-) -> tuple[FetchAnswer, Told]:
+) -> tuple[FetchAnswer, PartitionOutcome]:
     """What a read beside has brought for one partition, and as what it counts."""
     if read is not None and _is_due(read, budget):
         answer = _from_read(read, status, budget)
         if read.is_shared:
             record.link.broker.counters.shared_read_bytes += answer.records_bytes
         taken.append(read)
-        told = Told(status, answer.records_bytes, status.look.value, status.reason, read.delay_s)
+        outcome = PartitionOutcome(
+            status, answer.records_bytes, status.state.value, status.reason, read.delay_s
+        )
     elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
         answer = _retell(read.said, status)
-        told = Told(status, 0, status.look.value, status.reason)
+        outcome = PartitionOutcome(status, 0, status.state.value, status.reason)
     else:
         answered = None if read is None else read.answered
         answer = _empty(record, status) if answered is None else _retell(answered, status)
-        told = Told(status, 0, *PENDING)
-    return answer, told
+        outcome = PartitionOutcome(status, 0, *PENDING)
+    return answer, outcome
 
 
 def leaves_at_once(record: FetchRecord) -> bool:
@@ -170,7 +182,7 @@ def _note_used(
     """The broker has not seen that this client reads what was not read for it alone."""
     authorization = record.link.authorization
     for status, read in zip(statuses, reads, strict=True):
-        is_owed = status.look not in NEEDS_BROKER or (read is not None and read.is_shared)
+        is_owed = status.state not in NEEDS_BROKER or (read is not None and read.is_shared)
         if is_owed and status.partition is not None:
             authorization.used(status.asked.topic, status.partition, now)
 
@@ -181,7 +193,7 @@ def refuse_fetch(record: FetchRecord, statuses: Sequence[PartitionStatus], pause
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     assert record.context is not None
     buffers = _build(record, record.context.plan_throttled(), pause_ms)
-    record.served([Told(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
+    record.served([PartitionOutcome(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
 
 
 def answer_error(record: FetchRecord) -> None:
@@ -218,12 +230,21 @@ def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_
 
 
 def _throttle_time_ms(
-    record: FetchRecord, told: Sequence[Told], taken: Sequence[Read], has_quiet: bool, now: float
+    record: FetchRecord,
+    outcomes: Sequence[PartitionOutcome],
+    taken: Sequence[Read],
+    has_clean: bool,
+    now: float,
 ) -> int:
     """What the broker has set; or, where all there is to say is that everything waits and the request did not
     wait for it, a pause, so that the client does not ask in a circle (KIP-219).
     """
-    if not told or has_quiet or told[0].reason != PENDING[1] or any(one.reason != PENDING[1] for one in told):
+    if (
+        not outcomes
+        or has_clean
+        or outcomes[0].reason != PENDING[1]
+        or any(one.reason != PENDING[1] for one in outcomes)
+    ):
         return max([read.throttle_time_ms for read in taken]) if taken else 0
     return max(0, round(PAUSE_MS - (now - record.received_at) * 1000))
 
@@ -242,22 +263,24 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
             hit.release()
 
 
-def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) -> tuple[FetchAnswer, Told]:
+def _from_memory(
+    record: FetchRecord, status: PartitionStatus, budget: _Budget
+) -> tuple[FetchAnswer, PartitionOutcome]:
     """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
     asked = status.asked
     most = min(asked.max_bytes, budget.room)
-    if status.look is not READY or (most == 0 and budget.began):
-        return _empty(record, status), Told(status, 0, "hit", "")
+    if status.state is not READABLE or (most == 0 and budget.began):
+        return _empty(record, status), PartitionOutcome(status, 0, "hit", "")
     broker, isolation_level = record.link.broker, record.request.isolation_level
-    alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
+    shared = broker.accounts.shared_answers if budget.room_to_copy and not budget.began else None
     key = asked, status.limit_offset, most, isolation_level
-    found = None if alike is None else alike.get(key)
+    found = None if shared is None else shared.get(key)
     if found is None:
         found = _find(record, status, most, budget)
         if found is None:
-            return _empty(record, status)._replace(aborted=None), Told(status, 0, "hit", "")
-        if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
-            alike[key] = found
+            return _empty(record, status)._replace(aborted=None), PartitionOutcome(status, 0, "hit", "")
+        if shared is not None and found.answer.records_bytes <= COPIED_BYTES:
+            shared[key] = found
     answer, hit, committed = found
     budget.take(answer.records_bytes, most if is_cut(broker.cache, status, hit.next_offset) else 0)
     if hit.pins or answer.records_bytes > budget.room_to_copy:
@@ -267,7 +290,7 @@ def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) 
         budget.copied_bytes += answer.records_bytes
     assert status.partition is not None
     broker.verifier.offer(status.partition, asked.fetch_offset, hit, committed)
-    return answer, Told(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
+    return answer, PartitionOutcome(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
 
 
 def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
@@ -313,15 +336,15 @@ def _find(record: FetchRecord, status: PartitionStatus, most: int, budget: _Budg
 def _from_read(read: Read, status: PartitionStatus, budget: _Budget) -> FetchAnswer:
     answered, asked = read.answered, status.asked
     assert answered is not None
-    told = _retell(answered, status)
+    answer = _retell(answered, status)
     if read.has_error:
-        return told
+        return answer
     most = min(asked.max_bytes, budget.room)
     records = read.records(most, not budget.began)
     if not len(records):
-        return told._replace(aborted=None) if most > 0 else told
+        return answer._replace(aborted=None) if most > 0 else answer
     budget.take(len(records), min(most, read.held_bytes))
-    return told._replace(records=(records,), records_bytes=len(records))
+    return answer._replace(records=(records,), records_bytes=len(records))
 
 
 def _retell(answered: FetchedPartition, status: PartitionStatus) -> FetchAnswer:
@@ -329,7 +352,7 @@ def _retell(answered: FetchedPartition, status: PartitionStatus) -> FetchAnswer:
     this client may have been told so.
     """
     high_watermark, last_stable_offset = answered.high_watermark, answered.last_stable_offset
-    if status.partition is not None and status.nameable and answered.error_code == ErrorCode.NONE:
+    if status.partition is not None and status.offsets_known and answered.error_code == ErrorCode.NONE:
         high_watermark = max(high_watermark, status.partition.leader_state.high_watermark)
         last_stable_offset = max(last_stable_offset, status.partition.last_stable_offset())
     return FetchAnswer(
@@ -356,7 +379,7 @@ def _empty(record: FetchRecord, status: PartitionStatus) -> FetchAnswer:
     """
     aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
-    if status.partition is not None and (status.nameable or status.look not in NEEDS_BROKER):
+    if status.partition is not None and (status.offsets_known or status.state not in NEEDS_BROKER):
         leader_state = status.partition.leader_state
         offsets = (
             leader_state.high_watermark,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
-from proxy.partitions.readable import Look
+from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,17 +72,17 @@ class Reader(Protocol):
     def failed(self, read: Read) -> None:
         """Taking it, or asking for it, has raised."""
 
-    def may_join(self, read: Read, flight: Flight) -> None:
+    def may_join(self, read: Read, shared_read: SharedRead) -> None:
         """What `read` waits for at the throttle is under way."""
 
 
-class Flight:
+class SharedRead:
     """One partition's read, at the broker."""
 
-    __slots__ = ("joiners", "max_bytes", "question", "sent_at", "timer", "way")
+    __slots__ = ("coalescing_key", "joiners", "max_bytes", "sent_at", "timer", "way")
 
-    def __init__(self, question: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
-        self.question = question
+    def __init__(self, coalescing_key: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
+        self.coalescing_key = coalescing_key
         self.max_bytes = max_bytes
         self.way = way
         self.sent_at = sent_at
@@ -95,10 +95,14 @@ class Flight:
         return self.way.is_connected and self.way.wire.reading_held
 
 
-def build_question(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
+def build_coalescing_key(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
     """What may be shared of a miss: records are there for it, and its client may read them. None if nothing."""
     asked = status.asked
-    if status.look is not Look.MISS or status.partition is None or asked.fetch_offset >= status.limit_offset:
+    if (
+        status.state is not ReadState.MISS
+        or status.partition is None
+        or asked.fetch_offset >= status.limit_offset
+    ):
         return None
     return CoalescingKey(
         status.partition,
@@ -113,49 +117,53 @@ def build_question(status: PartitionStatus, version: int, isolation_level: int) 
 class SharedReads:
     """All reads of a process that may be joined; one read has at most `joiners_limit` joiners."""
 
-    __slots__ = ("_broker", "_flights", "_joiners_limit", "_waiting")
+    __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
 
     def __init__(self, broker: Broker, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
-        self._flights: dict[CoalescingKey, Flight] = {}
+        self._shared_reads: dict[CoalescingKey, SharedRead] = {}
         self._waiting: dict[CoalescingKey, dict[Read, Reader]] = {}
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._shared_reads)
 
-    def find(self, question: CoalescingKey | None, max_bytes: int) -> Flight | None:
+    def find(self, coalescing_key: CoalescingKey | None, max_bytes: int) -> SharedRead | None:
         """A read of that under way which may be joined by one more."""
-        flight = None if question is None else self._flights.get(question)
-        if flight is None or flight.max_bytes < max_bytes or flight.is_held:
+        shared_read = None if coalescing_key is None else self._shared_reads.get(coalescing_key)
+        if shared_read is None or shared_read.max_bytes < max_bytes or shared_read.is_held:
             return None
-        return flight if len(flight.joiners) < self._joiners_limit else None
+        return shared_read if len(shared_read.joiners) < self._joiners_limit else None
 
-    def join(self, flight: Flight, read: Read, reader: Reader) -> None:
+    def join(self, shared_read: SharedRead, read: Read, reader: Reader) -> None:
         """`reader` hears of what becomes of it, unless `leave` comes before."""
-        flight.joiners[read] = reader
-        if flight.timer is None:
-            flight.timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._lose_patience, flight)
+        shared_read.joiners[read] = reader
+        if shared_read.timer is None:
+            shared_read.timer = asyncio.get_running_loop().call_later(
+                PATIENCE_S, self._lose_patience, shared_read
+            )
 
-    def leave(self, flight: Flight, read: Read) -> None:
+    def leave(self, shared_read: SharedRead, read: Read) -> None:
         """`read` is not wanted any more."""
-        flight.joiners.pop(read, None)
+        shared_read.joiners.pop(read, None)
 
     # -- the one that reads --------------------------------------------------------------------------------
 
-    def begin(self, question: CoalescingKey | None, max_bytes: int, way: Way) -> Flight | None:
+    def begin(self, coalescing_key: CoalescingKey | None, max_bytes: int, way: Way) -> SharedRead | None:
         """A read is about to be sent by `way`. None where nobody may join it."""
-        if question is None or not self._joiners_limit or way.unanswered:
+        if coalescing_key is None or not self._joiners_limit or way.unanswered:
             return None
-        flight = self._flights[question] = Flight(question, max_bytes, way, self._broker.now())
-        for read, reader in list(self._waiting.get(question, {}).items()):
-            if read.asked.max_bytes <= max_bytes and len(flight.joiners) < self._joiners_limit:
-                reader.may_join(read, flight)
-        return flight
+        shared_read = self._shared_reads[coalescing_key] = SharedRead(
+            coalescing_key, max_bytes, way, self._broker.now()
+        )
+        for read, reader in list(self._waiting.get(coalescing_key, {}).items()):
+            if read.asked.max_bytes <= max_bytes and len(shared_read.joiners) < self._joiners_limit:
+                reader.may_join(read, shared_read)
+        return shared_read
 
-    def end(self, flight: Flight, answered: FetchedPartition | None, frame: Frame | None) -> None:
+    def end(self, shared_read: SharedRead, answered: FetchedPartition | None, frame: Frame | None) -> None:
         """It was answered, or its link is lost (None)."""
-        joiners = self._close(flight)
+        joiners = self._close(shared_read)
         is_shared = answered is not None and answered.end > answered.start and is_plain(answered)
         for read, reader in joiners.items():
             if is_shared and answered is not None and frame is not None:
@@ -165,63 +173,63 @@ class SharedReads:
                 action = partial(reader.left_alone, read)
             self._broker.attempt(action, "sharing a read", partial(reader.failed, read))
 
-    def _lose_patience(self, flight: Flight) -> None:
-        for read, reader in self._close(flight).items():
+    def _lose_patience(self, shared_read: SharedRead) -> None:
+        for read, reader in self._close(shared_read).items():
             action, fail = partial(reader.left_alone, read), partial(reader.failed, read)
             self._broker.attempt(action, "leaving a shared read", fail)
 
-    def _close(self, flight: Flight) -> dict[Read, Reader]:
+    def _close(self, shared_read: SharedRead) -> dict[Read, Reader]:
         """Nobody joins it any more; who has joined it."""
-        if self._flights.get(flight.question) is flight:
-            del self._flights[flight.question]
-        if flight.timer is not None:
-            flight.timer.cancel()
-        joiners, flight.joiners = flight.joiners, {}
+        if self._shared_reads.get(shared_read.coalescing_key) is shared_read:
+            del self._shared_reads[shared_read.coalescing_key]
+        if shared_read.timer is not None:
+            shared_read.timer.cancel()
+        joiners, shared_read.joiners = shared_read.joiners, {}
         return joiners
 
     # -- those that wait at the throttle -------------------------------------------------------------------
 
-    def wait(self, question: CoalescingKey | None, read: Read, reader: Reader) -> None:
+    def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: Reader) -> None:
         """`read` waits for its disk: it joins whoever goes before it."""
-        if question is not None and self._joiners_limit:
-            self._waiting.setdefault(question, {})[read] = reader
+        if coalescing_key is not None and self._joiners_limit:
+            self._waiting.setdefault(coalescing_key, {})[read] = reader
 
-    def stop_waiting(self, question: CoalescingKey | None, read: Read) -> None:
+    def stop_waiting(self, coalescing_key: CoalescingKey | None, read: Read) -> None:
         """It goes, or is not wanted any more."""
-        waiting = self._waiting.get(question) if question is not None else None
-        if waiting is not None and question is not None:
+        waiting = self._waiting.get(coalescing_key) if coalescing_key is not None else None
+        if waiting is not None and coalescing_key is not None:
             waiting.pop(read, None)
             if not waiting:
-                del self._waiting[question]
+                del self._waiting[coalescing_key]
 
 
-def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[Flight]:
+def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[SharedRead]:
     """The reads of a Fetch that is about to be forwarded whole: those that the broker answers at once."""
     request, link = record.request, record.link
     if request.rack_id or request.least_bytes > 1:
         return []
     shared, version = link.broker.shared_reads, record.head.api_version
-    pipeline = []
+    begun = []
     for status in statuses:
-        question = build_question(status, version, request.isolation_level)
-        flight = shared.begin(question, status.asked.max_bytes, link.upstream)
-        if flight is not None:
-            pipeline.append(flight)
-    return pipeline
+        coalescing_key = build_coalescing_key(status, version, request.isolation_level)
+        shared_read = shared.begin(coalescing_key, status.asked.max_bytes, link.upstream)
+        if shared_read is not None:
+            begun.append(shared_read)
+    return begun
 
 
 def end_forwarded(
-    broker: Broker, pipeline: Iterable[Flight], response: FetchResponse | None, frame: Frame | None
+    broker: Broker, begun: Iterable[SharedRead], response: FetchResponse | None, frame: Frame | None
 ) -> None:
     """What became of them; `response` is None where nothing came that could be read."""
     said = response.partitions if response is not None and response.error_code == ErrorCode.NONE else ()
     by_key = {(one.topic, one.partition): one for one in said}
-    for flight in pipeline:
-        partition = flight.question.partition
+    for shared_read in begun:
+        partition = shared_read.coalescing_key.partition
         answered = by_key.get((partition.topic.id, partition.index))
         if answered is None:
             answered = by_key.get((partition.topic.name, partition.index))
-        broker.shared_reads.end(flight, answered, frame)
+        broker.shared_reads.end(shared_read, answered, frame)
 
 
 def is_plain(answered: FetchedPartition) -> bool:

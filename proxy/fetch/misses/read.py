@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
 from protocol.errors import ErrorCode
-from proxy.fetch.misses.coalescing import build_question
+from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.partitions.leader_state import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import Ticket
@@ -65,14 +65,14 @@ class Read:
         "asked_at",
         "asker",
         "charged_bytes",
+        "coalescing_key",
         "epoch",
-        "flight",
         "frame",
         "is_shared",
         "join_until",
-        "question",
         "said",
         "sent_at",
+        "shared_read",
         "size_bytes",
         "stage",
         "status",
@@ -89,8 +89,8 @@ class Read:
         self.size_bytes = min(status.asked.max_bytes, share_bytes)
         self.topic: Topic | None = None
         self.epoch = NO_EPOCH
-        self.question = build_question(status, asker.version, asker.isolation_level)
-        self.flight: Flight | None = None
+        self.coalescing_key = build_coalescing_key(status, asker.version, asker.isolation_level)
+        self.shared_read: SharedRead | None = None
         self.is_shared = False
         self.join_until = float("inf")
         self.stage = Stage.READING
@@ -110,9 +110,9 @@ class Read:
         return self.asked.topic, self.asked.partition
 
     @property
-    def is_odd(self) -> bool:
+    def offsets_unknown(self) -> bool:
         """Whether nothing can be said of the partition but by the broker, not even that it is empty."""
-        return not self.status.nameable
+        return not self.status.offsets_known
 
     @property
     def holds_up(self) -> bool:

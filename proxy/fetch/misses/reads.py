@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.misses.read import Key
     from proxy.fetch.record import FetchRecord
     from proxy.net.broker_connection import BrokerConnection
@@ -67,7 +67,7 @@ class Reads:
         return len(self.by_key)
 
     @property
-    def go_apart(self) -> bool:
+    def fetches_separately(self) -> bool:
         """Whether history is read beside even where nothing else is asked for: it may have to wait for its disk,
         or has a link of its own.
         """
@@ -81,8 +81,8 @@ class Reads:
         read = self.by_key.get((asked.topic, asked.partition))
         if read is None:
             return None
-        is_others = read.is_shared or read.flight is not None
-        if read.stage is Stage.SAID and status.nameable:
+        is_others = read.is_shared or read.shared_read is not None
+        if read.stage is Stage.SAID and status.offsets_known:
             self.drop(read)
             return None
         is_it = read.answers(asked, isolation_level, version) and self._is_of_this_log(read)
@@ -153,35 +153,37 @@ class Reads:
         read.ticket = ticket
         if not ticket.granted:
             read.stage = Stage.DELAYED
-            self._link.broker.shared_reads.wait(read.question, read, self)
+            self._link.broker.shared_reads.wait(read.coalescing_key, read, self)
         return ticket.granted
 
     def _join(self, read: Read) -> bool:
         """Have what another consumer reads, if one reads it."""
         shared, now = self._link.broker.shared_reads, self._link.broker.now()
-        flight = shared.find(read.question, read.asked.max_bytes) if now < read.join_until else None
-        if flight is None:
+        shared_read = (
+            shared.find(read.coalescing_key, read.asked.max_bytes) if now < read.join_until else None
+        )
+        if shared_read is None:
             return False
         self.by_key[read.key] = read
         read.stage = Stage.READING
-        read.sent_at = flight.sent_at
+        read.sent_at = shared_read.sent_at
         read.join_until = min(read.join_until, now + JOINING_S)
-        read.flight = flight
-        shared.join(flight, read, self)
+        read.shared_read = shared_read
+        shared.join(shared_read, read, self)
         return True
 
-    def may_join(self, read: Read, flight: Flight) -> None:
+    def may_join(self, read: Read, shared_read: SharedRead) -> None:
         """What `read` waits for at the throttle is being read by another: it is charged once, there."""
         if read.stage is Stage.DELAYED and self._join(read):
-            assert read.ticket is not None and read.flight is flight
-            self._link.broker.shared_reads.stop_waiting(read.question, read)
+            assert read.ticket is not None and read.shared_read is shared_read
+            self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
             self._link.broker.disk_throttle.cancel(read.ticket)
 
     def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
         """Another's read has brought what `read` asks for."""
-        if read.flight is None:
+        if read.shared_read is None:
             return  # dropped since
-        read.flight = None
+        read.shared_read = None
         read.is_shared = True
         upstream = self._link.upstream
         self._arrive(upstream if upstream.is_connected else None, read, answered, frame)
@@ -189,17 +191,17 @@ class Reads:
 
     def left_alone(self, read: Read) -> None:
         """Nothing came of the other's read: it is made here, or joins one that is under way by now."""
-        if read.flight is None:
+        if read.shared_read is None:
             return
-        read.flight = None
+        read.shared_read = None
         if self._may_go(read):
             self._send((read,))
-        elif read.ticket is None and read.flight is None:  # at the throttle's bound
+        elif read.ticket is None and read.shared_read is None:  # at the throttle's bound
             self.drop(read)
             self._wake((read,))
 
     def _granted(self, read: Read) -> None:
-        self._link.broker.shared_reads.stop_waiting(read.question, read)
+        self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
         read.stage, fail = Stage.READING, partial(self.failed, read)
         self._link.broker.attempt(partial(self._send, (read,)), "sending a read beside", fail)
 
@@ -257,10 +259,10 @@ class Reads:
         )
         way = link.lane if lagging and link.lane.usable else link.upstream
         sent_at = link.broker.now()
-        shared, pipeline = link.broker.shared_reads, {}
+        shared, shared_by_read = link.broker.shared_reads, {}
         for read in reads:
             read.sent_at = sent_at
-            pipeline[read] = shared.begin(read.question, read.asked.max_bytes, way)
+            shared_by_read[read] = shared.begin(read.coalescing_key, read.asked.max_bytes, way)
         if way is link.upstream:
             link.broker.scheduler.sent(entry)
 
@@ -269,16 +271,16 @@ class Reads:
                 link.broker.scheduler.leave(entry)
             else:
                 link.broker.scheduler.answered(entry)
-            answered = partial(self._answered, way, pipeline, asker, sent_at, answer)
-            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, pipeline))
+            answered = partial(self._answered, way, shared_by_read, asker, sent_at, answer)
+            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, shared_by_read))
 
         way.send(frame, 0, on_answer)
 
-    def _lost(self, pipeline: dict[Read, Flight | None]) -> None:
+    def _lost(self, shared_by_read: dict[Read, SharedRead | None]) -> None:
         """What was read cannot be taken: an error of ours."""
-        for read, flight in pipeline.items():
-            if flight is not None:
-                self._link.broker.shared_reads.end(flight, None, None)
+        for read, shared_read in shared_by_read.items():
+            if shared_read is not None:
+                self._link.broker.shared_reads.end(shared_read, None, None)
             if read.stage is Stage.READING:
                 self.failed(read)
             self._wake((read,))
@@ -293,12 +295,12 @@ class Reads:
     def _answered(
         self,
         way: CatchUpConnection | BrokerConnection,
-        pipeline: dict[Read, Flight | None],
+        shared_by_read: dict[Read, SharedRead | None],
         asker: Asker,
         sent_at: float,
         frame: Frame | None,
     ) -> None:
-        link, reads = self._link, list(pipeline)
+        link, reads = self._link, list(shared_by_read)
         response = None
         if frame is not None:
             try:
@@ -315,15 +317,15 @@ class Reads:
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        for read, flight in pipeline.items():
-            if flight is not None:
-                link.broker.shared_reads.end(flight, by_key.get(read.key), frame)
+        for read, shared_read in shared_by_read.items():
+            if shared_read is not None:
+                link.broker.shared_reads.end(shared_read, by_key.get(read.key), frame)
         self._wake(reads)
 
     def _wake(self, reads: Sequence[Read]) -> None:
         waiters = dict.fromkeys(read.waiter for read in reads if read.waiter is not None)
         for waiter in waiters:
-            self._link.broker.attempt(waiter.look_again, "waking a fetch")
+            self._link.broker.attempt(waiter.evaluate_again, "waking a fetch")
 
     def _account(self, read: Read, answered: FetchedPartition | None) -> None:
         """The disk has done this much for it."""
@@ -347,7 +349,7 @@ class Reads:
             limit = answered.last_stable_offset if committed else answered.high_watermark
             if read.asked.fetch_offset < limit:  # the others' bytes left it no room: it is asked again
                 self.drop(read)
-            elif read.is_odd:
+            elif read.offsets_unknown:
                 read.stage, read.said = Stage.SAID, answered
             else:
                 read.stage = Stage.FAILED
@@ -379,11 +381,11 @@ class Reads:
         """Nobody wants it any more."""
         if self.by_key.get(read.key) is read:
             del self.by_key[read.key]
-        if read.flight is not None:
-            self._link.broker.shared_reads.leave(read.flight, read)
-            read.flight = None
+        if read.shared_read is not None:
+            self._link.broker.shared_reads.leave(read.shared_read, read)
+            read.shared_read = None
         if read.stage is Stage.DELAYED and read.ticket is not None:
-            self._link.broker.shared_reads.stop_waiting(read.question, read)
+            self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
             self._link.broker.disk_throttle.cancel(read.ticket)
         if read.charged_bytes:
             self._link.broker.responses.sub(read.charged_bytes)

@@ -52,12 +52,12 @@ class Kept:
         self.turn = 0
 
 
-class Standing(Protocol):
+class DirtyTracker(Protocol):
     """What somebody knows of a session's partitions, kept as long as the session; `used_at`: last looked at."""
 
     used_at: float
 
-    def stir(self, key: PartitionKey) -> None:
+    def mark_dirty(self, key: PartitionKey) -> None:
         """What is asked of it is new."""
 
     def drop(self, key: PartitionKey) -> None:
@@ -79,11 +79,11 @@ class Session:
         "created_s",
         "epoch",
         "id",
+        "idle_partitions",
         "last_used_s",
         "owner",
         "partitions",
         "ranked",
-        "standing",
         "topics",
         "uses_topic_ids",
     )
@@ -108,7 +108,7 @@ class Session:
         self.created_s = self.last_used_s = now_s
         self.counted = 0
         self.ranked = -1
-        self.standing: Standing | None = None
+        self.idle_partitions: DirtyTracker | None = None
         self._order: list[FetchPartition] | None = None
 
     def in_order(self) -> list[FetchPartition]:
@@ -129,8 +129,8 @@ class Session:
             self.topics[asked.topic] += 1
         else:
             kept.asked = asked
-        if self.standing is not None:
-            self.standing.stir(key)
+        if self.idle_partitions is not None:
+            self.idle_partitions.mark_dirty(key)
         self._order = None
 
     def forget(self, key: PartitionKey) -> bool:
@@ -140,8 +140,8 @@ class Session:
         self.topics[key[0]] -= 1
         if not self.topics[key[0]]:
             del self.topics[key[0]]
-        if self.standing is not None:
-            self.standing.drop(key)
+        if self.idle_partitions is not None:
+            self.idle_partitions.drop(key)
         self._order = None
         return True
 
@@ -241,8 +241,8 @@ class SessionCache:
         if self._sessions.pop(session.id, None) is None:
             return
         self._partitions -= session.counted
-        if session.standing is not None:
-            session.standing.close()
+        if session.idle_partitions is not None:
+            session.idle_partitions.close()
         session.ranked = -1
         ids = self._of_owner[session.owner]
         ids.discard(session.id)
