@@ -177,7 +177,7 @@ class DelayedFetch:
             self._forward(statuses)
             return
         asking: Sequence[PartitionStatus] = ()
-        if view.has_ask:
+        if view.has_unconfirmed:
             asking = [
                 one for one in statuses if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
             ]
@@ -326,11 +326,11 @@ class DelayedFetch:
         be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
         worth knowing.
         """
-        if not asking and not view.has_gap:
+        if not asking and not view.has_in_transit:
             return None
         link = self.record.link
         is_new = all(one.partition is not None and not one.partition.leader_state.known for one in asking)
-        holds_others = view.is_here or view.has_gap
+        holds_others = view.is_here or view.has_in_transit
         if asking and is_new and link.reads.fetches_separately and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s
