@@ -1,17 +1,16 @@
-"""A Fetch that memory speaks for, at least in part: answered at once, or parked until there is enough, or
-forwarded.
+"""Delayed Fetch: answer a Fetch at once, let it wait until there is enough, or forward it whole.
 
-Owns the waiting of one Fetch. It must not know how news arrives: it is woken, and looks again. Invariants
-(ReplicaManager.fetchMessages, DelayedFetch; design, "Fetch"):
-* it is answered when the readable bytes of all its partitions, reads beside that have arrived included, reach
-  min_bytes, or at max_wait with what there is.
-* it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
-* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
-  then it is a miss.
-* a missed partition is read beside. Its Fetch waits for it for a moment where nothing delays the read
-  (fetch/completion.py); then it is named empty, where its offsets are known.
-* it is answered, or forwarded once: where what happens to it raises, it goes to the broker as it came.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
+Owns the waiting of one Fetch. Must not know how changes are detected: it is woken and evaluates
+again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
+* A Fetch is answered when the readable bytes of its partitions, with miss fetches that have
+  arrived, reach min_bytes; or at max_wait.
+* The Fetch registers as a waiter before its last evaluation, so that it misses no change.
+* A partition in transit, or without a lease, is waited for `cache.holeWait` at most; then it is a
+  miss.
+* A missed partition gets a miss fetch. The Fetch waits shortly for one that nothing delays
+  (fetch/completion.py); then the partition is named empty, if its offsets are known.
+* A Fetch is answered once, or forwarded once. After an exception the broker gets it as it came.
+* A lease that lapses while the broker hangs forwards nothing: a Fetch at the log's end leaves empty
   at max_wait.
 """
 
@@ -49,14 +48,19 @@ if TYPE_CHECKING:
 
 
 PROOF_WAIT_S = 0.1
-"""For how long a partition that nothing is known of, or of which less is known than was acknowledged, is asked about
-before its disk is read for it regardless.
+"""Seconds to wait for the broker's confirmation of a partition before its disk is read regardless.
+
+Applies to a partition of which nothing is known, or less than was acknowledged.
 """
 TIMER_SLACK_S = 0.005
+"""Seconds added to a repeated deadline timer: the event loop may run a timer a moment early."""
 
 
 class DelayedFetch:
-    """One Fetch that has not been answered."""
+    """A Fetch that has not been answered yet.
+
+    `done`: it was answered, forwarded or dropped. `held`: the partitions that it waits on.
+    """
 
     __slots__ = (
         "_behind",
@@ -92,7 +96,9 @@ class DelayedFetch:
         self.done = False
 
     def start(self) -> None:
-        """Look for the first time; where a right is missing to what could be told, after the broker was asked."""
+        """Evaluate for the first time. If a right is missing for bytes that memory has, ask the
+        broker first.
+        """
         self._fenced(self._start, self.record.received_at)
 
     def _start(self, now: float) -> None:
@@ -105,21 +111,27 @@ class DelayedFetch:
             self._evaluate(now)
 
     def _proven(self, answered: bool) -> None:
+        """Continue after the broker's answer about rights; `answered` is False if the connection
+        was lost.
+        """
         if not answered:
             self.drop()
             return
         self._fenced(self._evaluate, self._now())
         link, replies = self.record.link, self.record.link.replies
         is_called_away = replies.control and replies.oldest is self.record.reply
-        if link.finishing or is_called_away:  # since it was asked: it was not among those that wait
+        if link.finishing or is_called_away:  # meanwhile; the Fetch was not in the purgatory yet
             self.leave()
 
     def wake(self, _partition: Partition) -> None:
-        """Something changed: look again."""
+        """Evaluate again, because a partition that this Fetch waits on has changed."""
         if not self.done:
             self._fenced(self._wake, self._now())
 
     def _wake(self, now: float) -> None:
+        """Answer a prepared Fetch from its one partition if that is readable; otherwise evaluate
+        all partitions.
+        """
         record, repeated = self.record, self._repeated
         if repeated is not None:
             status = evaluate_waiting(record, repeated, now)
@@ -130,13 +142,17 @@ class DelayedFetch:
         self._evaluate(now)
 
     def evaluate_again(self) -> None:
-        """A read beside has come to an end, or something changed."""
+        """Evaluate again, because a miss fetch has ended or a partition has changed. No effect once
+        done.
+        """
         if not self.done:
             self._fenced(self._evaluate, self._now())
 
     def leave(self) -> None:
-        """Answer with what there is, now: the process is stopping, or the client has finished sending, or
-        something that must not wait stands behind this Fetch.
+        """Answer now, with the bytes that are readable.
+
+        Used when the process stops, when the client has finished sending, or when a request that
+        must not wait stands behind this Fetch.
         """
         if not self.done:
             self._leaving = True
@@ -145,13 +161,16 @@ class DelayedFetch:
             self._fenced(self._evaluate, now)
 
     def drop(self) -> None:
-        """The client is gone."""
+        """End without an answer: the client has disconnected."""
         if not self.done:
             self._end()
             self.record.abandoned()
 
     def _fenced(self, act: Callable[[float], None], now: float) -> None:
-        """All that happens to a Fetch happens in here: where it raises, the broker gets the Fetch as it came."""
+        """Run `act(now)`. After an exception the broker gets the Fetch as it came.
+
+        Every event of a Fetch goes through this function.
+        """
         record = self.record
         link = record.link
         gone = link.gone
@@ -169,6 +188,7 @@ class DelayedFetch:
         return self.record.link.broker.now()
 
     def _evaluate(self, now: float) -> None:
+        """Evaluate all partitions, then answer, wait or forward."""
         statuses = self._evaluate_partitions(now)
         view = self._build_view(statuses)
         if self.done:
@@ -186,7 +206,8 @@ class DelayedFetch:
         outdated = is_late and is_outdated(view)
         if is_late and (asking or self._is_behind_own(view) or (outdated and self._impatient)):
             link = self.record.link
-            for one in asking:  # for its next Fetch: who never waits would never be served else
+            # Confirm for the next Fetch: otherwise a client that never waits is never served.
+            for one in asking:
                 if one.partition is not None:
                     link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(statuses)
@@ -207,11 +228,11 @@ class DelayedFetch:
 
     @property
     def _has_clean(self) -> bool:
-        """Whether partitions of its session are not looked at, since nothing is new."""
+        """True if the session has partitions that are not evaluated, because nothing changed."""
         return self._idle_partitions is not None and self._idle_partitions.clean_count > 0
 
     def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:
-        """What is not known to be quiet."""
+        """Return the status of each partition that is not known to be clean."""
         statuses = (
             evaluate(self.record, now)
             if self._idle_partitions is None
@@ -220,7 +241,9 @@ class DelayedFetch:
         return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
     def _build_view(self, statuses: list[PartitionStatus]) -> View | None:
-        """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
+        """Return the view with all miss fetches, begun where they were missing; None: forward the
+        request whole.
+        """
         for status in statuses:
             if status.state in NEEDS_BROKER:
                 reads = self._find_reads(statuses)
@@ -231,7 +254,9 @@ class DelayedFetch:
         return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
-        """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
+        """Return the miss fetch of each status or None, begun where it was missing; None: forward
+        the request whole.
+        """
         reads = self.record.link.reads
         if self.record.request.rack_id:
             return None
@@ -257,8 +282,12 @@ class DelayedFetch:
         return [found.get(id(status)) for status in statuses]
 
     def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
-        """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
-        wait for its disk or has a link of its own, or another consumer is reading the same.
+        """Return True if a request of misses only is to use miss fetches instead of being forwarded
+        whole.
+
+        * All of it is history, and history may have to wait for its disk or has a catch-up
+          connection.
+        * Or another consumer is reading the same range.
         """
         link, request = self.record.link, self.record.request
         named = [one for one in missed if one.offsets_known]
@@ -273,7 +302,11 @@ class DelayedFetch:
         )
 
     def _waits_at_tail(self, status: PartitionStatus, now: float) -> bool:
-        """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""
+        """Return True if an unconfirmed partition may wait at the end of the log, and be named
+        empty at max_wait.
+
+        Such a partition waits while a Fetch of the replica fetcher that names it is open.
+        """
         partition = status.partition
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
@@ -281,13 +314,17 @@ class DelayedFetch:
         return now >= self._deadline or (partition.covered > 0 and not partition.leader_state.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
-        """Whether it would be answered empty before a Produce that came before it on its connection."""
+        """Return True if the response would be empty although an earlier Produce of this connection
+        is unanswered.
+        """
         return self.record.link.answered_ordinal < self._behind and not view.is_here
 
     # -- waiting -------------------------------------------------------------------------------------------
 
     def _hold(self, view: View, asking: Sequence[PartitionStatus], now: float) -> bool:
-        """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
+        """Wait on every partition. Return False if that is impossible: Forebay cannot ask the
+        broker, or too many Fetches wait.
+        """
         link = self.record.link
         broker = link.broker
         if self._timer is None:
@@ -312,7 +349,9 @@ class DelayedFetch:
         return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
-        """Wait on exactly these: one that was forgotten and is followed again is another."""
+        """Wait on exactly these partitions. A partition that was forgotten and is followed again is
+        a new object.
+        """
         if partitions == self.held:
             return
         for partition in self.held:
@@ -322,9 +361,12 @@ class DelayedFetch:
             partition.parked[self] = None
 
     def _patience_s(self, view: View, asking: Sequence[PartitionStatus]) -> float | None:
-        """For how long what is on its way is waited for; None: as long as for news. What nothing is known of yet may
-        be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
-        worth knowing.
+        """Return for how many seconds to wait for partitions in transit or unconfirmed; None: until
+        max_wait.
+
+        A partition of which nothing is known may be history, which the disk throttle delays in its
+        turn. If that is possible and no hit waits for it, the broker's confirmation is worth the
+        longer PROOF_WAIT_S.
         """
         if not asking and not view.has_in_transit:
             return None
@@ -336,7 +378,9 @@ class DelayedFetch:
         return link.broker.config.cache.hole_wait_s
 
     def _hurry(self, patience_s: float | None) -> None:
-        """What is on its way is given up after `patience_s`, counted from when there was such first."""
+        """Treat partitions in transit as misses after `patience_s`, counted from the first such
+        evaluation; None: cancel.
+        """
         if patience_s is not None and not self._urgent:
             self._urgent = True
             self._urgent_timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
@@ -346,7 +390,9 @@ class DelayedFetch:
                 self._urgent_timer.cancel()
 
     def _evaluate_at(self, wait_end: float, now: float) -> None:
-        """Look again when what is readable has waited long enough for its Fetch's reads."""
+        """Evaluate again at `wait_end`, when readable bytes have waited long enough for miss
+        fetches.
+        """
         if wait_end > now and self._reads_timer is None:
             self._reads_timer = asyncio.get_running_loop().call_later(wait_end - now, self._waited)
 
@@ -355,19 +401,20 @@ class DelayedFetch:
         self.evaluate_again()
 
     def _expire(self) -> None:
-        """max_wait is over, also where the timer came a moment early."""
+        """Handle the end of max_wait, also if the timer ran a moment early."""
         self._deadline = min(self._deadline, self._now())
         self.evaluate_again()
         if not self.done:
             self._timer = asyncio.get_running_loop().call_later(GRACE_S + TIMER_SLACK_S, self._expire)
 
     def _give_up(self) -> None:
-        """What has not come by now is a miss."""
+        """Treat what has not arrived by now as a miss."""
         self._impatient = True
         self.evaluate_again()
 
     def _end(self) -> None:
-        self.done = True  # first: what raises here does not happen again
+        """Release all timers, waiters and miss fetches of this Fetch."""
+        self.done = True  # first: after an exception below, this must not run again
         link = self.record.link
         for timer in (self._timer, self._urgent_timer, self._reads_timer):
             if timer is not None:
@@ -387,7 +434,7 @@ class DelayedFetch:
 
     def _forward(self, statuses: list[PartitionStatus]) -> None:
         self._end()
-        if self._idle_partitions is not None:  # all of it goes
+        if self._idle_partitions is not None:  # forward all partitions, clean ones included
             now = self._now()
             statuses = [plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
