@@ -1,12 +1,14 @@
-"""What a fetch session's partitions were at the last look: a poll looks at what has changed, not at all of them.
+"""Idle partitions of a fetch session: a Fetch evaluates the dirty partitions, not all of them.
 
-Owns which partitions of a session are quiet: at the tail, under an outstanding watch, and with nothing that the
-client has not been told (the rules of omission, fetch/sessions/context.py). It must not know how news arrives, or what
-is answered. Invariants:
-* a quiet partition has a mark among those who wait on it; whatever wakes the mark, or a request that names it,
-  makes it lively, and what is lively is looked at in each poll.
-* all are looked at again every EVALUATE_ALL_S, and early enough to renew the client's right to a topic.
-* a closed one keeps no marks and takes none.
+Owns which partitions of a session are clean. A clean partition is at the log's end, and an open
+Fetch of the replica fetcher names it. Its HW and log start are those that the client knows (rules
+of omission, fetch/sessions/context.py). Must not know how changes are detected, or what is
+answered. Invariants:
+* A clean partition has a `CleanPartition` among its waiters. A wake-up, or a request that names it,
+  makes it dirty. Each Fetch evaluates all dirty partitions.
+* All partitions are evaluated again every EVALUATE_ALL_S, and early enough to renew the client's
+  right to a topic.
+* A closed object has no waiters and accepts none.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
 
 EVALUATE_ALL_S = 10.0
-"""How long the absence of news is relied on."""
+"""Seconds for which the absence of wake-ups is trusted."""
 
 
 class WakeupBatch:
-    """Sessions with news whose Fetch is to look again: in the loop's next turn, or, while an answer is learned from,
-    as soon as all of it has been. Then nobody waits for what else the loop has to do.
+    """Sessions with a change and a delayed Fetch that must evaluate again.
+
+    Outside a batch, each does so in the event loop's next turn. While a response is processed, all
+    do so right after it, so that no Fetch waits for the loop's other work.
     """
 
     __slots__ = "_gathered"
@@ -44,25 +48,27 @@ class WakeupBatch:
         self._gathered: list[IdlePartitions] | None = None
 
     def gather(self) -> None:
-        """An answer is being learned from. `look` must follow in the same callback of the loop."""
+        """Begin a batch: a response is being processed. `look` must follow in the same callback of
+        the event loop.
+        """
         self._gathered = []
 
     def take(self, idle_partitions: IdlePartitions) -> None:
-        """`standing` has news, and a Fetch that waits."""
+        """Add a session that has a change and a delayed Fetch."""
         if self._gathered is None:
             asyncio.get_running_loop().call_soon(idle_partitions.evaluate_again)
         else:
             self._gathered.append(idle_partitions)
 
     def look(self, broker: Broker) -> None:
-        """All has been learned."""
+        """End the batch: evaluate the delayed Fetches again."""
         gathered, self._gathered = self._gathered or (), None
         for idle_partitions in gathered:
             broker.attempt(idle_partitions.evaluate_again, "waking a fetch")
 
 
 class ReaderIdentity(NamedTuple):
-    """For whom a look is."""
+    """Connection, isolation level and version for which the partitions are evaluated."""
 
     link: ClientConnection
     isolation_level: int
@@ -70,7 +76,7 @@ class ReaderIdentity(NamedTuple):
 
 
 class CleanPartition:
-    """Waits on one quiet partition."""
+    """Waiter on one clean partition."""
 
     __slots__ = ("_idle_partitions", "key", "partition")
 
@@ -80,12 +86,15 @@ class CleanPartition:
         self.partition = partition
 
     def wake(self, _partition: Partition) -> None:
-        """The partition has changed."""
+        """Report that the partition has changed."""
         self._idle_partitions.wake(self)
 
 
 class IdlePartitions:
-    """One session's partitions. `fetch` is the one of it that waits; `used_at` when it was last looked at."""
+    """Clean and dirty partitions of one session.
+
+    `fetch` is the session's delayed Fetch, or None; `used_at` is the last evaluation, in seconds.
+    """
 
     __slots__ = (
         "_clean",
@@ -113,18 +122,20 @@ class IdlePartitions:
 
     @property
     def clean_count(self) -> int:
-        """Partitions that are not looked at until something is new."""
+        """Number of partitions that are not evaluated until something changes."""
         return len(self._clean)
 
     def dirty(self) -> list[FetchPartition]:
-        """What the next look is at, in the session's order."""
+        """Return the partitions that the next evaluation covers, in the session's order."""
         partitions = self._session.partitions
         if len(self._dirty) == len(partitions):
             return self._session.in_order()
         return [partitions[key].asked for key in sorted(self._dirty, key=lambda key: partitions[key].turn)]
 
     def evaluate(self, now: float) -> list[PartitionStatus]:
-        """Look at what is lively; what stays so, in the session's order."""
+        """Evaluate the dirty partitions; return the statuses of those that stay dirty, in the
+        session's order.
+        """
         self.used_at = now
         link, isolation, version = self.reader
         if now >= self._evaluate_all_at:
@@ -142,7 +153,9 @@ class IdlePartitions:
         return dirty
 
     def _try_mark_clean(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
-        """Whether there is nothing to be said of it until something wakes it."""
+        """Mark the partition clean if the response has nothing to say about it until a wake-up.
+        Return True if it is clean.
+        """
         partition, link = status.partition, self.reader.link
         if status.state is not ReadState.AT_END or partition is None or self.closed:
             return False
@@ -166,7 +179,11 @@ class IdlePartitions:
     # -- news ----------------------------------------------------------------------------------------------
 
     def wake(self, clean: CleanPartition) -> None:
-        """Its partition has changed. Between two polls nobody looks, and the watch must not lose it."""
+        """Mark the partition dirty after a change.
+
+        Between two Fetches of the session none evaluates it, so the replica fetcher is asked to
+        keep following it.
+        """
         self.mark_dirty(clean.key)
         if self.fetch is None:
             self.reader.link.broker.watch.cover(clean.partition, self.reader.link)
@@ -174,25 +191,25 @@ class IdlePartitions:
             self._wake_fetch()
 
     def _wake_fetch(self) -> None:
-        """One look for all that an answer has woken."""
+        """Evaluate the delayed Fetch once for all changes of one response."""
         if not self._is_waking:
             self._is_waking = True
             self.reader.link.broker.wakeups.take(self)
 
     def evaluate_again(self) -> None:
-        """All that had news has said so: the Fetch that waits looks at it."""
+        """Evaluate the delayed Fetch again. Called once after a batch of wake-ups."""
         self._is_waking = False
         if self.fetch is not None:
             self.fetch.evaluate_again()
 
     def mark_dirty(self, key: PartitionKey) -> None:
-        """Something is new of it: it is looked at."""
+        """Mark a partition dirty: the next evaluation covers it."""
         if self._clean:
             self._forget_clean(key)
         self._dirty[key] = None
 
     def drop(self, key: PartitionKey) -> None:
-        """It is not asked for any more."""
+        """Forget a partition that left the session."""
         self._forget_clean(key)
         self._dirty.pop(key, None)
 
@@ -206,7 +223,11 @@ class IdlePartitions:
             self.mark_dirty(key)
 
     def close(self) -> None:
-        """The session or its client is gone, or rests: nothing is quiet any more, a Fetch that waits looks at all."""
+        """Mark all partitions dirty and stop tracking: the session or its client is gone, or no
+        Fetch came for long.
+
+        A delayed Fetch then evaluates all partitions.
+        """
         if self.closed:
             return
         self.closed = True
@@ -222,8 +243,10 @@ class IdlePartitions:
 
 
 def find_idle_partitions(record: FetchRecord, now: float) -> IdlePartitions | None:
-    """What is known of the partitions of `record`'s session; None where it has none that remembers them. A
-    session may be used by another connection, isolation level or version than before: then nothing is known.
+    """Return what is known of the partitions of the session of `record`; None if it has no session
+    that remembers them.
+
+    A new, empty object replaces that of another connection, isolation level or version.
     """
     context = record.context
     if context is None or context.kind is not Kind.INCREMENTAL or context.session is None:
