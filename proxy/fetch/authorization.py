@@ -124,6 +124,7 @@ class Authorization:
         self._used[topic] = partition
         period_s = self._link.broker.config.cache.authorize_every_s
         until = self._until.get(topic, 0.0)
+        # No renewal extends a right beyond the end of the SASL session.
         if now > until - period_s * (1 - RENEW_AT) and until != self._ends_at:
             self._renew(now)
 

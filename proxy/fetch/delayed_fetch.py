@@ -167,7 +167,8 @@ class DelayedFetch:
             self.record.abandoned()
 
     def _fenced(self, act: Callable[[float], None], now: float) -> None:
-        """Run `act(now)`. After an exception the broker gets the Fetch as it came.
+        """Run `act(now)`. After an exception the broker gets the Fetch as it came, if nothing was
+        sent for it yet.
 
         Every event of a Fetch goes through this function.
         """

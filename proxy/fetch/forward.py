@@ -90,6 +90,7 @@ def forward_fetch(
         if passage is not None:
             if response is not None:
                 link.authorization.learn_answer(response, sent_at)
+            # Joiners fetch for themselves: the whole frame is never in memory here.
             end_forwarded(link.broker, shared_reads, None, None)
             shared_reads.clear()
         return passage

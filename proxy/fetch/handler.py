@@ -46,6 +46,7 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
     request = _scan(link, head, frame)
     if request is None:
         if link.stores:
+            # The broker must grant no session: fetch sessions are Forebay's own.
             frame = end_session(frame, head.api_version, head.body_start)
         relay(link, head, frame, partial(link.broker.accounts.enter_unread, link, head, link.broker.now()))
         return
