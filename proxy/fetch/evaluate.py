@@ -109,9 +109,8 @@ def evaluate_one(
     if status.state is not ReadState.MISS:
         partition.wanted_at = now
     elif asked.current_leader_epoch > partition.leader_state.asked_epoch:
-        broker.topic_lookup.ask(
-            topic.id, link
-        )  # the client may know of an election before the replica fetcher does
+        # The client may know of an election before the replica fetcher does.
+        broker.topic_lookup.ask(topic.id, link)
     return status
 
 

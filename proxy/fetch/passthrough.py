@@ -169,9 +169,11 @@ class PassthroughFetch:
             session_id=0,
             partitions=(),
         )
-        record.served([PartitionOutcome(status, 0, *REFUSED) for status in self._looks()], buffers, (), 0)
+        record.served(
+            [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()], buffers, (), 0
+        )
 
-    # -- and back ------------------------------------------------------------------------------------------
+    # -- from the broker -----------------------------------------------------------------------------------
 
     def begun(self, head: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
         """Return a splice for a large response that has begun; None if it must be received as a
@@ -266,7 +268,7 @@ class PassthroughFetch:
         by_key = {(one.topic, one.partition): one.end - one.start for one in response.partitions}
         self._sizes = [by_key.get((asked.topic, asked.partition), 0) for asked in self._read().partitions]
 
-    # -- the accounts --------------------------------------------------------------------------------------
+    # -- accounting ----------------------------------------------------------------------------------------
 
     def _left(self, delivered: bool) -> None:
         """Count the response: its last byte has left, or never will (`delivered` is False).
@@ -278,7 +280,8 @@ class PassthroughFetch:
         if broker.accounts.lines is not None or broker.scheduler.quotas.active or not delivered:
             verdict = PASS, self._reason
             outcomes = [
-                PartitionOutcome(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)
+                PartitionOutcome(*one, *verdict)
+                for one in zip(self._build_statuses(), self._sizes, strict=True)
             ]
             broker.accounts.enter(self._record(), outcomes, delivered, is_ours=False)
             return
@@ -289,7 +292,7 @@ class PassthroughFetch:
             counters.fetch_bytes[verdict] += sum(self._sizes)
         counters.fetch_upstream_s.observe(broker.now() - self._received_at)
 
-    def _looks(self) -> list[PartitionStatus]:
+    def _build_statuses(self) -> list[PartitionStatus]:
         """Return a PASS status for each partition; memory was not asked."""
         return [
             PartitionStatus(asked, None, ReadState.PASS, self._reason, -1)

@@ -8,9 +8,9 @@ Invariants:
 * Nothing has changed until all conditions are checked.
 * The limit of what memory may serve is that of `partitions.readable`.
 * Response, counters and access log are the same on both ways.
-* Only a response that waits for nothing is sent past the transport.
+* Only a response that nothing waits before is sent past the transport.
 
-docs/decisions/0014 says why there are two ways; 0024 says why the response bypasses the transport.
+docs/decisions/0024 says why there are two ways, and why the response bypasses the transport.
 """
 
 from __future__ import annotations

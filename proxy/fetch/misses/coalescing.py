@@ -159,7 +159,7 @@ class SharedReads:
         """Remove the joiner `read`; no effect if it has not joined."""
         shared_read.joiners.pop(read, None)
 
-    # -- the one that reads --------------------------------------------------------------------------------
+    # -- the reader that sends -----------------------------------------------------------------------------
 
     def begin(self, coalescing_key: CoalescingKey | None, max_bytes: int, way: Way) -> SharedRead | None:
         """Register a read that is about to be sent by `way`; None if no other may join it.
@@ -204,7 +204,7 @@ class SharedReads:
         joiners, shared_read.joiners = shared_read.joiners, {}
         return joiners
 
-    # -- those that wait at the throttle -------------------------------------------------------------------
+    # -- readers that wait at the disk throttle ------------------------------------------------------------
 
     def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: Reader) -> None:
         """Note that `read` waits at the disk throttle: it may join the same read of another

@@ -78,7 +78,8 @@ class Reads:
         return self._link.broker.disk_throttle.active or self._link.lane.usable
 
     def find(self, status: PartitionStatus, isolation_level: int, version: int) -> Read | None:
-        """Return the read that `status` asks for; None if there is none.
+        """Return the read that `status` asks for; None if there is none. Its stage is FAILED after
+        PATIENCE_S.
 
         Drops a read of the same partition for another offset or log. Also drops a shared read if
         this client's right has lapsed since (`status` has no partition).

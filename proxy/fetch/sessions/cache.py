@@ -31,7 +31,7 @@ PartitionKey: TypeAlias = "tuple[Topic, int]"
 FIRST_EPOCH = 1
 LAST_EPOCH = 2**31 - 1
 _IDS = (1, 2**31 - 1)
-_SLACK = 64  # outdated places in the ranking before it is rebuilt
+_SLACK = 64  # invalid entries in `_smallest` before it is rebuilt
 
 
 def next_epoch(epoch: int) -> int:
@@ -199,9 +199,8 @@ class SessionCache:
         self._rng = rng
         self._sessions: dict[int, Session] = {}
         self._of_owner: dict[Hashable, set[int]] = {}
-        self._smallest: list[
-            tuple[int, int]
-        ] = []  # a heap of (size, id); valid where it is the session's rank
+        # A heap of (size, id). An entry is valid only while its size is the session's `ranked`.
+        self._smallest: list[tuple[int, int]] = []
         self._partitions = self._created = self._evicted = self._refused = 0
 
     def statistics(self) -> SessionStatistics:

@@ -176,7 +176,7 @@ class IdlePartitions:
             link.reads.drop_asked((status.asked,))
         return True
 
-    # -- news ----------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------
 
     def wake(self, clean: CleanPartition) -> None:
         """Mark the partition dirty after a change.
