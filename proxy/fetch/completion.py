@@ -40,9 +40,9 @@ bytes that memory has.
 def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
     """Return True if the Fetch is to be answered now, without waiting.
 
-    True in three cases: min_bytes is 0; the readable bytes of all partitions reach min_bytes; a
-    miss fetch brought an error. An error that a broker finds before it reads counts only if there
-    is nothing else. `has_clean`: the session has more partitions than `view` lists.
+    True in three cases: min_bytes or max_wait is 0; the readable bytes of all partitions reach
+    min_bytes; a miss fetch brought an error. An error that a broker finds before it reads counts
+    only if there is nothing else. `has_clean`: the session has more partitions than `view` lists.
     """
     least_bytes, reads = record.request.least_bytes, view.reads
     if least_bytes == 0:

@@ -142,9 +142,7 @@ class DelayedFetch:
         self._evaluate(now)
 
     def evaluate_again(self) -> None:
-        """Evaluate again, because a miss fetch has ended or a partition has changed. No effect once
-        done.
-        """
+        """Evaluate again: a miss fetch has ended or a partition has changed. No effect once done."""
         if not self.done:
             self._fenced(self._evaluate, self._now())
 
@@ -242,8 +240,8 @@ class DelayedFetch:
         return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
     def _build_view(self, statuses: list[PartitionStatus]) -> View | None:
-        """Return the view with all miss fetches, begun where they were missing; None: forward the
-        request whole.
+        """Return the view, with miss fetches begun where they were missing. None: forward the whole
+        request.
         """
         for status in statuses:
             if status.state in NEEDS_BROKER:
@@ -255,8 +253,10 @@ class DelayedFetch:
         return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
-        """Return the miss fetch of each status or None, begun where it was missing; None: forward
-        the request whole.
+        """Return the miss fetch of each status, begun where it was missing, or None for a status
+        without one.
+
+        None instead of a list: forward the whole request.
         """
         reads = self.record.link.reads
         if self.record.request.rack_id:
@@ -283,7 +283,7 @@ class DelayedFetch:
         return [found.get(id(status)) for status in statuses]
 
     def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
-        """Return True if a request of misses only is to use miss fetches instead of being forwarded
+        """Return True if a request of misses only is to use miss fetches, not to be forwarded
         whole.
 
         * All of it is history, and history may have to wait for its disk or has a catch-up

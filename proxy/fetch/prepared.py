@@ -60,8 +60,8 @@ class Repeated:
 
     * `request`: the first of them; `asked`: its partition; `partition`: as it was found last.
     * `is_ordinary`: such a request may take this way.
-    * `least_bytes`: the Fetch waits for fewer; 0 if min_bytes is 0 or 1. `most_bytes`: the limit of
-      record bytes.
+    * `least_bytes`: the Fetch waits for fewer bytes; 0 if one byte is enough. `most_bytes`: the
+      limit of record bytes.
     """
 
     __slots__ = (
@@ -156,8 +156,8 @@ def _answer_repeated(link: ClientConnection, frame: Frame) -> bool:
 
 
 def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
-    """Return True if nothing else is open on the connection, and no byte budget and no quota
-    applies.
+    """Return True if nothing else is open on the connection, the byte budget has room, and no quota
+    is active.
     """
     broker = link.broker
     requests = broker.requests
@@ -174,10 +174,10 @@ def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
 
 
 def _find_session(link: ClientConnection, known: Repeated, session_epoch: int) -> Session | None:
-    """Return the session that the request continues; None if it has other partitions or another
-    reader.
+    """Return the session that the request continues; None if this way does not cover it.
 
-    Another reader is another connection, isolation level or version.
+    The session must have this epoch, this partition only, and the same reader: connection,
+    isolation level, version.
     """
     request, version = known.request, known.head.api_version
     session = find_single(
