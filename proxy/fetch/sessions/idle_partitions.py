@@ -42,7 +42,7 @@ class WakeupBatch:
     do so right after it, so that no Fetch waits for the loop's other work.
     """
 
-    __slots__ = "_gathered"
+    __slots__ = ("_gathered",)
 
     def __init__(self) -> None:
         self._gathered: list[IdlePartitions] | None = None
