@@ -1,7 +1,8 @@
-"""The access log's lines about Fetches.
+"""Lines of the access log about Fetches.
 
-Owns the fields of such a line: one builder for all (metrics.access_log.FetchLine has their meaning and units). It must
-not know when an answer has left, or what is counted. Invariant: a line holds no more of a client's text than it shows.
+Owns the fields of a line, with one builder for all; metrics.access_log.FetchLine has their meaning
+and units. Must not know when a response has left, or what is counted. Invariant: a line keeps no
+more of a client's text than it shows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from metrics.access_log import cut_text
-from proxy.partitions.readable import UNREAD, Look
+from proxy.partitions.readable import UNREAD, ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog, FetchValues
     from proxy.fetch.record import Departed
     from proxy.net.client_connection import ClientConnection
-    from proxy.partitions.readable import Told
+    from proxy.partitions.readable import PartitionOutcome
     from proxy.partitions.table import Partition, Partitions
     from proxy.partitions.topics import Topics
 
 LEAST_DELAY_S = 0.0000005
-"""A shorter delay is none in a line, which has thousandths of a millisecond."""
+"""Shortest delay, in seconds, that a line shows; lines have a resolution of a thousandth of a
+millisecond.
+"""
 
 
 class AccessLines:
-    """Hands lines to `log`, which queues them."""
+    """Builds lines and hands them to `log`, which queues them."""
 
     __slots__ = ("_cache", "_log", "_partitions", "_topics")
 
@@ -39,11 +42,11 @@ class AccessLines:
         self._partitions = partitions
 
     def put_departed(self, departed: Sequence[Departed]) -> None:
-        """One line for each partition of Fetches whose answers have left whole."""
+        """Write one line for each partition of Fetches whose responses have left completely."""
         lines: list[FetchValues] = []
         admitted_bytes = self._cache.peek_admitted_bytes()
-        for record, told, _, left_at in departed:
-            for one in told:
+        for record, outcomes, _, left_at in departed:
+            for one in outcomes:
                 asked = one.status.asked
                 topic_name, topic_id, partition = self._resolve(one)
                 age_bytes = None
@@ -85,7 +88,11 @@ class AccessLines:
         admitted_at: int,
         took_s: float,
     ) -> None:
-        """A Fetch of one partition that memory answered at once."""
+        """Write the line of a Fetch of one partition that memory answered at once.
+
+        `admitted_at` is the clock of admitted bytes when the first batch was stored; `took_s` is in
+        seconds.
+        """
         admitted_bytes, topic = self._cache.peek_admitted_bytes(), partition.topic
         self._log.put(
             _build_line(
@@ -107,7 +114,7 @@ class AccessLines:
         )
 
     def put_unread(self, link: ClientConnection, version: int, took_s: float) -> None:
-        """A Fetch that Forebay did not read: one line for all of it."""
+        """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
         admitted_bytes = self._cache.peek_admitted_bytes()
         self._log.put(
             _build_line(
@@ -115,8 +122,11 @@ class AccessLines:
             )
         )
 
-    def _resolve(self, one: Told) -> tuple[str | None, bytes | None, Partition | None]:
-        """Name, id and partition, as far as they are known; else what the client called the topic."""
+    def _resolve(self, one: PartitionOutcome) -> tuple[str | None, bytes | None, Partition | None]:
+        """Return topic name, topic id and partition, each None if unknown.
+
+        An unknown topic appears with the name or id that the client used.
+        """
         asked, partition = one.status.asked, one.status.partition
         topic = partition.topic if partition is not None and partition.is_followed else None
         if topic is None or not topic.name:
@@ -128,11 +138,13 @@ class AccessLines:
             return cut_text(asked.topic), None, None
         return None, asked.topic, None
 
-    def _age(self, partition: Partition, one: Told) -> int | None:
-        """Bytes admitted since this offset was: a FIFO must be larger than that to hit it. None where it never was, or
-        is forgotten. Records that are only observed may arrive at their reader first: they are as young as can be.
+    def _age(self, partition: Partition, one: PartitionOutcome) -> int | None:
+        """Return the bytes admitted since this offset was; None if it never was, or is forgotten.
+
+        A FIFO cache must be larger than this age to hit the offset. Observed records may reach
+        their reader before the index; their age is then their own size, the least possible.
         """
-        if one.status.look is Look.TAIL and not one.size_bytes:
+        if one.status.state is ReadState.AT_END and not one.size_bytes:
             return None
         age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
@@ -156,7 +168,7 @@ def _build_line(
     delay_s: float = 0.0,
     would_hit_bytes: int | None = None,
 ) -> FetchValues:
-    """The fields of `FetchLine`, in its order, of now."""
+    """Return the fields of `FetchLine`, in its order, stamped with the current time."""
     return (
         time_ns() // 1_000_000,
         link.listener.name,

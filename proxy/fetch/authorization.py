@@ -1,13 +1,16 @@
-"""Who may be served what, until when: the broker decides, per connection and topic.
+"""Authorization: the broker decides for each connection and topic whether memory may serve it, and
+until when.
 
-Owns one connection's verdicts and their renewal. It must not know the cache. Invariants:
-* a topic is allowed only after the broker answered this connection's own Fetch of it without an authorization
-  error; UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing (KafkaApis.handleFetchRequest answers
-  them before it authorizes).
-* renewal is one Fetch for all topics in use, at the tail, so that it carries no records; one at a time.
-* rights end with the client's SASL session (KIP-368): a broker cuts the connection at its next request then.
-* nothing is read only to learn a right: where one is missing to what memory or the throttle could answer, it is
-  asked for at the tail first.
+Owns one connection's rights and their renewal. Must not know the cache. Invariants:
+* A topic is allowed only after the broker has answered this connection's own Fetch of it without an
+  authorization error. UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION prove nothing:
+  KafkaApis.handleFetchRequest returns them before it authorizes.
+* A renewal is one Fetch for all topics in use, at the log's end, so that it carries no records.
+  There is one renewal at a time.
+* Rights end with the client's SASL session (KIP-368): after that a broker closes the connection at
+  its next request.
+* No record is read only to learn a right. If a right is missing for bytes that memory or the disk
+  throttle could provide, a Fetch at the log's end asks first.
 """
 
 from __future__ import annotations
@@ -35,18 +38,25 @@ PROVES = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
+"""Error codes of a Fetch response that prove the right to read a topic."""
 PURPOSE = "authorization"
-"""Names a renewal's bytes in the counters: the tail may have moved on, and then one batch comes regardless."""
+"""Label of a renewal's bytes in the counters. The log may have grown meanwhile; the response then
+has one batch.
+"""
 OUTLIVED_S = 1.0
-"""What is answered so long after a session's end: the broker only tells lifetimes, and cuts nobody
-(SaslServerAuthenticator.ReauthInfo.calcCompletionTimesAndReturnSessionLifetimeMs, without connections.max.reauth.ms).
+"""Seconds after a session's end in which the broker still answers.
+
+A broker without connections.max.reauth.ms only announces a lifetime, and closes no connection
+(SaslServerAuthenticator.ReauthInfo.calcCompletionTimesAndReturnSessionLifetimeMs).
 """
 RENEW_AT = 0.75
-"""Share of the period after which a topic in use is asked again, so that no fetch has to wait for it."""
+"""Share of the period after which a topic in use is asked for again, so that no Fetch has to wait
+for it.
+"""
 
 
 class Authorization:
-    """One connection's rights. `version` and `rack_id` are those of its last Fetch."""
+    """Rights of one connection. `version` and `has_rack` are those of its last Fetch."""
 
     __slots__ = ("_ends_at", "_link", "_outlived_at", "_renewing", "_until", "_used", "has_rack", "version")
 
@@ -60,12 +70,17 @@ class Authorization:
         self.has_rack = False
 
     def allows(self, topic: str | bytes, now: float) -> bool:
-        """Whether memory may serve `topic` (as the client names it) on this connection."""
+        """Return True if memory may serve `topic`, as the client names it, on this connection.
+        `now` is in seconds.
+        """
         return self._until.get(topic, 0.0) > now
 
     def begin_session(self, sent_at: float, answered_at: float, lifetime_s: float) -> None:
-        """The broker has accepted the client, in an answer to what was sent at `sent_at`. 0 s: it did not say for how
-        long, as in all but the last round of an exchange.
+        """Note that the broker has accepted the client, in a response to a request sent at
+        `sent_at`. All times in seconds.
+
+        `lifetime_s` 0: the broker named no lifetime, as in every round of the exchange but the
+        last.
         """
         if not lifetime_s:
             return
@@ -75,7 +90,9 @@ class Authorization:
             self._until[topic] = min(until, self._ends_at)
 
     def learn(self, topic: str | bytes, error_code: int, asked_at: float) -> None:
-        """The broker answered a Fetch of `topic` that this connection sent at `asked_at`."""
+        """Note the broker's `error_code` for a Fetch of `topic` that this connection sent at
+        `asked_at`, in seconds.
+        """
         if error_code in PROVES:
             period_s = self._link.broker.config.cache.authorize_every_s
             until = asked_at + period_s
@@ -87,8 +104,10 @@ class Authorization:
             self._used.pop(topic, None)
 
     def learn_answer(self, response: FetchResponse, asked_at: float) -> None:
-        """The broker answered the client's own Fetch, sent at `asked_at`: its rights, and whether it is sent elsewhere.
-        Of the log it teaches nothing (`proxy.partitions.update`).
+        """Learn from the response to the client's own Fetch, sent at `asked_at` in seconds.
+
+        Updates rights and notes whether the broker names a preferred replica. The response does not
+        change leader states (`proxy.partitions.update`).
         """
         link = self._link
         for answered in response.partitions:
@@ -101,16 +120,19 @@ class Authorization:
                 link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
 
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
-        """Memory has served `topic`: it will be asked again before its right lapses."""
+        """Note that memory has served `topic`, so that its right is renewed before it ends."""
         self._used[topic] = partition
         period_s = self._link.broker.config.cache.authorize_every_s
         until = self._until.get(topic, 0.0)
+        # No renewal extends a right beyond the end of the SASL session.
         if now > until - period_s * (1 - RENEW_AT) and until != self._ends_at:
             self._renew(now)
 
     def _renew(self, now: float) -> None:
-        """Ask for all topics in use, as the client names them now: in any other way it may not come back to them. A
-        client with a rack asks itself: only its own Fetch shows a preferred replica.
+        """Ask for all topics in use, by id or by name as the client's version does; topics named
+        the other way are dropped.
+
+        A client with a rack asks itself: only its own Fetch shows a preferred replica.
         """
         if self._renewing or self.has_rack or not self._used:
             return
@@ -129,8 +151,10 @@ class Authorization:
     def prove(
         self, topics: Mapping[str | bytes, Partition], version: int, then: Callable[[bool], None]
     ) -> None:
-        """Ask for topics as the client names them, in a Fetch of its `version`; `then`: whether the broker has
-        answered, whatever it said.
+        """Ask for the right to `topics`, named as the client does, in a Fetch of its `version`.
+
+        `then` is called with True when the broker has answered, whatever the result, and with False
+        if the connection is lost.
         """
         self._link.broker.counters.authorization_proofs += 1
         self._ask(topics, version, self._link.broker.now(), then)
@@ -142,7 +166,9 @@ class Authorization:
         asked_at: float,
         then: Callable[[bool], None],
     ) -> None:
-        """One Fetch on the client's own link, each topic at one partition's tail."""
+        """Send one Fetch on the client's own broker connection, for each topic at the end of one
+        partition.
+        """
         frame = build_request(
             version,
             0,
@@ -178,6 +204,6 @@ class Authorization:
             self.learn(answered.topic, answered.error_code, asked_at)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Forget all rights: the connection is closed."""
         self._used.clear()
         self._until.clear()

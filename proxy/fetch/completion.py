@@ -1,9 +1,11 @@
-"""When a Fetch that memory speaks for may be answered: how many of its bytes are readable, and what is worth waiting
-for. Decides, without effect.
+"""Completion of a delayed Fetch: count readable bytes, decide when to answer. Decides, without
+effect.
 
-Owns the rules of ReplicaManager.fetchMessages and DelayedFetch as far as they are of bytes, and how long a Fetch waits
-for the reads that were made for it. It must not know timers, or how news arrives. Invariants: a read that nothing
-delays is waited for, as a broker's client waits for its disk; a read that the throttle holds is not.
+Owns the byte rules of ReplicaManager.fetchMessages and DelayedFetch, and the time that a Fetch
+waits for its miss fetches. Must not know timers, or how changes are detected. Invariants:
+* A Fetch waits for a miss fetch that nothing delays, as a broker's client waits for the broker's
+  disk.
+* A Fetch does not wait for a miss fetch that the disk throttle delays.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from proxy.fetch.evaluate import has_arrived
 from proxy.fetch.response import is_cut
-from proxy.partitions.readable import ASK, READY, TAIL
+from proxy.partitions.readable import AT_END, READABLE, UNCONFIRMED
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
@@ -23,24 +25,30 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
 
 GRACE_S = 1.0
-"""For how long beyond max_wait a Fetch with nothing to say waits for what the broker is reading for it."""
+"""Seconds beyond max_wait that a Fetch without any bytes waits for the broker's response to its
+miss fetches.
+"""
 READ_WAIT_S = 0.1
-"""For how long what is readable waits for a read of the same Fetch, from when that was sent. A broker's client waits
-for the broker's disk, and who polls once takes for absent what has no records. A few seeks of a spinning disk are
-30 ms; a disk that takes longer shall not hold what memory has.
+"""Seconds that readable bytes wait for a miss fetch of the same Fetch, counted from its sending.
+
+A broker's client waits for the broker's disk. A client that polls once takes a partition without
+records for an empty one. A few seeks of a spinning disk take 30 ms; a slower disk must not delay
+bytes that memory has.
 """
 
 
-def is_enough(record: FetchRecord, view: View, has_quiet: bool) -> bool:
-    """Whether it is answered without waiting: it waits for nothing, the readable bytes of all partitions reach
-    min_bytes, or there is an error; of those that a broker finds before it reads, only where there is nothing else.
-    `has_quiet`: its session has more partitions than are in `view`.
+def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
+    """Return True if the Fetch is to be answered now, without waiting.
+
+    True in three cases: min_bytes or max_wait is 0; the readable bytes of all partitions reach
+    min_bytes; a miss fetch brought an error. An error that a broker finds before it reads counts
+    only if there is nothing else. `has_clean`: the session has more partitions than `view` lists.
     """
     least_bytes, reads = record.request.least_bytes, view.reads
     if least_bytes == 0:
         return True
     if not view.is_here:
-        return not has_quiet and all(read is not None and read.is_erroneous for read in reads)
+        return not has_clean and all(read is not None and read.is_erroneous for read in reads)
     if least_bytes == 1:
         return True
     if any(
@@ -51,14 +59,17 @@ def is_enough(record: FetchRecord, view: View, has_quiet: bool) -> bool:
 
 
 def _readable_bytes(record: FetchRecord, view: View) -> int:
-    """As many as a broker counts: the first batch whatever its size, and a part of the last (LogSegment.read)."""
+    """Return the readable bytes as a broker counts them (LogSegment.read).
+
+    The first batch counts whatever its size; the last batch counts with the part that fits.
+    """
     cache, room, readable_bytes = record.link.broker.cache, record.request.max_bytes, 0
     for status, read in zip(view.statuses, view.reads, strict=True):
         asked, is_first = status.asked, readable_bytes == 0
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):
             size_bytes = len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
-        elif status.look is READY and status.partition is not None:
+        elif status.state is READABLE and status.partition is not None:
             size_bytes = peek_broker_bytes(cache, status, status.partition, most, is_first)
         readable_bytes += size_bytes
         room = max(room - size_bytes, 0)
@@ -68,8 +79,11 @@ def _readable_bytes(record: FetchRecord, view: View) -> int:
 def peek_broker_bytes(
     cache: BlockCache, status: PartitionStatus, partition: Partition, most: int, is_first: bool
 ) -> int:
-    """How many bytes of a partition that is READY a broker would tell of `most`; 0 where not even the first batch fits
-    (firstEntryIncomplete, ReplicaManager.readFromLog).
+    """Return how many bytes of a READABLE partition a broker would return if `most` bytes were
+    allowed.
+
+    0 if not even the first batch fits (firstEntryIncomplete, ReplicaManager.readFromLog).
+    `is_first`: the batch may exceed `most`.
     """
     offset, limit = status.asked.fetch_offset, status.limit_offset
     span = cache.span(partition.slot, offset, limit, most, is_first)
@@ -79,11 +93,14 @@ def peek_broker_bytes(
 
 
 def is_outdated(view: View) -> bool:
-    """Whether it would be answered empty where something was acknowledged that a broker would show. The watch
-    is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
+    """Return True if the response would be empty although records beyond the requested offset were
+    acknowledged.
+
+    A broker would show these records. The replica fetcher is about to see them; the Fetch waits for
+    it a while. A disk read is the last resort, since the broker may be stalling.
     """
     return not view.is_here and any(
-        one.look in (TAIL, ASK)
+        one.state in (AT_END, UNCONFIRMED)
         and one.partition is not None
         and one.partition.has_unseen(one.asked.fetch_offset)
         for one in view.statuses
@@ -91,11 +108,14 @@ def is_outdated(view: View) -> bool:
 
 
 def find_wait_end(view: View, request: FetchRequest, deadline: float) -> float:
-    """Until when its reads under way are waited for at most, where it could be answered; -inf where there are none.
+    """Return the time in seconds until which a complete Fetch waits for its miss fetches; -inf if
+    it must not wait.
 
-    With nothing to say: the broker would itself answer with what it reads, max_wait or not. Else READ_WAIT_S, or
-    max_wait where that is less and not 0: who does not want to wait gets what a broker reads all the same. What waits
-    for the disk's turn holds nobody.
+    * Without any bytes to return: the deadline plus GRACE_S. The broker itself would return these
+      records, even after max_wait.
+    * Otherwise READ_WAIT_S after sending, or max_wait if that is shorter and not 0. A client with
+      max_wait 0 gets records that a broker reads, too.
+    * A miss fetch that the disk throttle delayed holds up no Fetch.
     """
     reading = [read for read in view.reads if read is not None and read.holds_up]
     if not reading:

@@ -1,17 +1,16 @@
-"""A Fetch that memory speaks for, at least in part: answered at once, or parked until there is enough, or
-forwarded.
+"""Delayed Fetch: answer a Fetch at once, let it wait until there is enough, or forward it whole.
 
-Owns the waiting of one Fetch. It must not know how news arrives: it is woken, and looks again. Invariants
-(ReplicaManager.fetchMessages, DelayedFetch; design, "Fetch"):
-* it is answered when the readable bytes of all its partitions, reads beside that have arrived included, reach
-  min_bytes, or at max_wait with what there is.
-* it registers as a waiter before it looks for the last time; there is no moment at which news can be missed.
-* a partition whose bytes are on their way, or that no lease covers, is waited for at most `cache.holeWait`;
-  then it is a miss.
-* a missed partition is read beside. Its Fetch waits for it for a moment where nothing delays the read
-  (fetch/completion.py); then it is named empty, where its offsets are known.
-* it is answered, or forwarded once: where what happens to it raises, it goes to the broker as it came.
-* a lease that lapses while the broker does not answer sends nobody away: what stands at the tail leaves empty
+Owns the waiting of one Fetch. Must not know how changes are detected: it is woken and evaluates
+again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
+* A Fetch is answered when the readable bytes of its partitions, with miss fetches that have
+  arrived, reach min_bytes; or at max_wait.
+* The Fetch registers as a waiter before its last evaluation, so that it misses no change.
+* A partition in transit, or without a lease, is waited for `cache.holeWait` at most; then it is a
+  miss.
+* A missed partition gets a miss fetch. The Fetch waits shortly for one that nothing delays
+  (fetch/completion.py); then the partition is named empty, if its offsets are known.
+* A Fetch is answered once, or forwarded once. After an exception the broker gets it as it came.
+* A lease that lapses while the broker hangs forwards nothing: a Fetch at the log's end leaves empty
   at max_wait.
 """
 
@@ -24,12 +23,19 @@ from typing import TYPE_CHECKING
 from proxy.fetch.completion import GRACE_S, find_wait_end, is_enough, is_outdated
 from proxy.fetch.evaluate import View, build_view, evaluate, find_unproven
 from proxy.fetch.forward import forward_fetch
-from proxy.fetch.misses.coalescing import build_question
+from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.fetch.misses.read import Stage
-from proxy.fetch.prepared import find_repeated, look_waiting
+from proxy.fetch.prepared import evaluate_waiting, find_repeated
 from proxy.fetch.response import build_answer, build_single
-from proxy.fetch.sessions.idle_partitions import find_standing
-from proxy.partitions.readable import ASK, NEEDS_BROKER, READ_COMMITTED, Look, PartitionStatus, plan_given_up
+from proxy.fetch.sessions.idle_partitions import find_idle_partitions
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    READ_COMMITTED,
+    UNCONFIRMED,
+    PartitionStatus,
+    ReadState,
+    plan_given_up,
+)
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -42,24 +48,29 @@ if TYPE_CHECKING:
 
 
 PROOF_WAIT_S = 0.1
-"""For how long a partition that nothing is known of, or of which less is known than was acknowledged, is asked about
-before its disk is read for it regardless.
+"""Seconds to wait for the broker's confirmation of a partition before its disk is read regardless.
+
+Applies to a partition of which nothing is known, or less than was acknowledged.
 """
 TIMER_SLACK_S = 0.005
+"""Seconds added to a repeated deadline timer: the event loop may run a timer a moment early."""
 
 
 class DelayedFetch:
-    """One Fetch that has not been answered."""
+    """A Fetch that has not been answered yet.
+
+    `done`: it was answered, forwarded or dropped. `held`: the partitions that it waits on.
+    """
 
     __slots__ = (
         "_behind",
         "_deadline",
         "_frame",
+        "_idle_partitions",
         "_impatient",
         "_leaving",
         "_reads_timer",
         "_repeated",
-        "_standing",
         "_timer",
         "_urgent",
         "_urgent_timer",
@@ -80,71 +91,85 @@ class DelayedFetch:
         self._impatient = False
         self._leaving = False
         self._repeated = find_repeated(record)
-        self._standing = find_standing(record, record.received_at)
+        self._idle_partitions = find_idle_partitions(record, record.received_at)
         self.held: list[Partition] = []
         self.done = False
 
     def start(self) -> None:
-        """Look for the first time; where a right is missing to what could be told, after the broker was asked."""
+        """Evaluate for the first time. If a right is missing for bytes that memory has, ask the
+        broker first.
+        """
         self._fenced(self._start, self.record.received_at)
 
     def _start(self, now: float) -> None:
-        asked = self.record.partitions if self._standing is None else self._standing.lively()
+        asked = self.record.partitions if self._idle_partitions is None else self._idle_partitions.dirty()
         unproven = find_unproven(self.record, asked, now)
         if unproven:
             link, version = self.record.link, self.record.head.api_version
             link.authorization.prove(unproven, version, self._proven)
         else:
-            self._look(now)
+            self._evaluate(now)
 
     def _proven(self, answered: bool) -> None:
+        """Continue after the broker's answer about rights; `answered` is False if the connection
+        was lost.
+        """
         if not answered:
             self.drop()
             return
-        self._fenced(self._look, self._now())
+        self._fenced(self._evaluate, self._now())
         link, replies = self.record.link, self.record.link.replies
         is_called_away = replies.control and replies.oldest is self.record.reply
-        if link.finishing or is_called_away:  # since it was asked: it was not among those that wait
+        if link.finishing or is_called_away:  # meanwhile; the Fetch was not in the purgatory yet
             self.leave()
 
     def wake(self, _partition: Partition) -> None:
-        """Something changed: look again."""
+        """Evaluate again, because a partition that this Fetch waits on has changed."""
         if not self.done:
             self._fenced(self._wake, self._now())
 
     def _wake(self, now: float) -> None:
+        """Answer a prepared Fetch from its one partition if that is readable; otherwise evaluate
+        all partitions.
+        """
         record, repeated = self.record, self._repeated
         if repeated is not None:
-            status = look_waiting(record, repeated, now)
+            status = evaluate_waiting(record, repeated, now)
             if status is not None:
                 self._end()
                 build_single(record, status, repeated.answer)
                 return
-        self._look(now)
+        self._evaluate(now)
 
-    def look_again(self) -> None:
-        """A read beside has come to an end, or something changed."""
+    def evaluate_again(self) -> None:
+        """Evaluate again: a miss fetch has ended or a partition has changed. No effect once done."""
         if not self.done:
-            self._fenced(self._look, self._now())
+            self._fenced(self._evaluate, self._now())
 
     def leave(self) -> None:
-        """Answer with what there is, now: the process is stopping, or the client has finished sending, or
-        something that must not wait stands behind this Fetch.
+        """Answer now, with the bytes that are readable.
+
+        Used when the process stops, when the client has finished sending, or when a request that
+        must not wait stands behind this Fetch.
         """
         if not self.done:
             self._leaving = True
             now = self._now()
             self._deadline = min(self._deadline, now)
-            self._fenced(self._look, now)
+            self._fenced(self._evaluate, now)
 
     def drop(self) -> None:
-        """The client is gone."""
+        """End without an answer: the client has disconnected."""
         if not self.done:
             self._end()
             self.record.abandoned()
 
     def _fenced(self, act: Callable[[float], None], now: float) -> None:
-        """All that happens to a Fetch happens in here: where it raises, the broker gets the Fetch as it came."""
+        """Run `act(now)`. After an exception the broker gets the Fetch as it came, if nothing was
+        sent for it yet.
+
+        Every event of a Fetch goes through this function.
+        """
         record = self.record
         link = record.link
         gone = link.gone
@@ -161,28 +186,32 @@ class DelayedFetch:
     def _now(self) -> float:
         return self.record.link.broker.now()
 
-    def _look(self, now: float) -> None:
-        statuses = self._look_at(now)
-        view = self._see(statuses)
+    def _evaluate(self, now: float) -> None:
+        """Evaluate all partitions, then answer, wait or forward."""
+        statuses = self._evaluate_partitions(now)
+        view = self._build_view(statuses)
         if self.done:
             return
         if view is None:
             self._forward(statuses)
             return
         asking: Sequence[PartitionStatus] = ()
-        if view.has_ask:
-            asking = [one for one in statuses if one.look is ASK and not self._waits_at_tail(one, now)]
+        if view.has_unconfirmed:
+            asking = [
+                one for one in statuses if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
+            ]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
         outdated = is_late and is_outdated(view)
         if is_late and (asking or self._is_behind_own(view) or (outdated and self._impatient)):
             link = self.record.link
-            for one in asking:  # for its next Fetch: who never waits would never be served else
+            # Confirm for the next Fetch: otherwise a client that never waits is never served.
+            for one in asking:
                 if one.partition is not None:
                     link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(statuses)
             return
-        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_quiet))
+        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_clean))
         wait_end = float("-inf")
         if may_leave and not self._leaving:
             wait_end = find_wait_end(view, self.record.request, self._deadline)
@@ -190,47 +219,57 @@ class DelayedFetch:
             self._answer(view)
         elif self._hold(view, asking, now):
             self._hurry(PROOF_WAIT_S if outdated else self._patience_s(view, asking))
-            self._look_at_end(wait_end, now)
+            self._evaluate_at(wait_end, now)
         elif may_leave and view.is_here:
             self._answer(view)
         else:
             self._forward(statuses)
 
     @property
-    def _has_quiet(self) -> bool:
-        """Whether partitions of its session are not looked at, since nothing is new."""
-        return self._standing is not None and self._standing.quiet > 0
+    def _has_clean(self) -> bool:
+        """True if the session has partitions that are not evaluated, because nothing changed."""
+        return self._idle_partitions is not None and self._idle_partitions.clean_count > 0
 
-    def _look_at(self, now: float) -> list[PartitionStatus]:
-        """What is not known to be quiet."""
-        statuses = evaluate(self.record, now) if self._standing is None else self._standing.look(now)
+    def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:
+        """Return the status of each partition that is not known to be clean."""
+        statuses = (
+            evaluate(self.record, now)
+            if self._idle_partitions is None
+            else self._idle_partitions.evaluate(now)
+        )
         return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
-    def _see(self, statuses: list[PartitionStatus]) -> View | None:
-        """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
+    def _build_view(self, statuses: list[PartitionStatus]) -> View | None:
+        """Return the view, with miss fetches begun where they were missing. None: forward the whole
+        request.
+        """
         for status in statuses:
-            if status.look in NEEDS_BROKER:
+            if status.state in NEEDS_BROKER:
                 reads = self._find_reads(statuses)
                 return None if reads is None else build_view(statuses, reads)
-        beside = self.record.link.reads
-        if len(beside):
-            beside.drop_asked([status.asked for status in statuses])
-        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_quiet else None
+        miss_reads = self.record.link.reads
+        if len(miss_reads):
+            miss_reads.drop_asked([status.asked for status in statuses])
+        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
-        """The reads beside of what is missed, begun where there was none. None: the broker is to answer it all."""
+        """Return the miss fetch of each status, begun where it was missing, or None for a status
+        without one.
+
+        None instead of a list: forward the whole request.
+        """
         reads = self.record.link.reads
         if self.record.request.rack_id:
             return None
-        missed = [status for status in statuses if status.look in NEEDS_BROKER]
+        missed = [status for status in statuses if status.state in NEEDS_BROKER]
         kind = self.record.request.isolation_level, self.record.head.api_version
         found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
             return None
         said = [read for read in found.values() if read is not None and read.stage is Stage.SAID]
         absent = [one for one in missed if found[id(one)] is None]
-        is_all = len(absent) + len(said) == len(statuses) and not self._has_quiet
-        if is_all and not self._goes_apart(missed):
+        is_all = len(absent) + len(said) == len(statuses) and not self._has_clean
+        if is_all and not self._fetches_separately(missed):
             return None
         for one_said in said:
             reads.ask_again(one_said)
@@ -243,25 +282,32 @@ class DelayedFetch:
                 read.waiter = self
         return [found.get(id(status)) for status in statuses]
 
-    def _goes_apart(self, missed: Sequence[PartitionStatus]) -> bool:
-        """Whether a request of nothing but misses is read beside all the same: it is history, and may have to
-        wait for its disk or has a link of its own, or another consumer is reading the same.
+    def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
+        """Return True if a request of misses only is to use miss fetches, not to be forwarded
+        whole.
+
+        * All of it is history, and history may have to wait for its disk or has a catch-up
+          connection.
+        * Or another consumer is reading the same range.
         """
         link, request = self.record.link, self.record.request
-        named = [one for one in missed if one.nameable]
-        if not named or any(one.look is Look.MISS for one in missed if not one.nameable):
+        named = [one for one in missed if one.offsets_known]
+        if not named or any(one.state is ReadState.MISS for one in missed if not one.offsets_known):
             return False
-        if link.reads.go_apart and all(one.lagging for one in named):
+        if link.reads.fetches_separately and all(one.lagging for one in named):
             return True
         shared, version = link.broker.shared_reads, self.record.head.api_version
-        questions = (build_question(one, version, request.isolation_level) for one in named)
+        keys = (build_coalescing_key(one, version, request.isolation_level) for one in named)
         return any(
-            shared.find(question, one.asked.max_bytes) is not None
-            for question, one in zip(questions, named, strict=True)
+            shared.find(key, one.asked.max_bytes) is not None for key, one in zip(keys, named, strict=True)
         )
 
     def _waits_at_tail(self, status: PartitionStatus, now: float) -> bool:
-        """No lease, but it stands at the tail: it may wait there while the watch does, and leave empty."""
+        """Return True if an unconfirmed partition may wait at the end of the log, and be named
+        empty at max_wait.
+
+        Such a partition waits while a Fetch of the replica fetcher that names it is open.
+        """
         partition = status.partition
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
@@ -269,13 +315,17 @@ class DelayedFetch:
         return now >= self._deadline or (partition.covered > 0 and not partition.leader_state.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
-        """Whether it would be answered empty before a Produce that came before it on its connection."""
+        """Return True if the response would be empty although an earlier Produce of this connection
+        is unanswered.
+        """
         return self.record.link.answered_ordinal < self._behind and not view.is_here
 
     # -- waiting -------------------------------------------------------------------------------------------
 
     def _hold(self, view: View, asking: Sequence[PartitionStatus], now: float) -> bool:
-        """Wait on every partition. False where that cannot be: nobody can ask for us, or too many wait."""
+        """Wait on every partition. Return False if that is impossible: Forebay cannot ask the
+        broker, or too many Fetches wait.
+        """
         link = self.record.link
         broker = link.broker
         if self._timer is None:
@@ -284,8 +334,8 @@ class DelayedFetch:
             self.record.parked_at = now
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - now, 0), self._expire)
-            if self._standing is not None:
-                self._standing.fetch = self
+            if self._idle_partitions is not None:
+                self._idle_partitions.fetch = self
         self._register(
             [
                 status.partition
@@ -300,7 +350,9 @@ class DelayedFetch:
         return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
-        """Wait on exactly these: one that was forgotten and is followed again is another."""
+        """Wait on exactly these partitions. A partition that was forgotten and is followed again is
+        a new object.
+        """
         if partitions == self.held:
             return
         for partition in self.held:
@@ -310,21 +362,26 @@ class DelayedFetch:
             partition.parked[self] = None
 
     def _patience_s(self, view: View, asking: Sequence[PartitionStatus]) -> float | None:
-        """For how long what is on its way is waited for; None: as long as for news. What nothing is known of yet may
-        be history, which goes to its disk in its turn: where that is so, and no hit waits beside it, it is
-        worth knowing.
+        """Return for how many seconds to wait for partitions in transit or unconfirmed; None: until
+        max_wait.
+
+        A partition of which nothing is known may be history, which the disk throttle delays in its
+        turn. If that is possible and no hit waits for it, the broker's confirmation is worth the
+        longer PROOF_WAIT_S.
         """
-        if not asking and not view.has_gap:
+        if not asking and not view.has_in_transit:
             return None
         link = self.record.link
         is_new = all(one.partition is not None and not one.partition.leader_state.known for one in asking)
-        holds_others = view.is_here or view.has_gap
-        if asking and is_new and link.reads.go_apart and not holds_others:
+        holds_others = view.is_here or view.has_in_transit
+        if asking and is_new and link.reads.fetches_separately and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s
 
     def _hurry(self, patience_s: float | None) -> None:
-        """What is on its way is given up after `patience_s`, counted from when there was such first."""
+        """Treat partitions in transit as misses after `patience_s`, counted from the first such
+        evaluation; None: cancel.
+        """
         if patience_s is not None and not self._urgent:
             self._urgent = True
             self._urgent_timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
@@ -333,29 +390,32 @@ class DelayedFetch:
             if self._urgent_timer is not None:
                 self._urgent_timer.cancel()
 
-    def _look_at_end(self, wait_end: float, now: float) -> None:
-        """Look again when what is readable has waited long enough for its Fetch's reads."""
+    def _evaluate_at(self, wait_end: float, now: float) -> None:
+        """Evaluate again at `wait_end`, when readable bytes have waited long enough for miss
+        fetches.
+        """
         if wait_end > now and self._reads_timer is None:
             self._reads_timer = asyncio.get_running_loop().call_later(wait_end - now, self._waited)
 
     def _waited(self) -> None:
         self._reads_timer = None
-        self.look_again()
+        self.evaluate_again()
 
     def _expire(self) -> None:
-        """max_wait is over, also where the timer came a moment early."""
+        """Handle the end of max_wait, also if the timer ran a moment early."""
         self._deadline = min(self._deadline, self._now())
-        self.look_again()
+        self.evaluate_again()
         if not self.done:
             self._timer = asyncio.get_running_loop().call_later(GRACE_S + TIMER_SLACK_S, self._expire)
 
     def _give_up(self) -> None:
-        """What has not come by now is a miss."""
+        """Treat what has not arrived by now as a miss."""
         self._impatient = True
-        self.look_again()
+        self.evaluate_again()
 
     def _end(self) -> None:
-        self.done = True  # first: what raises here does not happen again
+        """Release all timers, waiters and miss fetches of this Fetch."""
+        self.done = True  # first: after an exception below, this must not run again
         link = self.record.link
         for timer in (self._timer, self._urgent_timer, self._reads_timer):
             if timer is not None:
@@ -364,8 +424,8 @@ class DelayedFetch:
             partition.parked.pop(self, None)
         if len(link.reads):
             link.reads.leave(self)
-        if self._standing is not None and self._standing.fetch is self:
-            self._standing.fetch = None
+        if self._idle_partitions is not None and self._idle_partitions.fetch is self:
+            self._idle_partitions.fetch = None
         if self._timer is not None:
             self.record.waited_s = self._now() - self.record.parked_at
             link.broker.purgatory.unpark(link, self)
@@ -375,7 +435,7 @@ class DelayedFetch:
 
     def _forward(self, statuses: list[PartitionStatus]) -> None:
         self._end()
-        if self._standing is not None:  # all of it goes
+        if self._idle_partitions is not None:  # forward all partitions, clean ones included
             now = self._now()
             statuses = [plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)]
         waited = self.record.parked_at >= 0 or self._leaving
@@ -384,4 +444,4 @@ class DelayedFetch:
 
     def _answer(self, view: View) -> None:
         self._end()
-        build_answer(self.record, view.statuses, view.reads, has_quiet=self._has_quiet)
+        build_answer(self.record, view.statuses, view.reads, has_clean=self._has_clean)

@@ -1,8 +1,9 @@
-"""One look at what a Fetch asks for: whether its client may be told, whether it is followed, what memory can say.
+"""Evaluation of a Fetch: may the client read a partition, is it followed, can memory answer it.
 
-Owns the join of the client's rights, the topics and partitions that are known, and the plan of a partition; and
-what the looks of one Fetch come to together (`View`). It must not know what becomes of a look. Invariant: a
-partition is named only where the client's right to it is proven.
+Owns the join of three sources: the client's rights, the known topics and partitions, and the
+decision for one partition (partitions/readable.py). Also owns the summary over all partitions of a
+Fetch (`View`). Must not know how a status is used. Invariant: a status names a partition only if
+the client's right to its topic is proven.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import ASK, GAP, NEEDS_BROKER, READY, Look, PartitionStatus, plan_partition
+from proxy.partitions.readable import (
+    IN_TRANSIT,
+    NEEDS_BROKER,
+    READABLE,
+    UNCONFIRMED,
+    PartitionStatus,
+    ReadState,
+    plan_partition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,46 +32,51 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """One look at all partitions, each with its read beside (None: it has none), and what matters of them together.
-    `is_here`: there is something to answer with at once, from memory or from the broker; `must_arrive`: of some nothing
-    can be said before the broker has; `has_gap`: some are on their way into memory, and none are there; `has_ask`: some
-    are to be confirmed.
+    """Statuses of all partitions of a Fetch, each with its miss fetch (None: it has none), and
+    their summary.
+
+    * `is_here`: some partition can be answered now, from memory or from a response of the broker.
+    * `must_arrive`: some partition has unknown offsets and needs the broker's response first.
+    * `has_in_transit`: some partitions are in transit, and no partition is readable.
+    * `has_unconfirmed`: some partitions are unconfirmed: the broker must confirm their leader state.
     """
 
     statuses: list[PartitionStatus]
     reads: Sequence[Read | None]
     is_here: bool
     must_arrive: bool
-    has_gap: bool
-    has_ask: bool
+    has_in_transit: bool
+    has_unconfirmed: bool
 
 
 def build_view(statuses: list[PartitionStatus], reads: Sequence[Read | None]) -> View:
-    """The view of these, each with its read."""
+    """Return the view of `statuses`; `reads` has the miss fetch of each, or None, in the same
+    order.
+    """
     is_ready = is_gap = is_ask = have_arrived = must_arrive = False
     for status, read in zip(statuses, reads, strict=True):
-        look = status.look
-        if look is READY:
+        state = status.state
+        if state is READABLE:
             is_ready = True
-        elif look is GAP:
+        elif state is IN_TRANSIT:
             is_gap = True
-        elif look is ASK:
+        elif state is UNCONFIRMED:
             is_ask = True
-        elif look in NEEDS_BROKER:
+        elif state in NEEDS_BROKER:
             is_read = read is not None and has_arrived(read)
             have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
             has_said = read is not None and read.said is not None
-            must_arrive = must_arrive or not (status.nameable or is_read or has_said)
+            must_arrive = must_arrive or not (status.offsets_known or is_read or has_said)
     return View(statuses, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
 
 
 def has_arrived(read: Read) -> bool:
-    """Whether its records are here, from the broker."""
+    """Return True if the broker's response to the miss fetch is here, with records or an error."""
     return read.stage is Stage.ARRIVED
 
 
 def evaluate(record: FetchRecord, now: float) -> list[PartitionStatus]:
-    """One look at each partition, in the request's order."""
+    """Return the status of each partition, in the request's order. `now` is in seconds."""
     link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
     partitions = record.partitions
     link.broker.counters.looked_partitions += len(partitions)
@@ -74,33 +88,40 @@ def evaluate(record: FetchRecord, now: float) -> list[PartitionStatus]:
 def evaluate_one(
     link: ClientConnection, asked: FetchPartition, isolation_level: int, version: int, now: float
 ) -> PartitionStatus:
-    """Where one partition stands for the client."""
+    """Return the status of one partition for the client of `link`.
+
+    Asks the broker for the topic's metadata in two cases. A known topic lacks the partition; or the
+    client names a newer leader epoch than Forebay has asked about. `partition` in the result is
+    None if the right is missing or the partition is not followed.
+    """
     broker = link.broker
     if not link.authorization.allows(asked.topic, now):
-        return PartitionStatus(asked, None, Look.MISS, "unauthorized-yet", -1)
+        return PartitionStatus(asked, None, ReadState.MISS, "unauthorized-yet", -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
         if topic is not None:
             broker.topic_lookup.ask(topic.id, link)
-        return PartitionStatus(asked, None, Look.PASS, "unknown-topic", -1)
+        return PartitionStatus(asked, None, ReadState.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
-        return PartitionStatus(asked, None, Look.MISS, "unproven", -1)
+        return PartitionStatus(asked, None, ReadState.MISS, "unproven", -1)
     status = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
-    if status.look is not Look.MISS:
+    if status.state is not ReadState.MISS:
         partition.wanted_at = now
     elif asked.current_leader_epoch > partition.leader_state.asked_epoch:
-        broker.topic_lookup.ask(
-            topic.id, link
-        )  # the client may have heard of an election before the watch has
+        # The client may know of an election before the replica fetcher does.
+        broker.topic_lookup.ask(topic.id, link)
     return status
 
 
 def find_unproven(
     record: FetchRecord, partitions: Iterable[FetchPartition], now: float
 ) -> dict[str | bytes, Partition]:
-    """Topics that this connection has not been shown yet, or not for long, each with a partition of which it asks
-    for what memory has, or for history that is read apart: whether it may is asked before any of it is read.
+    """Return topics whose right must be proven before anything is read, each with one partition.
+
+    A listed topic fulfils two conditions. This connection has no valid right to it, and the Fetch
+    asks for stored bytes or for history that is fetched separately. A Fetch with a rack id lists
+    none: the broker must answer it.
     """
     link, request = record.link, record.request
     found: dict[str | bytes, Partition] = {}
@@ -116,7 +137,7 @@ def find_unproven(
             continue
         isolation, version = request.isolation_level, record.head.api_version
         status = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        is_history = status.lagging and status.nameable and link.reads.go_apart
-        if status.look is Look.READY or is_history:
+        is_history = status.lagging and status.offsets_known and link.reads.fetches_separately
+        if status.state is ReadState.READABLE or is_history:
             found[asked.topic] = partition
     return found

@@ -1,9 +1,12 @@
-"""A Fetch that the broker answers: forwarded whole, without a session, and its answer teaches.
+"""Forwarded Fetch: the broker answers the whole request, and Forebay learns from the response.
 
-Owns the way of such a Fetch through its queue, to the broker and back, and what its session makes of both. It must not
-know why it is forwarded (fetch/handler.py, fetch/delayed_fetch.py). Invariants: reads for a client go upstream with
-session id 0, epoch -1, never (0, 0), which would make one (KIP-227); the broker's answer leaves as it came but for the
-session's id, or an error of the session's in its place.
+Owns the way of such a Fetch through the request scheduler, to the broker and back, and what its
+fetch session makes of both frames. Must not know why a Fetch is forwarded (fetch/handler.py,
+fetch/delayed_fetch.py). Invariants:
+* A Fetch for a client goes to the broker with session id 0, epoch -1; never (0, 0), which would
+  create a session (KIP-227).
+* The broker's response leaves as it came, except for the session id, or a session error in its
+  place.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.context import FetchContext
     from proxy.net.client_connection import ClientConnection
@@ -41,13 +44,17 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
 
 SESSIONLESS = (0, -1)
+"""Session id and epoch of a Fetch without a session (FetchMetadata.LEGACY)."""
 
 
 def forward_fetch(
     record: FetchRecord, frame: Frame, statuses: list[PartitionStatus], max_wait_ms: int | None = None
 ) -> None:
-    """Send the request to the broker; its answer goes to the client as it comes, and teaches. `max_wait_ms`:
-    what is left of the request's own after it has waited here.
+    """Send the request to the broker; its response goes to the client and updates rights and
+    accounting.
+
+    `statuses` has one status for each partition. `max_wait_ms` is the rest of max_wait, in
+    milliseconds, after a wait here; None leaves the request's own value.
     """
     link, head, request, partitions = record.link, record.head, record.request, record.partitions
     assert record.context is not None
@@ -55,18 +62,23 @@ def forward_fetch(
     link.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
     scheduler = link.broker.scheduler
-    pipeline: list[Flight] = []
+    shared_reads: list[SharedRead] = []
 
     def go(entry: Entry) -> None:
         scheduler.sent(entry)
-        pipeline.extend(begin_forwarded(record, statuses))
+        shared_reads.extend(begin_forwarded(record, statuses))
         now = link.broker.now()
         link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
 
     def on_begun(
         entry: Entry, sent_at: float, begun: bytes, frame_bytes: int, source: FramedTransport
     ) -> SpliceTransfer | None:
-        """At the bound it leaves as it comes; a session that the request names is over then: the answer has none."""
+        """Send a large response in pieces as they arrive, if the budget of response bytes has no
+        room for it.
+
+        None: the response is received whole. A response in pieces carries no session id, which ends
+        the session that the request names.
+        """
         if link.broker.responses.has_room(frame_bytes):
             return None
         response = _scan_begun(head, begun, frame_bytes)
@@ -78,20 +90,21 @@ def forward_fetch(
         if passage is not None:
             if response is not None:
                 link.authorization.learn_answer(response, sent_at)
-            end_forwarded(link.broker, pipeline, None, None)
-            pipeline.clear()
+            # Joiners fetch for themselves: the whole frame is never in memory here.
+            end_forwarded(link.broker, shared_reads, None, None)
+            shared_reads.clear()
         return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
-            end_forwarded(link.broker, pipeline, None, None)
+            end_forwarded(link.broker, shared_reads, None, None)
             return
         scheduler.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        end_forwarded(link.broker, pipeline, response, answer)
+        end_forwarded(link.broker, shared_reads, response, answer)
         record.forwarded(statuses, response, _in_session(record, response, answer))
 
     scheduler.enter(
@@ -106,7 +119,9 @@ def forward_fetch(
 
 
 def _is_behind(status: PartitionStatus) -> bool:
-    """Whether there are records for it, so that the broker reads instead of waiting for some."""
+    """Return True if records exist at the requested offset, so that the broker reads at once
+    instead of waiting.
+    """
     return (
         status.partition is not None
         and status.asked.fetch_offset < status.partition.leader_state.high_watermark
@@ -116,7 +131,9 @@ def _is_behind(status: PartitionStatus) -> bool:
 def _without_session(
     record: FetchRecord, context: FetchContext, frame: Frame, max_wait_ms: int | None
 ) -> Frame:
-    """The request as the broker is to see it: what a session left unsaid is said."""
+    """Return the request for the broker: without a session, and with every partition that the
+    session remembers.
+    """
     head, request = record.head, record.request
     if context.kind is Kind.INCREMENTAL:
         return build_request(
@@ -144,19 +161,24 @@ def _without_session(
 
 
 def _list_asked(record: FetchRecord, context: FetchContext) -> list[FetchPartition]:
-    """All that the session asks; where the request as a whole is refused, what it names itself: the refusal repeats
-    that (FetchRequest.getErrorResponse).
+    """Return the partitions to name to the broker.
+
+    All partitions of the session; or, if the broker will refuse the request as a whole, only the
+    named ones. The refusal repeats the named partitions (FetchRequest.getErrorResponse).
     """
     is_refused = record.request.isolation_level not in ISOLATION_LEVELS
     return context.changed if is_refused and context.changed else record.partitions
 
 
 def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:
-    """The broker's answer with the session's id. All partitions stay named: a client takes more than it needs."""
+    """Return the broker's response with the session's id.
+
+    All partitions stay in the response: a client accepts more partitions than it needs.
+    """
     context, request = record.context, record.request
     if context is None or response is None or request.session_at < 0:
         return answer
-    if response.error_code != ErrorCode.NONE:  # of the request as a whole: FetchRequest.getErrorResponse
+    if response.error_code != ErrorCode.NONE:  # of the whole request: FetchRequest.getErrorResponse
         if context.kind is Kind.INCREMENTAL and not context.changed:
             return build_error(record, response.error_code, request.session_id, response.throttle_time_ms)
         planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, request.session_id, [])
@@ -173,7 +195,9 @@ def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Fra
 def _show_session(
     record: FetchRecord, planned: PlannedResponse[FetchAnswer], answer: Frame, throttle_time_ms: int
 ) -> Frame:
-    """The answer as its session makes it: with its id, or its error in its place."""
+    """Return the response with its session id stamped in place; an error response if the session is
+    in error.
+    """
     if planned.error_code != ErrorCode.NONE:
         return build_error(record, planned.error_code, planned.session_id, throttle_time_ms)
     if planned.session_id:
@@ -183,6 +207,7 @@ def _show_session(
 
 
 def _shown(one: FetchedPartition) -> FetchAnswer:
+    """Return the partition's offsets, error and size as the session compares them, without records."""
     return FetchAnswer(
         one.topic,
         one.partition,
@@ -197,7 +222,9 @@ def _shown(one: FetchedPartition) -> FetchAnswer:
 
 
 def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchResponse | None:
-    """The answer as far as its records lack; None where more does."""
+    """Return the response whose last records are still arriving; None if more than records is
+    missing.
+    """
     try:
         return fetch.scan_response_head(begun, head.api_version, frame_bytes)
     except BadFrame:
@@ -205,6 +232,7 @@ def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchRes
 
 
 def _scan_answer(link: ClientConnection, head: RequestHeader, answer: Frame) -> FetchResponse | None:
+    """Return the decoded response; None if it is malformed, which is counted."""
     try:
         return fetch.scan_response(answer, head.api_version)
     except BadFrame:

@@ -1,10 +1,14 @@
-"""Behaviour of Fetch: answered from memory, parked at the tail, or forwarded whole.
+"""Handler of Fetch: answer from memory, delay, or forward the request whole.
 
-Versions 4 to 18 are read; any other is relayed. Fetch sessions are Forebay's own (fetch/sessions/context.py): a
-request is what its session makes of it, and goes upstream without one. A request all of whose partitions memory can
-speak for never reaches the broker; one that mixes hits and misses is split (fetch/delayed_fetch.py,
-fetch/misses/reads.py); any other is forwarded whole, and its answer teaches. Followers pass untouched, and so do all
-where memory does not serve.
+Owns the choice of a Fetch's way. Must not know how a Fetch waits, or how memory is read.
+Invariants:
+* Versions 4 to 18 are decoded; any other version is relayed.
+* Fetch sessions are Forebay's own (fetch/sessions/context.py). A session completes the request; the
+  broker gets the request without a session.
+* The broker sees no request whose partitions memory can all answer.
+* A request that mixes hits and misses is split (fetch/delayed_fetch.py, fetch/misses/reads.py).
+* Any other request is forwarded whole, and Forebay learns from its response.
+* Followers' Fetches, and all Fetches where memory does not serve, pass through unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, refuse_fetch
 from proxy.fetch.sessions.context import Kind, open_fetch
-from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, Look, PartitionStatus
+from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionStatus, ReadState
 from proxy.relay import is_left_unread, relay
 
 if TYPE_CHECKING:
@@ -34,10 +38,15 @@ if TYPE_CHECKING:
 
 
 def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Answer, park or forward a Fetch."""
+    """Answer, delay, forward or relay one Fetch from `link`.
+
+    `frame` is the whole request; `head` is its decoded header. The call never blocks: the response
+    leaves later if the Fetch waits.
+    """
     request = _scan(link, head, frame)
     if request is None:
         if link.stores:
+            # The broker must grant no session: fetch sessions are Forebay's own.
             frame = end_session(frame, head.api_version, head.body_start)
         relay(link, head, frame, partial(link.broker.accounts.enter_unread, link, head, link.broker.now()))
         return
@@ -55,11 +64,11 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
     if context.kind is Kind.ERROR:
         answer_error(record)
     elif (delay_s := _over_quota_s(record)) > 0:
-        refuse_fetch(record, _look_past(record, Look.MISS, "refused"), delay_s)
+        refuse_fetch(record, _skip_cache(record, ReadState.MISS, "refused"), delay_s)
     elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
-        forward_fetch(record, frame, _look_past(record, Look.PASS, "version"))
+        forward_fetch(record, frame, _skip_cache(record, ReadState.PASS, "version"))
     elif link.preferred_replicas and request.rack_id:
-        forward_fetch(record, frame, _look_past(record, Look.PASS, "preferred-replica"))
+        forward_fetch(record, frame, _skip_cache(record, ReadState.PASS, "preferred-replica"))
     elif link.broker.cache.observes:
         _observe(record, frame)
     else:
@@ -67,18 +76,26 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
 
 
 def _observe(record: FetchRecord, frame: Frame) -> None:
-    """The broker answers; what memory would have answered is noted before (`cache.mode: observe`)."""
+    """Forward the Fetch and note how many bytes memory would have served (`cache.mode: observe`).
+
+    The estimate is made before the broker's response adds the same bytes to the index.
+    """
     broker = record.link.broker
     statuses = evaluate(record, broker.now())
     record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
     for status in statuses:
-        if status.partition is not None and status.look not in NEEDS_BROKER:
-            broker.watch.follow(status.partition, status.asked if status.look is Look.ASK else None)
+        if status.partition is not None and status.state not in NEEDS_BROKER:
+            broker.watch.follow(
+                status.partition, status.asked if status.state is ReadState.UNCONFIRMED else None
+            )
     forward_fetch(record, frame, statuses)
 
 
 def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> FetchRequest | None:
-    """The request, or None where it is not to be read: then the broker judges it, and it is counted as one pass."""
+    """Return the decoded request, or None if Forebay must not or cannot decode it.
+
+    After None the broker judges the request. The access log and metrics count it as one pass.
+    """
     if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
         try:
             return link.fetches.scan(frame, head.api_version, head.body_start)
@@ -88,8 +105,9 @@ def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> FetchReq
 
 
 def _over_quota_s(record: FetchRecord) -> float:
-    """How long the client has to wait until what it has fetched is paid for. Its topics are looked at while one of
-    anybody's has to wait.
+    """Return the seconds until the client has paid for the bytes it fetched; 0.0 within its quota.
+
+    Topic quotas are read only while at least one topic is over its quota.
     """
     link = record.link
     quotas = link.broker.scheduler.quotas
@@ -103,12 +121,14 @@ def _over_quota_s(record: FetchRecord) -> float:
 
 
 def _pass_untouched(link: ClientConnection, request: FetchRequest) -> str:
-    """The reason for which a request goes to the broker as it came, fetch session and all, or ""."""
+    """Return the reason to pass the request through unchanged, fetch session included; "" if there
+    is none.
+    """
     if request.replica_id != CONSUMER:
         return FOLLOWER
     return "" if link.stores else DISABLED
 
 
-def _look_past(record: FetchRecord, look: Look, reason: str) -> list[PartitionStatus]:
-    """The same for every partition, where nothing of them is asked of memory."""
-    return [PartitionStatus(asked, None, look, reason, -1) for asked in record.partitions]
+def _skip_cache(record: FetchRecord, state: ReadState, reason: str) -> list[PartitionStatus]:
+    """Return one status with this state and reason for each partition, without a lookup in memory."""
+    return [PartitionStatus(asked, None, state, reason, -1) for asked in record.partitions]

@@ -1,10 +1,12 @@
-"""What memory would have answered: `cache.mode: observe`, where the broker answers everything.
+"""Hit estimate: bytes that memory would have served in `cache.mode: observe`, where the broker
+answers everything.
 
-Owns the estimate of how many bytes of each partition would have come from memory, made when the Fetch
-arrives, as a serving cache decides, and before the broker's answer has brought the same bytes into the index.
-It must not know links. Invariants: nothing is served and nobody waits here; the estimate is of bytes, bounded
-by what the broker then answers; what no cache may serve (a pass) and what the index does not hold (a miss)
-would have hit nothing.
+Owns the estimate for each partition. The estimate is made when the Fetch arrives, as a serving
+cache decides, before the broker's response adds the same bytes to the index. Must not know
+connections. Invariants:
+* Nothing is served here, and no Fetch waits here.
+* The estimate is in bytes, at most the size of the broker's response.
+* A pass (no cache may serve it) and a miss (the index lacks it) would have hit nothing.
 """
 
 from __future__ import annotations
@@ -12,35 +14,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metrics.access_log_schema import OBSERVED
-from proxy.partitions.readable import NEEDS_BROKER, Look, Told
+from proxy.partitions.readable import NEEDS_BROKER, PartitionOutcome, ReadState
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from proxy.partitions.readable import PartitionStatus
 
 UNBOUNDED = 1 << 62
+"""Estimate at the end of the log: all bytes of the broker's response, whatever their number."""
 
 
 def peek_would_hit(cache: BlockCache, status: PartitionStatus) -> int:
-    """Record bytes that memory could have given: UNBOUNDED at the tail, where they are served as they come.
+    """Return the record bytes that memory could have served; UNBOUNDED at the end of the log, 0 for
+    a miss or pass.
 
-    A lease that nobody keeps while observing is not asked for: where a serving cache would ask the broker
-    (ASK), what is stored counts, and at the tail what comes.
+    Observing keeps no leases, so an UNCONFIRMED partition counts, where a serving cache would ask
+    the broker first. Its stored bytes count; at the end of the log all bytes of the response count.
     """
     partition, asked = status.partition, status.asked
-    if partition is None or status.look in NEEDS_BROKER:
+    if partition is None or status.state in NEEDS_BROKER:
         return 0
-    if status.look in (Look.TAIL, Look.GAP):
+    if status.state in (ReadState.AT_END, ReadState.IN_TRANSIT):
         return UNBOUNDED
     span = cache.span(partition.slot, asked.fetch_offset, UNBOUNDED, asked.max_bytes)
     if span is not None and span.size_bytes:
         return span.size_bytes
     is_at_tail = asked.fetch_offset >= partition.tail >= 0
-    return UNBOUNDED if is_at_tail and status.look is Look.ASK else 0
+    return UNBOUNDED if is_at_tail and status.state is ReadState.UNCONFIRMED else 0
 
 
-def plan_observed(status: PartitionStatus, most_bytes: int, size_bytes: int) -> Told:
-    """The account of one partition: `most_bytes` as peeked, `size_bytes` as the broker answered."""
-    if status.look is Look.PASS:
-        return Told(status, size_bytes, status.look.value, status.reason)
-    return Told(status, size_bytes, *OBSERVED, would_hit_bytes=min(most_bytes, size_bytes))
+def plan_observed(status: PartitionStatus, most_bytes: int, size_bytes: int) -> PartitionOutcome:
+    """Return the outcome of one partition.
+
+    `most_bytes` is the result of `peek_would_hit`; `size_bytes` is the size of the broker's
+    response. A pass keeps its own result and reason, and has no estimate.
+    """
+    if status.state is ReadState.PASS:
+        return PartitionOutcome(status, size_bytes, status.state.value, status.reason)
+    return PartitionOutcome(status, size_bytes, *OBSERVED, would_hit_bytes=min(most_bytes, size_bytes))

@@ -1,9 +1,14 @@
-"""A Fetch that passes: to the broker as it came, fetch session and all, and its answer back; neither teaches anything.
+"""Pass-through Fetch: to the broker as it came, fetch session included, and the response back.
 
-Owns the way of followers' Fetches, and of all where memory does not serve (`cache.mode: off`, shared identities). What
-is looked at of one is what its queue and the accounts ask for, when they ask. It must not know memory, nor why a Fetch
-passes. Invariants: not a byte is changed; a large answer of which only records lack leaves past this process's memory
-(net/splice.py); an answer is counted when its last byte has left. Why it is apart: docs/decisions/0017.
+Owns the way of followers' Fetches, and of all Fetches where memory does not serve (`cache.mode:
+off`, shared identities). Fields are decoded only when a queue or the accounting asks for them. Must
+not know memory, nor why a Fetch passes. Invariants:
+* No byte is changed, and nothing is learned from the response.
+* A large response of which only records are missing is spliced past this process's memory
+  (net/splice.py).
+* A response is counted when its last byte has left.
+
+docs/decisions/0017 says why this way is separate.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from protocol.fetch_build import build_response
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.net.splice import SpliceTransfer, may_pass
-from proxy.partitions.readable import Look, PartitionStatus, Told
+from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -31,18 +36,25 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
     from proxy.scheduling.request_scheduler import RequestScheduler
 
-PASS: Final = Look.PASS.value
+PASS: Final = ReadState.PASS.value
 DISABLED: Final = "disabled"
+"""Reason of a pass: memory does not serve here."""
 FOLLOWER: Final = "follower"
-"""Reasons for which a request passes."""
+"""Reason of a pass: the request comes from a follower."""
 CONSUMER: Final = -1
-"""The replica id of who is no follower."""
+"""Replica id of a request that does not come from a follower."""
 CLIENT_ID_AT: Final = header.CLIENT_ID_START + 2
+"""Offset of the client id's first byte in a request frame."""
 NO_NAMES: Final = b""
+"""Value of `PassthroughFetch.names` if the request's names were not scanned."""
 
 
 def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) -> None:
-    """Pass a request of the ordinary form (`fetch_ordinary.scan_request`) where memory does not serve."""
+    """Pass a request of at most one partition where memory does not serve.
+
+    `scanned` is the result of `fetch_ordinary.scan_request`, in its order. `frame` is the whole
+    request.
+    """
     version, correlation_id, client_id_end, body_start, replica_id, asked, names_start, names_end = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
     link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
@@ -61,15 +73,17 @@ def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) 
 def pass_fetch(
     link: ClientConnection, head: header.RequestHeader, request: FetchRequest, frame: Frame, reason: str
 ) -> None:
-    """Pass any other."""
+    """Pass any other request. `reason` is DISABLED or FOLLOWER."""
     passed = PassthroughFetch(link, frame, head.api_version, head.body_start, reason, len(request.partitions))
     passed.request = request
     passed.enter(link.broker.scheduler, head.correlation_id)
 
 
 class PassthroughFetch:
-    """One on its way, itself its place among the replies. `asked`: how many partitions it names; `names`: the one, as
-    its bytes name it.
+    """A request on its way; the object is also its place in the response order.
+
+    `asked` is the number of partitions that it names. `names` has the names of topic and partition
+    as the request's bytes have them, for one partition; otherwise NO_NAMES.
     """
 
     __slots__ = (
@@ -109,7 +123,9 @@ class PassthroughFetch:
     # -- to the broker -------------------------------------------------------------------------------------
 
     def enter(self, scheduler: RequestScheduler, correlation_id: int) -> None:
-        """Go when it is its turn: a follower's waits for as long as it takes."""
+        """Submit the request to the scheduler. A follower's request waits as long as needed and is
+        never refused.
+        """
         link, frame = self._link, self._frame
 
         def go(entry: Entry) -> None:
@@ -130,14 +146,17 @@ class PassthroughFetch:
         )
 
     def _read(self) -> FetchRequest:
-        """What it asks, read when somebody wants to know."""
+        """Return the decoded request; decodes it at the first call."""
         if self.request is None:
             self.request = fetch.scan_request(self._frame, self._version, self._body_start)
         return self.request
 
     def _refuse(self) -> None:
-        """Its queue toward the broker is full: answered empty, it asks again. A session of the broker's that it names
-        has not been asked, and is said to be over: the next Fetch makes another (FetchSessionHandler.handleResponse).
+        """Answer empty, because the queue toward the broker is full; the client asks again.
+
+        The broker has not seen the session that the request names. Session id 0 tells the client
+        that the session is over, so that its next Fetch creates another
+        (FetchSessionHandler.handleResponse).
         """
         self._link.broker.counters.fetch_refused += 1
         record = self._record()
@@ -150,13 +169,19 @@ class PassthroughFetch:
             session_id=0,
             partitions=(),
         )
-        record.served([Told(status, 0, *REFUSED) for status in self._looks()], buffers, (), 0)
+        record.served(
+            [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()], buffers, (), 0
+        )
 
-    # -- and back ------------------------------------------------------------------------------------------
+    # -- from the broker -----------------------------------------------------------------------------------
 
     def begun(self, head: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
-        """A large answer has begun: it passes by, if all that is to be known of it is there, it is its turn, and
-        nothing waits before it.
+        """Return a splice for a large response that has begun; None if it must be received as a
+        whole.
+
+        Splicing needs three things. Only record bytes are missing; the response is the next one of
+        this connection; and no bytes wait to be sent before it. `head` is the response so far;
+        `frame_bytes` is its whole size.
         """
         link = self._link
         line = link.replies.line
@@ -172,7 +197,9 @@ class PassthroughFetch:
         )
 
     def _ended(self, last: bytes) -> None:
-        """Its last bytes are here, all before them on their way to the client."""
+        """Finish the splice: `last` has the frame's last bytes; all bytes before them are on their
+        way to the client.
+        """
         link = self._link
         link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
         if self._entry is not None:
@@ -180,7 +207,9 @@ class PassthroughFetch:
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
 
     def answered(self, answer: Frame | None) -> None:
-        """The broker's answer, whole; None: its link is lost, and with it the client's."""
+        """Send the broker's whole response. None: the connection to the broker is lost, and the
+        client's with it.
+        """
         link = self._link
         if answer is None:
             link.broker.counters.undelivered_partitions += self.asked
@@ -191,7 +220,11 @@ class PassthroughFetch:
         link.answer_whole(api.FETCH, self, answer, len(answer), len(self._frame), self._left)
 
     def _scan_head(self, head: bytes, frame_bytes: int) -> int:
-        """Where the records end of which some lack; 0 where that is not all that lacks. Notes the sizes."""
+        """Return the offset in the frame where the incomplete records end; 0 if more than records
+        is missing.
+
+        Notes the record bytes of each partition.
+        """
         end = self._scan_ordinary(head, frame_bytes)
         if end is not None:
             return end
@@ -205,7 +238,11 @@ class PassthroughFetch:
         return response.partitions[-1].end
 
     def _scan_ordinary(self, head: Frame, frame_bytes: int) -> int | None:
-        """Where the records end, by C; None where the answer is not of the ordinary form. Notes the sizes."""
+        """Return the offset in the frame where the records end, by C; None if the C scanner does
+        not cover the response.
+
+        Notes the record bytes.
+        """
         if self.asked and not self.names:
             return None
         found = fetch_ordinary.scan_answer(head, frame_bytes, self._version, self.names)
@@ -216,6 +253,7 @@ class PassthroughFetch:
         return end
 
     def _scan_whole(self, answer: Frame) -> None:
+        """Note the record bytes of each partition; a malformed response is counted, and has none."""
         if self._scan_ordinary(answer, len(answer)) is not None:
             return
         try:
@@ -230,15 +268,22 @@ class PassthroughFetch:
         by_key = {(one.topic, one.partition): one.end - one.start for one in response.partitions}
         self._sizes = [by_key.get((asked.topic, asked.partition), 0) for asked in self._read().partitions]
 
-    # -- the accounts --------------------------------------------------------------------------------------
+    # -- accounting ----------------------------------------------------------------------------------------
 
     def _left(self, delivered: bool) -> None:
-        """The answer's last byte has left, or never will. Where nobody wants lines or pays, three numbers say all."""
+        """Count the response: its last byte has left, or never will (`delivered` is False).
+
+        Without an access log and without quotas, three counters are enough, and no objects are
+        made.
+        """
         broker = self._link.broker
         if broker.accounts.lines is not None or broker.scheduler.quotas.active or not delivered:
             verdict = PASS, self._reason
-            told = [Told(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)]
-            broker.accounts.enter(self._record(), told, delivered, is_ours=False)
+            outcomes = [
+                PartitionOutcome(*one, *verdict)
+                for one in zip(self._build_statuses(), self._sizes, strict=True)
+            ]
+            broker.accounts.enter(self._record(), outcomes, delivered, is_ours=False)
             return
         counters = broker.counters
         if self._sizes:
@@ -247,10 +292,11 @@ class PassthroughFetch:
             counters.fetch_bytes[verdict] += sum(self._sizes)
         counters.fetch_upstream_s.observe(broker.now() - self._received_at)
 
-    def _looks(self) -> list[PartitionStatus]:
-        """Of each partition, which memory was not asked about."""
+    def _build_statuses(self) -> list[PartitionStatus]:
+        """Return a PASS status for each partition; memory was not asked."""
         return [
-            PartitionStatus(asked, None, Look.PASS, self._reason, -1) for asked in self._read().partitions
+            PartitionStatus(asked, None, ReadState.PASS, self._reason, -1)
+            for asked in self._read().partitions
         ]
 
     def _record(self) -> FetchRecord:

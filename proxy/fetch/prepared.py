@@ -1,12 +1,16 @@
-"""The ordinary cached Fetch, on the shortest way: it asks for one partition, as the Fetch before it on its connection
-did, and memory has at once what it waits for.
+"""Prepared Fetch: the fast way of a Fetch that repeats the one before it, from memory, for one
+partition.
 
-Owns what is known of a connection's repeated request (`Repeated`), and the one place that decides who goes this way:
-`answer_prepared`. Must not know how a Fetch waits, is read beside, forwarded, refused or delayed by a quota: that
-is `proxy.fetch.handler`'s, to which False leaves a request as it came. Invariants: until all questions are answered
-nothing has changed; what memory may say is what the plan says; what is said, counted and logged is the same on both
-ways; past the transport goes only what nothing waits before. Why there are two, and why past the
-transport: docs/decisions/0024.
+Owns a connection's repeated request (`Repeated`) and the one decision for this way:
+`answer_prepared`. Must not know how a Fetch waits, is split, forwarded, refused or delayed by a
+quota. Those belong to `proxy.fetch.handler`, which gets the untouched request after False.
+Invariants:
+* Nothing has changed until all conditions are checked.
+* The limit of what memory may serve is that of `partitions.readable`.
+* Response, counters and access log are the same on both ways.
+* Only a response that nothing waits before is sent past the transport.
+
+docs/decisions/0024 says why there are two ways, and why the response bypasses the transport.
 """
 
 from __future__ import annotations
@@ -26,14 +30,14 @@ from proxy.fetch.passthrough import CONSUMER
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import COPIED_BYTES, copy_out, leaves_at_once
 from proxy.fetch.sessions.context import FINAL_EPOCH, NO_SESSION, Kind, find_single, note_records
-from proxy.fetch.sessions.idle_partitions import Standing
+from proxy.fetch.sessions.idle_partitions import IdlePartitions
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
-    READY,
+    READABLE,
+    PartitionOutcome,
     PartitionStatus,
-    Told,
     find_limit,
     plan_partition,
 )
@@ -52,9 +56,12 @@ if TYPE_CHECKING:
 
 
 class Repeated:
-    """What is the same in all repetitions of `request`, the first of them; `asked` is its partition. `least_bytes`:
-    fewer are waited for; `most_bytes`: more are not told. `is_ordinary`: such a request may go this way. `partition`:
-    as it was found last.
+    """A connection's request, decoded once, with the values that all its repetitions share.
+
+    * `request`: the first of them; `asked`: its partition; `partition`: as it was found last.
+    * `is_ordinary`: such a request may take this way.
+    * `least_bytes`: the Fetch waits for fewer bytes; 0 if one byte is enough. `most_bytes`: the
+      limit of record bytes.
     """
 
     __slots__ = (
@@ -86,8 +93,12 @@ class Repeated:
 
 
 def answer_prepared(link: ClientConnection, frame: Frame) -> bool:
-    """Answer a Fetch that repeats the one before it, if memory has what it waits for and nothing stands against it.
-    False: nothing has happened, or what has raised is the general way's to find out.
+    """Answer a Fetch that repeats the one before it, if memory has enough and nothing requires the
+    general way.
+
+    Return True if the response has been sent or queued. False: nothing has changed, and the caller
+    must use the general way. After an exception, False only if no byte has left; the general way
+    then shows the error.
     """
     gone = link.gone
     try:
@@ -98,6 +109,7 @@ def answer_prepared(link: ClientConnection, frame: Frame) -> bool:
 
 
 def _answer_repeated(link: ClientConnection, frame: Frame) -> bool:
+    """Check all conditions, then answer. Return False, with nothing changed, if one of them fails."""
     fetches = link.fetches
     changed = fetches.read_again(frame)
     if changed is None:
@@ -109,7 +121,7 @@ def _answer_repeated(link: ClientConnection, frame: Frame) -> bool:
     correlation_id, session_epoch, offset = changed
     last = known.partition
     if not known.is_ordinary or (last is not None and offset >= last.leader_state.high_watermark):
-        return False  # at the tail
+        return False  # at the end of the log: the Fetch has to wait
     broker, asked = link.broker, known.asked
     if not _stands_alone(link, len(frame)):
         return False
@@ -144,7 +156,9 @@ def _answer_repeated(link: ClientConnection, frame: Frame) -> bool:
 
 
 def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
-    """Whether it is the connection's only concern, and no bound or quota has a say in it."""
+    """Return True if nothing else is open on the connection, the byte budget has room, and no quota
+    is active.
+    """
     broker = link.broker
     requests = broker.requests
     return (
@@ -154,37 +168,47 @@ def _stands_alone(link: ClientConnection, size_bytes: int) -> bool:
         and not link.reads.by_key
         and not link.preferred_replicas
         and not broker.scheduler.quotas.active
-        and broker.accounts.alike is None
+        and broker.accounts.shared_answers is None
         and requests.in_flight_bytes + size_bytes < requests.limit_bytes
     )
 
 
 def _find_session(link: ClientConnection, known: Repeated, session_epoch: int) -> Session | None:
-    """The session that it goes on with, if its partition is all there is of it and nobody else knows it."""
+    """Return the session that the request continues; None if this way does not cover it.
+
+    The session must have this epoch, this partition only, and the same reader: connection,
+    isolation level, version.
+    """
     request, version = known.request, known.head.api_version
     session = find_single(
         link.broker.sessions, request.session_id, session_epoch, link.session_owner, known.asked, version
     )
-    if session is None or session.standing is None:
+    if session is None or session.idle_partitions is None:
         return session
-    standing = session.standing
-    looker = link, request.isolation_level, version
-    return session if isinstance(standing, Standing) and standing.looker == looker else None
+    idle_partitions = session.idle_partitions
+    reader = link, request.isolation_level, version
+    return (
+        session if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader else None
+    )
 
 
 def find_repeated(record: FetchRecord) -> Repeated | None:
-    """What is known of a request that waits, if `look_waiting` may be asked for it; None for others."""
+    """Return what is prepared for a delayed Fetch, if `evaluate_waiting` may be used for it; None
+    otherwise.
+    """
     known: Repeated | None = record.link.fetches.known
     if known is None or not known.is_ordinary or known.least_bytes:
         return None
     if known.request.session_id != NO_SESSION:
-        return None  # also where it ends that session, and is answered without one
+        return None  # also if the request ends that session and is answered without one
     return known if record.context is not None and record.context.kind is Kind.SESSIONLESS else None
 
 
-def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionStatus | None:
-    """What memory has by now for a Fetch that waited at the tail, and may leave with it at once; else None: nothing has
-    happened.
+def evaluate_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionStatus | None:
+    """Return the status of a delayed Fetch's one partition, if it is READABLE and the response can
+    leave at once.
+
+    None otherwise, with nothing changed.
     """
     link = record.link
     if link.reads.by_key or not leaves_at_once(record):
@@ -194,7 +218,7 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionS
         return None
     asked, isolation_level = record.request.partitions[0], known.request.isolation_level
     status = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
-    if status.look is not READY:
+    if status.state is not READABLE:
         return None
     link.broker.counters.looked_partitions += 1
     partition.wanted_at = now
@@ -202,7 +226,9 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionS
 
 
 def _find_allowed(link: ClientConnection, known: Repeated, now: float) -> Partition | None:
-    """The partition, as it was found last or is found now; None where it is not followed, or not this client's."""
+    """Return the partition, found again if needed; None if it is not followed or the right is
+    missing.
+    """
     if not link.authorization.allows(known.asked.topic, now):
         return None
     if known.partition is None or not known.partition.is_followed:
@@ -211,13 +237,16 @@ def _find_allowed(link: ClientConnection, known: Repeated, now: float) -> Partit
 
 
 def _find(broker: Broker, asked: FetchPartition) -> Partition | None:
-    """What is followed under that name or id, which is one partition's for as long as that is followed."""
+    """Return the followed partition of that topic name or id; None if there is none.
+
+    The result stays valid for as long as the partition is followed.
+    """
     topic = broker.topics.find(asked.topic)
     return None if topic is None else broker.partitions.find(topic, asked.partition)
 
 
 def _note_request(link: ClientConnection, known: Repeated, size_bytes: int) -> None:
-    """It has arrived, and is not held: its bytes were never charged."""
+    """Count the request. Its bytes were never charged to the byte budget, because it is not held."""
     counters = link.broker.counters
     traffic = counters.requests_in[api.FETCH]
     traffic.frames += 1
@@ -230,17 +259,17 @@ def _note_request(link: ClientConnection, known: Repeated, size_bytes: int) -> N
 def _note_session(
     link: ClientConnection, known: Repeated, session: Session, partition: Partition, offset: int, now: float
 ) -> None:
-    """It goes on by one epoch, and its one partition is shown with records."""
+    """Advance the session by one epoch; its one partition is shown with records."""
     leader_state, asked = partition.leader_state, _ask_at(known, offset)
     note_records(
         link.broker.sessions, session, asked, leader_state.high_watermark, leader_state.log_start_offset, now
     )
-    if session.standing is not None:
-        session.standing.used_at = now
+    if session.idle_partitions is not None:
+        session.idle_partitions.used_at = now
 
 
 def _ask_at(known: Repeated, offset: int) -> FetchPartition:
-    """The partition as it is asked for now."""
+    """Return the partition as the current request names it, with its fetch offset."""
     asked = known.asked
     return FetchPartition(*asked[:3], offset, *asked[4:])
 
@@ -255,7 +284,11 @@ def _answer(
     correlation_id: int,
     now: float,
 ) -> None:
-    """`answer.build_answer` of one partition, of which the cache's sender has `found` something."""
+    """Send the response for one partition; the result equals that of `response.build_answer`.
+
+    `found` is the result of the cache's `Sender.find`. Its five numbers: next offset, record bytes,
+    number of pieces, whether they are pinned, and the clock of admitted bytes at the first batch.
+    """
     next_offset, size_bytes, _, pinned, admitted_at = found
     broker, leader_state, stable = link.broker, partition.leader_state, partition.last_stable_offset()
     aborted: Sequence[tuple[int, int]] | None = None
@@ -272,9 +305,16 @@ def _answer(
         link.gone += sent_bytes > 0
         if sent_bytes == frame_bytes:
             broker.accounts.enter_hit(
-                link, known.head.api_version, known.request.isolation_level, partition, offset, size_bytes, frame_bytes,
-                admitted_at, now,
-            )  # fmt: skip
+                link,
+                known.head.api_version,
+                known.request.isolation_level,
+                partition,
+                offset,
+                size_bytes,
+                frame_bytes,
+                admitted_at,
+                now,
+            )
             return
     hit = sender.hold()
     if is_sampled:
@@ -284,12 +324,12 @@ def _answer(
         buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
         frame_bytes = sum(map(len, buffers))
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    status = PartitionStatus(_ask_at(known, offset), partition, READY, "", limit)
-    told = (Told(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
+    status = PartitionStatus(_ask_at(known, offset), partition, READABLE, "", limit)
+    outcomes = (PartitionOutcome(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
     if sent_bytes or (size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins):
-        _send(record, told, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
+        _send(record, outcomes, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
     else:
-        _send_in_line(record, told, buffers, hit)
+        _send_in_line(record, outcomes, buffers, hit)
 
 
 def _build_aborted(
@@ -300,7 +340,7 @@ def _build_aborted(
     stable: int,
     aborted: Sequence[tuple[int, int]],
 ) -> list[Frame]:
-    """An answer that lists aborted transactions."""
+    """Return a response that lists aborted transactions."""
     asked, leader_state = known.asked, partition.leader_state
     offsets = leader_state.high_watermark, stable, leader_state.log_start_offset
     answer = FetchAnswer(asked.topic, asked.partition, 0, *offsets, aborted, hit.views, hit.size_bytes)
@@ -315,10 +355,16 @@ def _build_aborted(
 
 
 def _send(
-    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], frame_bytes: int, hit: Hit
+    record: FetchRecord,
+    outcomes: Sequence[PartitionOutcome],
+    buffers: Sequence[Frame],
+    frame_bytes: int,
+    hit: Hit,
 ) -> None:
-    """All of it is the kernel's from here on, and it holds no memory but the arena's: it needs no place in the line.
-    `buffers`: what the kernel has not taken yet of `frame_bytes`.
+    """Give the rest of the response to the transport, which does not queue it behind others.
+
+    The response holds no memory but the arena's, so it needs no place in the response order.
+    `buffers` has the bytes that the kernel has not taken yet, out of `frame_bytes`.
     """
     link = record.link
 
@@ -329,23 +375,27 @@ def _send(
             traffic.frames += 1
             traffic.size_bytes += frame_bytes
         hit.release()
-        broker.accounts.enter(record, told, delivered, is_ours=True)
+        broker.accounts.enter(record, outcomes, delivered, is_ours=True)
 
     link.gone += 1
     link.wire.send(buffers, sent)
 
 
-def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], hit: Hit) -> None:
-    """What is few bytes, or may not be pinned, is charged until it has left; what is more than one piece waits here,
-    where it can be copied out.
+def _send_in_line(
+    record: FetchRecord, outcomes: Sequence[PartitionOutcome], buffers: Sequence[Frame], hit: Hit
+) -> None:
+    """Send the response through the response order.
+
+    Few bytes, and bytes that cannot be pinned, are charged until they have left. More than one
+    piece waits here, where it can be copied out of the arena.
     """
     record.reply = record.link.replies.reserve()
     if hit.size_bytes <= COPIED_BYTES:
         whole = b"".join(buffers)
         hit.release()
-        record.served(told, (whole,), (), len(whole))
+        record.served(outcomes, (whole,), (), len(whole))
         return
     hits = (hit,)
     if hit.pins:
         hit.on_reclaim = lambda _hit: copy_out(record, hits)
-    record.served(told, buffers, hits, 0 if hit.pins else hit.size_bytes)
+    record.served(outcomes, buffers, hits, 0 if hit.pins else hit.size_bytes)

@@ -1,9 +1,9 @@
-"""One client's Fetch on its way through: its place among the replies, its times, and its line in the
-accounts.
+"""Record of one client's Fetch: its place in the response order, its times, and its accounting.
 
-Owns the counting: every partition of every Fetch gets exactly one result and reason, and its bytes are
-counted when the reply's last byte has left, not before. It must not know how the answer was found. Invariant:
-what one answer of the broker's wakes leaves before any of it is counted (`Accounts`).
+Owns the counting. Must not know how the response was found. Invariants:
+* Each partition of each Fetch gets exactly one result and reason.
+* Bytes are counted when the response's last byte has left, not before.
+* Responses released by one broker response are sent first and counted afterwards (`Accounts`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import NEEDS_BROKER, UNREAD, Look, PartitionStatus, Told
+from proxy.partitions.readable import NEEDS_BROKER, UNREAD, PartitionOutcome, PartitionStatus, ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
 
 HIT = ("hit", "")
-"""Result and reason of what memory has given."""
+"""Result and reason of bytes that memory served."""
 
 
 class FetchRecord:
-    """A Fetch from its arrival to its last byte."""
+    """A client's Fetch, from its arrival to the last byte of its response. All times are in
+    seconds.
+    """
 
     __slots__ = (
         "context",
@@ -58,8 +60,11 @@ class FetchRecord:
         context: FetchContext | None = None,
         received_at: float | None = None,
     ) -> None:
-        """`context` is its session; None where that is the broker's, or nothing more is asked of it. `received_at`
-        where it leaves at once: then it has no place among the replies.
+        """`context` is the Fetch as its session completes it; None if the session is the broker's,
+        or is no longer needed.
+
+        `received_at` None: the Fetch arrives now and takes a place in the response order. Otherwise
+        it arrived then, and has no place, because its response leaves at once.
         """
         self.context = context
         self.link = link
@@ -75,19 +80,22 @@ class FetchRecord:
 
     @property
     def partitions(self) -> list[FetchPartition]:
-        """All that it asks for, what its session remembers included."""
+        """All partitions that the Fetch asks for, including those that its session remembers."""
         return self.request.partitions if self.context is None else self.context.partitions
 
     def served(
         self,
-        told: Sequence[Told],
+        outcomes: Sequence[PartitionOutcome],
         buffers: Sequence[Sendable],
         hits: Sequence[Hit],
         held_bytes: int,
     ) -> None:
-        """The answer is Forebay's. `told` are the partitions that it names (an incremental one leaves out
-        what has not changed); `hits` pin what `buffers` show of the arena, `held_bytes` of them are on the
-        heap. A single buffer without hits is on the heap, and charged if it does not leave at once.
+        """Send Forebay's own response.
+
+        `outcomes` are the partitions that the response names; an incremental response omits
+        unchanged ones. `hits` pin the arena's bytes in `buffers`; `held_bytes` of the buffers are
+        on the heap. A single buffer without hits is on the heap, and is charged if it does not
+        leave at once.
         """
         link = self.link
         broker = link.broker
@@ -95,7 +103,7 @@ class FetchRecord:
         def sent(delivered: bool) -> None:
             for hit in hits:
                 hit.release()
-            broker.accounts.enter(self, told, delivered, is_ours=True)
+            broker.accounts.enter(self, outcomes, delivered, is_ours=True)
 
         if len(buffers) == 1 and not hits:
             (frame,) = buffers
@@ -106,39 +114,47 @@ class FetchRecord:
     def forwarded(
         self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, answer: Frame
     ) -> None:
-        """The answer is the broker's own frame; `response` is its scan, None where it could not be read."""
+        """Send the broker's own frame. `response` is the decoded frame; None if it could not be
+        decoded.
+        """
         sent = self.passing(statuses, response)
         self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
 
     def passing(
         self, statuses: Sequence[PartitionStatus], response: FetchResponse | None
     ) -> Callable[[bool], None]:
-        """To be run once the broker's own answer has left, or never will (False)."""
+        """Return the callback that counts the broker's own response.
+
+        Call it with True when the last byte has left, with False if it never will. `response` None
+        counts zero bytes.
+        """
         fetched = response.partitions if response is not None else ()
         by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
         sizes = [by_key.get((status.asked.topic, status.asked.partition), 0) for status in statuses]
         if self.would_hit_bytes is None:
-            told = [
-                Told(status, size_bytes, *verdict)
+            outcomes = [
+                PartitionOutcome(status, size_bytes, *verdict)
                 for status, size_bytes, verdict in zip(statuses, sizes, plan_verdicts(statuses), strict=True)
             ]
         else:
-            told = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
+            outcomes = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
 
         def sent(delivered: bool) -> None:
-            self.link.broker.accounts.enter(self, told, delivered, is_ours=False)
+            self.link.broker.accounts.enter(self, outcomes, delivered, is_ours=False)
 
         return sent
 
     def abandoned(self) -> None:
-        """The client or the broker went away before there was an answer."""
+        """Count partitions that got no response, because the client or the broker disconnected."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
-    def count(self, told: Sequence[Told], is_ours: bool, left_at: float) -> None:
-        """It left at `left_at`. `is_ours`: the answer was Forebay's, not the broker's own frame."""
+    def count(self, outcomes: Sequence[PartitionOutcome], is_ours: bool, left_at: float) -> None:
+        """Count the response, which left at `left_at`. `is_ours`: Forebay built it; False: it is
+        the broker's own frame.
+        """
         broker = self.link.broker
         counters = broker.counters
-        for one in told:
+        for one in outcomes:
             verdict = one.result, one.reason
             counters.fetch_partitions[verdict] += 1
             counters.fetch_bytes[verdict] += one.size_bytes
@@ -146,10 +162,10 @@ class FetchRecord:
                 counters.would_hit_bytes += one.would_hit_bytes
         self.count_times(is_ours, left_at)
         if broker.scheduler.quotas.active:
-            _charge(broker, self.link.client_id, told)
+            _charge(broker, self.link.client_id, outcomes)
 
     def count_times(self, is_ours: bool, ended_at: float) -> None:
-        """How long it took, delivered or not."""
+        """Count how long the Fetch took, whether the response was delivered or not."""
         counters = self.link.broker.counters
         if not is_ours:
             counters.fetch_upstream_s.observe(ended_at - self.received_at)
@@ -159,37 +175,44 @@ class FetchRecord:
         counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
 
 
-Departed: TypeAlias = "tuple[FetchRecord, Sequence[Told], bool, float]"
-"""An answer whose last byte has left: whether it was Forebay's, not the broker's own frame, and when it left."""
+Departed: TypeAlias = "tuple[FetchRecord, Sequence[PartitionOutcome], bool, float]"
+"""A response whose last byte has left: Fetch, outcomes, whether Forebay built it, and when it left,
+in seconds.
+"""
 
 
 class Accounts:
-    """Counts answers that have left: at once, or, while they are held, once all have left that leave together. What
-    those may have in common is in `alike` meanwhile, by what was asked: nothing that is known changes in between.
+    """Counts responses that have left: each at once, or a batch of them after all have left.
+
+    During a batch, `shared_answers` has what responses to equal requests share, by request. The
+    batch changes nothing that is known, so an entry stays valid until `settle`. None outside a
+    batch.
     """
 
-    __slots__ = ("_broker", "_waiting", "alike", "lines")
+    __slots__ = ("_broker", "_waiting", "lines", "shared_answers")
 
     def __init__(self, broker: Broker, lines: AccessLines | None) -> None:
         """`lines` None: there is no access log."""
         self._broker = broker
         self.lines = lines
         self._waiting: list[Departed] = []
-        self.alike: dict[Hashable, Found] | None = None
+        self.shared_answers: dict[Hashable, Found] | None = None
 
-    def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
-        """The answer to `record` has left, or never will."""
+    def enter(
+        self, record: FetchRecord, outcomes: Sequence[PartitionOutcome], delivered: bool, is_ours: bool
+    ) -> None:
+        """Count the response to `record`: it has left, or never will (`delivered` is False)."""
         now = self._broker.now()
         if not delivered:
-            self._broker.counters.undelivered_partitions += len(told)
+            self._broker.counters.undelivered_partitions += len(outcomes)
             record.count_times(is_ours, now)
             return
-        if self.alike is not None:
-            self._waiting.append((record, told, is_ours, now))
+        if self.shared_answers is not None:
+            self._waiting.append((record, outcomes, is_ours, now))
             return
-        record.count(told, is_ours, now)
+        record.count(outcomes, is_ours, now)
         if self.lines is not None:
-            self.lines.put_departed(((record, told, is_ours, now),))
+            self.lines.put_departed(((record, outcomes, is_ours, now),))
 
     def enter_hit(
         self,
@@ -203,8 +226,11 @@ class Accounts:
         admitted_at: int,
         received_at: float,
     ) -> None:
-        """`enter`, of an answer of `frame_bytes` that nobody made a record of: one partition from memory, which has
-        left whole without waiting for anything, and no quota counts it.
+        """Count a response that has no record: one partition from memory.
+
+        Such a response has left whole without waiting, and no quota applies. `frame_bytes` is its
+        whole size; `size_bytes` counts records only. `admitted_at` is the clock of admitted bytes;
+        `received_at` is in seconds.
         """
         broker = self._broker
         counters, now = broker.counters, broker.now()
@@ -223,7 +249,7 @@ class Accounts:
     def enter_unread(
         self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
     ) -> None:
-        """The answer to a Fetch that Forebay did not read has left, or never will: it counts as one partition."""
+        """Count the response to a Fetch that Forebay did not decode, as one partition."""
         counters = self._broker.counters
         if not delivered:
             counters.undelivered_partitions += 1
@@ -233,41 +259,42 @@ class Accounts:
             self.lines.put_unread(link, head.api_version, self._broker.now() - received_at)
 
     def hold(self) -> None:
-        """Many may leave now. `settle` must follow in the same callback of the loop."""
-        self.alike = {}
+        """Begin a batch of responses. `settle` must follow in the same callback of the event loop."""
+        self.shared_answers = {}
 
     def settle(self) -> None:
-        """All have left: count them."""
-        self.alike = None
+        """End the batch: count all responses that have left."""
+        self.shared_answers = None
         if not self._waiting:
             return
         departed, self._waiting = self._waiting, []
-        for record, told, is_ours, left_at in departed:
-            record.count(told, is_ours, left_at)
+        for record, outcomes, is_ours, left_at in departed:
+            record.count(outcomes, is_ours, left_at)
         if self.lines is not None:
             self.lines.put_departed(departed)
 
 
-def _charge(broker: Broker, client_id: str | None, told: Sequence[Told]) -> None:
-    """Count what a Fetch has delivered toward the quotas of its client and topics."""
+def _charge(broker: Broker, client_id: str | None, outcomes: Sequence[PartitionOutcome]) -> None:
+    """Charge the delivered bytes to the quotas of the client and its topics."""
     quotas, now = broker.scheduler.quotas, broker.now()
-    for one in told:
+    for one in outcomes:
         topic = broker.topics.find(one.status.asked.topic)
         quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
 
 def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:
-    """Result and reason of each partition of a forwarded request. What memory could have served went along:
-    `mixed`.
+    """Return result and reason of each partition of a forwarded request, in order.
+
+    A partition that memory could have served was forwarded with the others: its reason is `mixed`.
     """
-    hard = any(status.look in NEEDS_BROKER for status in statuses)
+    hard = any(status.state in NEEDS_BROKER for status in statuses)
     verdicts = []
     for status in statuses:
-        if status.look in NEEDS_BROKER:
-            verdicts.append((status.look.value, status.reason))
-        elif not hard and status.look in (Look.GAP, Look.ASK):
+        if status.state in NEEDS_BROKER:
+            verdicts.append((status.state.value, status.reason))
+        elif not hard and status.state in (ReadState.IN_TRANSIT, ReadState.UNCONFIRMED):
             verdicts.append(("miss", status.reason))
-        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in statuses):
+        elif not hard and all(other.state in (ReadState.AT_END, ReadState.READABLE) for other in statuses):
             verdicts.append(("miss", "unproven"))
         else:
             verdicts.append(("pass", "mixed"))

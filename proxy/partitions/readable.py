@@ -34,25 +34,30 @@ FOLLOWER_FETCH_FROM_VERSION = 11
 """Below it a broker answers NOT_LEADER_OR_FOLLOWER where it follows (FetchParams.fetchOnlyLeader, KIP-392)."""
 
 
-class Look(Enum):
+class ReadState(Enum):
     """Where a partition stands for a Fetch."""
 
-    READY = "ready"
+    READABLE = "readable"
     """Readable bytes are in memory, under a lease."""
-    TAIL = "tail"
+    AT_END = "at-end"
     """The offset is where the next record will be; for read_committed also any other from the LSO to the HW."""
-    GAP = "gap"
+    IN_TRANSIT = "in-transit"
     """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them.
     """
-    ASK = "ask"
+    UNCONFIRMED = "unconfirmed"
     """Nothing is known against it, but no lease covers it: one small Fetch of Forebay's own will tell."""
     MISS = "miss"
     PASS = "pass"
 
 
-READY, TAIL, GAP, ASK = Look.READY, Look.TAIL, Look.GAP, Look.ASK
+READABLE, AT_END, IN_TRANSIT, UNCONFIRMED = (
+    ReadState.READABLE,
+    ReadState.AT_END,
+    ReadState.IN_TRANSIT,
+    ReadState.UNCONFIRMED,
+)
 """Read as often as a Fetch is looked at: a name of a module costs a third of a member's."""
-NEEDS_BROKER = (Look.MISS, Look.PASS)
+NEEDS_BROKER = (ReadState.MISS, ReadState.PASS)
 """The broker has to say it."""
 UNREAD = ("pass", "version")
 """What a Fetch is that cannot be read: one verdict for all of it."""
@@ -61,19 +66,19 @@ LAGGING = ("cold", "evicted")
 
 
 class PartitionStatus(NamedTuple):
-    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a GAP or an
-    ASK is not filled. `limit_offset` ends what may be read; -1 where the partition's offsets are not known
+    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a IN_TRANSIT or an
+    UNCONFIRMED is not filled. `limit_offset` ends what may be read; -1 where the partition's offsets are not known
     well enough to be told to this client.
     """
 
     asked: FetchPartition
     partition: Partition | None
-    look: Look
+    state: ReadState
     reason: str
     limit_offset: int
 
     @property
-    def nameable(self) -> bool:
+    def offsets_known(self) -> bool:
         """Whether it may be named empty, error 0, with the last confirmed offsets."""
         return self.limit_offset >= 0
 
@@ -86,10 +91,10 @@ class PartitionStatus(NamedTuple):
     @property
     def lagging(self) -> bool:
         """Whether its consumer reads what memory does not hold any more."""
-        return self.look is Look.MISS and self.reason in LAGGING
+        return self.state is ReadState.MISS and self.reason in LAGGING
 
 
-class Told(NamedTuple):
+class PartitionOutcome(NamedTuple):
     """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited
     for its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve
     it); what the clock of admitted bytes showed when the first of what memory gave was admitted (None: it gave none).
@@ -106,10 +111,10 @@ class Told(NamedTuple):
 
 def plan_given_up(status: PartitionStatus) -> PartitionStatus:
     """What has not come in time, or may not be waited for, is a miss."""
-    if status.look is Look.GAP:
-        return status._replace(look=Look.MISS)
-    if status.look is Look.ASK:
-        return status._replace(look=Look.MISS, limit_offset=-1)
+    if status.state is ReadState.IN_TRANSIT:
+        return status._replace(state=ReadState.MISS)
+    if status.state is ReadState.UNCONFIRMED:
+        return status._replace(state=ReadState.MISS, limit_offset=-1)
     return status
 
 
@@ -130,50 +135,54 @@ def plan_partition(
     leader_state = partition.leader_state
     epoch, offset = leader_state.epoch, asked.fetch_offset
     if asked.max_bytes < 0:
-        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if partition.old_format:
-        return PartitionStatus(asked, partition, Look.PASS, "old-format", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1)
     if partition.zstd and version < ZSTD_FROM_VERSION:
-        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if epoch == NO_EPOCH:
-        return PartitionStatus(asked, partition, Look.ASK, "unproven", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", -1)
     if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
-        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
     ):
-        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led
     committed = isolation_level == READ_COMMITTED
     limit = partition.last_stable_offset() if committed else leader_state.high_watermark
     if offset < max(leader_state.log_start_offset, 0):
-        return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1)
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
     if not (is_at_end or stored_end > offset or offset >= partition.tail):
-        nameable = offset <= limit and not may_follow
+        offsets_known = offset <= limit and not may_follow
         return PartitionStatus(
-            asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
+            asked,
+            partition,
+            ReadState.MISS,
+            plan_absent(cache, partition, offset),
+            limit if offsets_known else -1,
         )
     if may_follow:
-        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     if now >= leader_state.lease_until or leader_state.frozen:
-        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
     if is_at_end:
-        return PartitionStatus(asked, partition, Look.TAIL, "", limit)
+        return PartitionStatus(asked, partition, ReadState.AT_END, "", limit)
     if offset > limit:
-        return PartitionStatus(asked, partition, Look.ASK, "unproven", limit)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
             # The offsets that memory lacks may delete records that it has.
-            return PartitionStatus(asked, partition, Look.MISS, "hole", limit)
+            return PartitionStatus(asked, partition, ReadState.MISS, "hole", limit)
         if committed:
             return _plan_committed(asked, partition, limit)
-        return PartitionStatus(asked, partition, Look.READY, "", limit)
+        return PartitionStatus(asked, partition, ReadState.READABLE, "", limit)
     if offset >= partition.tail:
-        return PartitionStatus(asked, partition, Look.GAP, "hole", limit)
-    return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
+        return PartitionStatus(asked, partition, ReadState.IN_TRANSIT, "hole", limit)
+    return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit)
 
 
 def find_limit(
@@ -185,8 +194,8 @@ def find_limit(
     version: int,
     now: float,
 ) -> int:
-    """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READY; -1 if it does not.
-    That anything is stored there is not asked: to a lookup below this limit it shows. Nor are `asked.max_bytes`.
+    """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READABLE; -1 if it does
+    not. That anything is stored there is not asked: to a lookup below this limit it shows. Nor are `asked.max_bytes`.
     """
     leader_state = partition.leader_state
     epoch = leader_state.epoch
@@ -220,12 +229,14 @@ def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> 
     transactions, offset = partition.transactions, asked.fetch_offset
     listed_end = transactions.listed_end(offset)
     if listed_end > offset:
-        return PartitionStatus(asked, partition, Look.READY, "", min(limit, listed_end))
+        return PartitionStatus(asked, partition, ReadState.READABLE, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark
     )
-    return PartitionStatus(asked, partition, Look.GAP if is_coming else Look.MISS, "transaction", limit)
+    return PartitionStatus(
+        asked, partition, ReadState.IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
+    )
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:

@@ -1,1 +1,1 @@
-"""Fetches of the partitions that memory cannot answer."""
+"""Miss fetches: Fetches of the partitions that memory cannot answer."""

@@ -1,14 +1,14 @@
 """Coalescing: consumers that miss the same range at the same time share one read of the broker's.
 
-Owns which reads are under way, who has joined them, and who waits for the same at the throttle. It must not
-know links or waiting Fetches beyond a `Reader`. Invariants:
-* who joins has the right to the topic on its own connection (a look without it names no partition), asks the
-  same of the same leader epoch in the same version and isolation level, and no more bytes.
-* only records are shared. An error, a diverging epoch, a preferred replica, nothing at all, a lost link: each
-  joiner asks for itself.
-* only reads that the broker answers at once are joined: there are records, nothing is unanswered on their link
-  before them, and their client drains. One that takes PATIENCE_S all the same is left by its joiners; nobody
-  joins for longer than JOINING_S.
+Owns the reads that may be shared, their joiners, and the readers that wait for the same range at
+the disk throttle. Must not know connections or delayed Fetches beyond a `Reader`. Invariants:
+* A joiner has its own right to the topic (a status without it names no partition). A joiner asks
+  with the same key and for no more bytes.
+* Only records are shared. After an error, a diverging epoch, a preferred replica, an empty response
+  or a lost connection each joiner asks for itself.
+* Only a read that the broker answers at once is joined: records exist, nothing is unanswered before
+  it on its connection, and its client drains.
+* Joiners leave a read that takes PATIENCE_S. No reader joins for longer than JOINING_S.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
-from proxy.partitions.readable import Look
+from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
 
 PATIENCE_S = 1.0
-"""How long a read is waited for by those who have joined it."""
+"""Seconds that a joiner waits for a shared read."""
 JOINING_S = 3.0
-"""How long after its first joining a reader may join another."""
+"""Seconds after its first joining in which a reader may join another read."""
 
 
 class CoalescingKey(NamedTuple):
-    """What shapes the broker's answer, but for the bytes. The partition is of one topic id."""
+    """All that determines the broker's response, except the bytes. The partition belongs to one
+    topic id.
+    """
 
     partition: Partition
     version: int
@@ -50,7 +52,7 @@ class CoalescingKey(NamedTuple):
 
 
 class Way(Protocol):
-    """The link that a read goes by."""
+    """The broker connection that a read uses."""
 
     @property
     def is_connected(self) -> bool: ...
@@ -61,28 +63,28 @@ class Way(Protocol):
 
 
 class Reader(Protocol):
-    """Whoever has reads that join."""
+    """Owner of reads that join a shared read."""
 
     def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
-        """The broker's records are there, in `frame`."""
+        """Take the broker's records for `read`, which are in `frame`."""
 
     def left_alone(self, read: Read) -> None:
-        """They will not come this way."""
+        """Fetch `read` another way: the shared read brings no records."""
 
     def failed(self, read: Read) -> None:
-        """Taking it, or asking for it, has raised."""
+        """Give up `read`: taking its records, or sending it, has raised an exception."""
 
-    def may_join(self, read: Read, flight: Flight) -> None:
-        """What `read` waits for at the throttle is under way."""
+    def may_join(self, read: Read, shared_read: SharedRead) -> None:
+        """Let `read`, which waits at the disk throttle, join `shared_read`: that one has been sent."""
 
 
-class Flight:
-    """One partition's read, at the broker."""
+class SharedRead:
+    """Read of one partition that is in flight to the broker, with its joiners."""
 
-    __slots__ = ("joiners", "max_bytes", "question", "sent_at", "timer", "way")
+    __slots__ = ("coalescing_key", "joiners", "max_bytes", "sent_at", "timer", "way")
 
-    def __init__(self, question: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
-        self.question = question
+    def __init__(self, coalescing_key: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
+        self.coalescing_key = coalescing_key
         self.max_bytes = max_bytes
         self.way = way
         self.sent_at = sent_at
@@ -91,14 +93,23 @@ class Flight:
 
     @property
     def is_held(self) -> bool:
-        """Whether its client does not drain, so that the answer is not read."""
+        """True if the response is not being read, because the client of that connection does not
+        drain.
+        """
         return self.way.is_connected and self.way.wire.reading_held
 
 
-def build_question(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
-    """What may be shared of a miss: records are there for it, and its client may read them. None if nothing."""
+def build_coalescing_key(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
+    """Return the key under which a miss may be shared; None if it may not.
+
+    A miss may be shared if records exist at its offset and its client may read them.
+    """
     asked = status.asked
-    if status.look is not Look.MISS or status.partition is None or asked.fetch_offset >= status.limit_offset:
+    if (
+        status.state is not ReadState.MISS
+        or status.partition is None
+        or asked.fetch_offset >= status.limit_offset
+    ):
         return None
     return CoalescingKey(
         status.partition,
@@ -111,51 +122,65 @@ def build_question(status: PartitionStatus, version: int, isolation_level: int) 
 
 
 class SharedReads:
-    """All reads of a process that may be joined; one read has at most `joiners_limit` joiners."""
+    """All reads of the process that may be joined. A read has at most `joiners_limit` joiners; 0
+    disables coalescing.
+    """
 
-    __slots__ = ("_broker", "_flights", "_joiners_limit", "_waiting")
+    __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
 
     def __init__(self, broker: Broker, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
-        self._flights: dict[CoalescingKey, Flight] = {}
+        self._shared_reads: dict[CoalescingKey, SharedRead] = {}
         self._waiting: dict[CoalescingKey, dict[Read, Reader]] = {}
 
     def __len__(self) -> int:
-        return len(self._flights)
+        """Number of reads in flight that may be joined."""
+        return len(self._shared_reads)
 
-    def find(self, question: CoalescingKey | None, max_bytes: int) -> Flight | None:
-        """A read of that under way which may be joined by one more."""
-        flight = None if question is None else self._flights.get(question)
-        if flight is None or flight.max_bytes < max_bytes or flight.is_held:
+    def find(self, coalescing_key: CoalescingKey | None, max_bytes: int) -> SharedRead | None:
+        """Return a read in flight that one more reader of `max_bytes` may join; None if there is
+        none.
+        """
+        shared_read = None if coalescing_key is None else self._shared_reads.get(coalescing_key)
+        if shared_read is None or shared_read.max_bytes < max_bytes or shared_read.is_held:
             return None
-        return flight if len(flight.joiners) < self._joiners_limit else None
+        return shared_read if len(shared_read.joiners) < self._joiners_limit else None
 
-    def join(self, flight: Flight, read: Read, reader: Reader) -> None:
-        """`reader` hears of what becomes of it, unless `leave` comes before."""
-        flight.joiners[read] = reader
-        if flight.timer is None:
-            flight.timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._lose_patience, flight)
+    def join(self, shared_read: SharedRead, read: Read, reader: Reader) -> None:
+        """Add a joiner. `reader` gets one call with the result, unless `leave` comes first."""
+        shared_read.joiners[read] = reader
+        if shared_read.timer is None:
+            shared_read.timer = asyncio.get_running_loop().call_later(
+                PATIENCE_S, self._lose_patience, shared_read
+            )
 
-    def leave(self, flight: Flight, read: Read) -> None:
-        """`read` is not wanted any more."""
-        flight.joiners.pop(read, None)
+    def leave(self, shared_read: SharedRead, read: Read) -> None:
+        """Remove the joiner `read`; no effect if it has not joined."""
+        shared_read.joiners.pop(read, None)
 
-    # -- the one that reads --------------------------------------------------------------------------------
+    # -- the reader that sends -----------------------------------------------------------------------------
 
-    def begin(self, question: CoalescingKey | None, max_bytes: int, way: Way) -> Flight | None:
-        """A read is about to be sent by `way`. None where nobody may join it."""
-        if question is None or not self._joiners_limit or way.unanswered:
+    def begin(self, coalescing_key: CoalescingKey | None, max_bytes: int, way: Way) -> SharedRead | None:
+        """Register a read that is about to be sent by `way`; None if no other may join it.
+
+        Readers that wait for the same range at the disk throttle are invited to join.
+        """
+        if coalescing_key is None or not self._joiners_limit or way.unanswered:
             return None
-        flight = self._flights[question] = Flight(question, max_bytes, way, self._broker.now())
-        for read, reader in list(self._waiting.get(question, {}).items()):
-            if read.asked.max_bytes <= max_bytes and len(flight.joiners) < self._joiners_limit:
-                reader.may_join(read, flight)
-        return flight
+        shared_read = self._shared_reads[coalescing_key] = SharedRead(
+            coalescing_key, max_bytes, way, self._broker.now()
+        )
+        for read, reader in list(self._waiting.get(coalescing_key, {}).items()):
+            if read.asked.max_bytes <= max_bytes and len(shared_read.joiners) < self._joiners_limit:
+                reader.may_join(read, shared_read)
+        return shared_read
 
-    def end(self, flight: Flight, answered: FetchedPartition | None, frame: Frame | None) -> None:
-        """It was answered, or its link is lost (None)."""
-        joiners = self._close(flight)
+    def end(self, shared_read: SharedRead, answered: FetchedPartition | None, frame: Frame | None) -> None:
+        """Report the result to all joiners. `answered` and `frame` are None if the connection was
+        lost.
+        """
+        joiners = self._close(shared_read)
         is_shared = answered is not None and answered.end > answered.start and is_plain(answered)
         for read, reader in joiners.items():
             if is_shared and answered is not None and frame is not None:
@@ -165,67 +190,76 @@ class SharedReads:
                 action = partial(reader.left_alone, read)
             self._broker.attempt(action, "sharing a read", partial(reader.failed, read))
 
-    def _lose_patience(self, flight: Flight) -> None:
-        for read, reader in self._close(flight).items():
+    def _lose_patience(self, shared_read: SharedRead) -> None:
+        for read, reader in self._close(shared_read).items():
             action, fail = partial(reader.left_alone, read), partial(reader.failed, read)
             self._broker.attempt(action, "leaving a shared read", fail)
 
-    def _close(self, flight: Flight) -> dict[Read, Reader]:
-        """Nobody joins it any more; who has joined it."""
-        if self._flights.get(flight.question) is flight:
-            del self._flights[flight.question]
-        if flight.timer is not None:
-            flight.timer.cancel()
-        joiners, flight.joiners = flight.joiners, {}
+    def _close(self, shared_read: SharedRead) -> dict[Read, Reader]:
+        """Remove the read and return its joiners; no reader can join any more."""
+        if self._shared_reads.get(shared_read.coalescing_key) is shared_read:
+            del self._shared_reads[shared_read.coalescing_key]
+        if shared_read.timer is not None:
+            shared_read.timer.cancel()
+        joiners, shared_read.joiners = shared_read.joiners, {}
         return joiners
 
-    # -- those that wait at the throttle -------------------------------------------------------------------
+    # -- readers that wait at the disk throttle ------------------------------------------------------------
 
-    def wait(self, question: CoalescingKey | None, read: Read, reader: Reader) -> None:
-        """`read` waits for its disk: it joins whoever goes before it."""
-        if question is not None and self._joiners_limit:
-            self._waiting.setdefault(question, {})[read] = reader
+    def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: Reader) -> None:
+        """Note that `read` waits at the disk throttle: it may join the same read of another
+        consumer.
+        """
+        if coalescing_key is not None and self._joiners_limit:
+            self._waiting.setdefault(coalescing_key, {})[read] = reader
 
-    def stop_waiting(self, question: CoalescingKey | None, read: Read) -> None:
-        """It goes, or is not wanted any more."""
-        waiting = self._waiting.get(question) if question is not None else None
-        if waiting is not None and question is not None:
+    def stop_waiting(self, coalescing_key: CoalescingKey | None, read: Read) -> None:
+        """Undo `wait`: `read` is being sent, or is not wanted any more."""
+        waiting = self._waiting.get(coalescing_key) if coalescing_key is not None else None
+        if waiting is not None and coalescing_key is not None:
             waiting.pop(read, None)
             if not waiting:
-                del self._waiting[question]
+                del self._waiting[coalescing_key]
 
 
-def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[Flight]:
-    """The reads of a Fetch that is about to be forwarded whole: those that the broker answers at once."""
+def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[SharedRead]:
+    """Register the reads of a Fetch that is about to be forwarded whole. Return those that may be
+    joined.
+
+    Only reads that the broker answers at once qualify.
+    """
     request, link = record.request, record.link
     if request.rack_id or request.least_bytes > 1:
         return []
     shared, version = link.broker.shared_reads, record.head.api_version
-    pipeline = []
+    begun = []
     for status in statuses:
-        question = build_question(status, version, request.isolation_level)
-        flight = shared.begin(question, status.asked.max_bytes, link.upstream)
-        if flight is not None:
-            pipeline.append(flight)
-    return pipeline
+        coalescing_key = build_coalescing_key(status, version, request.isolation_level)
+        shared_read = shared.begin(coalescing_key, status.asked.max_bytes, link.upstream)
+        if shared_read is not None:
+            begun.append(shared_read)
+    return begun
 
 
 def end_forwarded(
-    broker: Broker, pipeline: Iterable[Flight], response: FetchResponse | None, frame: Frame | None
+    broker: Broker, begun: Iterable[SharedRead], response: FetchResponse | None, frame: Frame | None
 ) -> None:
-    """What became of them; `response` is None where nothing came that could be read."""
+    """Report the results of `begin_forwarded`. `response` is None if none came or it could not be
+    decoded.
+    """
     said = response.partitions if response is not None and response.error_code == ErrorCode.NONE else ()
     by_key = {(one.topic, one.partition): one for one in said}
-    for flight in pipeline:
-        partition = flight.question.partition
+    for shared_read in begun:
+        partition = shared_read.coalescing_key.partition
         answered = by_key.get((partition.topic.id, partition.index))
         if answered is None:
+            # Versions below 13 name topics, later ones have ids.
             answered = by_key.get((partition.topic.name, partition.index))
-        broker.shared_reads.end(flight, answered, frame)
+        broker.shared_reads.end(shared_read, answered, frame)
 
 
 def is_plain(answered: FetchedPartition) -> bool:
-    """Records and offsets only: nothing that a split answer could not retell."""
+    """Return True if the answer has only records and offsets, which another response can repeat."""
     return (
         answered.error_code == ErrorCode.NONE
         and answered.diverging is None
@@ -234,7 +268,9 @@ def is_plain(answered: FetchedPartition) -> bool:
 
 
 def is_mere_error(answered: FetchedPartition) -> bool:
-    """An error of one partition that says nothing else: neither another leader nor a divergence."""
+    """Return True if the answer is an error of one partition without a new leader, divergence or
+    preferred replica.
+    """
     return (
         answered.error_code != ErrorCode.NONE
         and answered.diverging is None

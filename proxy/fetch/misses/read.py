@@ -1,8 +1,8 @@
-"""One partition's read beside the answers of its connection: what it asks, how far it is, what it has brought.
+"""Read: the miss fetch of one partition; what it asks, how far it is, what it has brought.
 
-Owns the states of a read and which of its bytes fit into an answer. It must not know links, the throttle or
-who else reads. Invariant: what it asks never changes; a Fetch of another offset, epoch, isolation level or version has
-another read.
+Owns the states of a read, and which of its bytes fit into a response. Must not know connections,
+the disk throttle or other readers. Invariant: a read's request never changes. A Fetch of another
+offset, epoch, isolation level or version has another read.
 """
 
 from __future__ import annotations
@@ -12,40 +12,43 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
 from protocol.errors import ErrorCode
-from proxy.fetch.misses.coalescing import build_question
+from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.partitions.leader_state import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import Ticket
 
 Key = tuple[str | bytes, int]
+"""Topic as the client names it (name or id), and partition."""
 NOT_READ = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID}
 )
+"""Error codes that a broker finds before it reads the log."""
 
 
 class Stage(Enum):
-    """How far a read is."""
+    """Progress of a read."""
 
     DELAYED = "delayed"
-    """It waits in the delayed queue."""
+    """The read waits in the disk throttle's queue."""
     READING = "reading"
+    """The read was submitted to the broker, or joined another consumer's."""
     ARRIVED = "arrived"
-    """With records, or with an error that can be retold."""
+    """The broker has answered, with records or with an error that may be repeated."""
     SAID = "said"
-    """The broker has named the partition empty: there is nothing to read yet."""
+    """The broker has named the partition empty: no records exist yet."""
     FAILED = "failed"
-    """The broker had more to say than can be retold, or the link was lost."""
+    """The broker's answer cannot be repeated, or the connection was lost."""
 
 
 class Asker(NamedTuple):
-    """What of the request goes into the read: everything that shapes the broker's answer."""
+    """Fields of a request that determine the broker's response to all of its partitions."""
 
     version: int
     client_id: str | None
@@ -54,9 +57,11 @@ class Asker(NamedTuple):
 
 
 class Read:
-    """One partition's read, of the log of `topic` (None: not known) in leader epoch `epoch`, as far as these were known
-    when it began, or at the latest when it arrived. `charged_bytes` are held against the process's bound until it is
-    collected.
+    """Miss fetch of one partition.
+
+    `topic` (None: unknown) and `epoch` say which log is read, as known when the read began, or at
+    the latest when it arrived. `charged_bytes` count against the budget of response bytes until the
+    read is collected.
     """
 
     __slots__ = (
@@ -65,14 +70,14 @@ class Read:
         "asked_at",
         "asker",
         "charged_bytes",
+        "coalescing_key",
         "epoch",
-        "flight",
         "frame",
         "is_shared",
         "join_until",
-        "question",
         "said",
         "sent_at",
+        "shared_read",
         "size_bytes",
         "stage",
         "status",
@@ -89,8 +94,8 @@ class Read:
         self.size_bytes = min(status.asked.max_bytes, share_bytes)
         self.topic: Topic | None = None
         self.epoch = NO_EPOCH
-        self.question = build_question(status, asker.version, asker.isolation_level)
-        self.flight: Flight | None = None
+        self.coalescing_key = build_coalescing_key(status, asker.version, asker.isolation_level)
+        self.shared_read: SharedRead | None = None
         self.is_shared = False
         self.join_until = float("inf")
         self.stage = Stage.READING
@@ -110,43 +115,51 @@ class Read:
         return self.asked.topic, self.asked.partition
 
     @property
-    def is_odd(self) -> bool:
-        """Whether nothing can be said of the partition but by the broker, not even that it is empty."""
-        return not self.status.nameable
+    def offsets_unknown(self) -> bool:
+        """True if the partition's offsets are unknown, so that it cannot be returned as empty."""
+        return not self.status.offsets_known
 
     @property
     def holds_up(self) -> bool:
-        """Whether the broker is reading it, and has not said before that there is nothing yet."""
+        """True if the broker is reading it, and has not named the partition empty before."""
         return self.stage is Stage.READING and self.said is None
 
     @property
     def has_error(self) -> bool:
-        """Whether the broker's answer is an error."""
+        """True if the broker's answer is an error."""
         return self.answered is not None and self.answered.error_code != ErrorCode.NONE
 
     @property
     def is_erroneous(self) -> bool:
-        """Whether the broker has not read it, which ends nobody's wait (`erroneous`, KafkaApis.handleFetchRequest)."""
+        """True if the broker found the error before it read. Such an error ends no wait
+        (`erroneous`, KafkaApis.handleFetchRequest).
+        """
         return self.answered is not None and self.answered.error_code in NOT_READ
 
     @property
     def held_bytes(self) -> int:
-        """Record bytes that have arrived."""
+        """Record bytes that have arrived; 0 before."""
         return 0 if self.answered is None else self.answered.end - self.answered.start
 
     @property
     def delay_s(self) -> float:
-        """How long it waited until the disk could bear it."""
+        """Seconds that the read waited at the disk throttle."""
         return 0.0 if self.ticket is None else self.ticket.delay_s
 
     def answers(self, asked: FetchPartition, isolation_level: int, version: int) -> bool:
-        """Whether this is the read that `asked` wants: sizes may differ."""
+        """Return True if this read is of the offset, epochs, isolation level and version of
+        `asked`. Sizes may differ.
+        """
         asker = self.asker
         is_alike = asker.isolation_level == isolation_level and asker.version == version
         return is_alike and self.asked[:5] == asked[:5]
 
     def records(self, room: int, at_least_one: bool) -> memoryview:
-        """The whole batches that fit into `room`, the first one regardless if `at_least_one`."""
+        """Return the whole batches that fit into `room` bytes; with `at_least_one` the first one
+        whatever its size.
+
+        The read must have arrived. The view shows the response frame; no bytes are copied.
+        """
         assert self.answered is not None
         start, end = self.answered.start, self.answered.end
         if end - start > room:

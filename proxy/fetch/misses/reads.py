@@ -1,18 +1,17 @@
-"""What one connection reads from the broker beside its answers: the misses of requests that memory answers in
-part.
+"""Miss fetches of one connection: Fetches to the broker of the missed partitions only.
 
-Owns the reads of one connection: begun, delayed, joined, arrived, collected, and their bounds. It must not
-know the waiting Fetch beyond waking it. Invariants (design, "Fetch", split):
-* one read a partition and connection; another offset, isolation level or epoch drops it, and so do another topic of
-  that name and another leader epoch that become known, and KEPT_S without a Fetch that asks for it.
-* a read that another consumer has under way is joined (fetch/misses/coalescing.py), and so is one that goes first while
-  this one waits at the throttle; its bytes are this client's only while its own right to the topic holds.
-* what has arrived is handed out once, to this connection's next Fetch of that offset.
-* an answer that is more than records (a diverging epoch, a preferred replica, another leader, nothing at all),
-  or that has not come within PATIENCE_S, is never retold: the Fetch that waits is forwarded whole, and the
-  broker speaks for itself. A mere error is retold, to the Fetch that waits for it and to no later one.
-* what memory can say nothing of (`is_odd`) and has no records is asked again in polls of POLL_MS, while a Fetch
-  waits: the broker wakes it as it would.
+Owns the reads of one connection and their limits. Must not know a waiting Fetch beyond waking it.
+Invariants:
+* A partition has one read. Another offset, isolation level, epoch or topic id, a new leader epoch,
+  or KEPT_S without a Fetch for it drops the read.
+* A read joins one that another consumer has sent, or sends while this one waits at the disk
+  throttle (fetch/misses/coalescing.py). The client gets its bytes only while its own right to the
+  topic holds.
+* Arrived bytes are returned once, to this connection's next Fetch of that offset.
+* An answer beyond records (diverging epoch, preferred replica, new leader, or nothing) or later
+  than PATIENCE_S is never repeated: the Fetch is forwarded whole. Only the waiting Fetch gets a
+  plain error.
+* A partition with unknown offsets and no records is polled every POLL_MS while a Fetch waits.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.wire import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import Flight
+    from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.misses.read import Key
     from proxy.fetch.record import FetchRecord
     from proxy.net.broker_connection import BrokerConnection
@@ -46,43 +45,51 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
 
 KEPT_S = 5.0
-"""How long a read is kept that no Fetch of this connection asks for."""
+"""Seconds that a read is kept without a Fetch of this connection that asks for it."""
 PATIENCE_S = 20.0
-"""After which the broker is asked by the client's own Fetch, which it then waits for as for any other."""
+"""Seconds after which the client's own Fetch goes to the broker, and waits like any other."""
 POLL_MS = 100
-"""How long the broker may wait for records of an odd partition; so long a request behind it may have to wait."""
+"""Milliseconds that the broker may wait for records of a partition with unknown offsets.
+
+The broker thus wakes the Fetch as soon as records exist. A request behind such a poll may have to
+wait as long.
+"""
 
 
 class Reads:
-    """The reads of one connection, by partition."""
+    """Reads of one connection; `by_key` lists them by partition."""
 
     __slots__ = ("_in_line", "_link", "by_key")
 
     def __init__(self, link: ClientConnection) -> None:
         self._link = link
-        self._in_line: set[tuple[Read, ...]] = set()  # until it is their queue's turn
+        self._in_line: set[tuple[Read, ...]] = set()  # until the request scheduler sends them
         self.by_key: dict[Key, Read] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
 
     @property
-    def go_apart(self) -> bool:
-        """Whether history is read beside even where nothing else is asked for: it may have to wait for its disk,
-        or has a link of its own.
+    def fetches_separately(self) -> bool:
+        """True if history is fetched separately, even if a request asks for nothing else.
+
+        History may have to wait for its disk, or has a catch-up connection.
         """
         return self._link.broker.disk_throttle.active or self._link.lane.usable
 
     def find(self, status: PartitionStatus, isolation_level: int, version: int) -> Read | None:
-        """The read of exactly this; one of the same partition that is of something else is dropped, and so is
-        one that another consumer has made where this one's right to it has lapsed since (no partition).
+        """Return the read that `status` asks for; None if there is none. Its stage is FAILED after
+        PATIENCE_S.
+
+        Drops a read of the same partition for another offset or log. Also drops a shared read if
+        this client's right has lapsed since (`status` has no partition).
         """
         asked = status.asked
         read = self.by_key.get((asked.topic, asked.partition))
         if read is None:
             return None
-        is_others = read.is_shared or read.flight is not None
-        if read.stage is Stage.SAID and status.nameable:
+        is_others = read.is_shared or read.shared_read is not None
+        if read.stage is Stage.SAID and status.offsets_known:
             self.drop(read)
             return None
         is_it = read.answers(asked, isolation_level, version) and self._is_of_this_log(read)
@@ -95,21 +102,26 @@ class Reads:
         return read
 
     def _find_log(self, read: Read) -> tuple[Topic | None, int]:
-        """The topic that it asks for, by name or id, and its leader epoch; None, -1 where they are not known."""
+        """Return the topic by name or id, and its leader epoch; None and -1 where they are unknown."""
         broker, asked = self._link.broker, read.asked
         topic = broker.topics.find(asked.topic)
         partition = None if topic is None else broker.partitions.find(topic, asked.partition)
         return topic, NO_EPOCH if partition is None else partition.leader_state.epoch
 
     def _is_of_this_log(self, read: Read) -> bool:
-        """Whether no other topic has come to have the name since it began, and no other leader epoch is known, in which
-        what it has read may have been truncated.
+        """Return False if the name means another topic by now, or another leader epoch is known.
+
+        In a new epoch the log may have been truncated below the bytes that were read.
         """
         topic, epoch = self._find_log(read)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
     def begin(self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch) -> bool:
-        """Read what `missed` names, now or when the disk can bear it. False at the bound."""
+        """Begin a read for each partition of `missed`, at once or when its disk allows. Return
+        False at the byte limit.
+
+        `waiter` is woken when a read ends.
+        """
         room = self._link.broker.config.limits.connection_response_memory_bytes
         wanted_bytes = sum(status.asked.max_bytes for status in missed)
         if wanted_bytes + sum(read.asked.max_bytes for read in self.by_key.values()) > room:
@@ -121,6 +133,7 @@ class Reads:
             record.head.api_version, record.head.client_id, request.max_bytes, request.isolation_level
         )
         at_once: list[Read] = []
+        # The disk throttle needs the size of each read before the broker has answered.
         share_bytes = max(request.max_bytes // len(missed), 1)
         for status in missed:
             read = Read(status, asker, share_bytes, now)
@@ -132,14 +145,16 @@ class Reads:
         return True
 
     def ask_again(self, read: Read) -> None:
-        """There was nothing to read, and a Fetch waits for it."""
+        """Send `read` again: the broker had no records, and a Fetch waits for them."""
         read.stage = Stage.READING
         read.ticket = None
         self._ask((read,), read.asker, False)
 
     def _may_go(self, read: Read) -> bool:
-        """Whether it is to be sent now. Else it has joined another, or it waits until its disk can bear it,
-        or, at a bound, it is not begun.
+        """Return True if the read is to be sent now.
+
+        Otherwise it has joined another read, or waits until its disk allows, or was refused at a
+        limit and not begun.
         """
         if self._join(read):
             return False
@@ -153,58 +168,62 @@ class Reads:
         read.ticket = ticket
         if not ticket.granted:
             read.stage = Stage.DELAYED
-            self._link.broker.shared_reads.wait(read.question, read, self)
+            self._link.broker.shared_reads.wait(read.coalescing_key, read, self)
         return ticket.granted
 
     def _join(self, read: Read) -> bool:
-        """Have what another consumer reads, if one reads it."""
+        """Join the same read of another consumer; return False if there is none."""
         shared, now = self._link.broker.shared_reads, self._link.broker.now()
-        flight = shared.find(read.question, read.asked.max_bytes) if now < read.join_until else None
-        if flight is None:
+        shared_read = (
+            shared.find(read.coalescing_key, read.asked.max_bytes) if now < read.join_until else None
+        )
+        if shared_read is None:
             return False
         self.by_key[read.key] = read
         read.stage = Stage.READING
-        read.sent_at = flight.sent_at
+        read.sent_at = shared_read.sent_at
         read.join_until = min(read.join_until, now + JOINING_S)
-        read.flight = flight
-        shared.join(flight, read, self)
+        read.shared_read = shared_read
+        shared.join(shared_read, read, self)
         return True
 
-    def may_join(self, read: Read, flight: Flight) -> None:
-        """What `read` waits for at the throttle is being read by another: it is charged once, there."""
+    def may_join(self, read: Read, shared_read: SharedRead) -> None:
+        """Join `shared_read`, for which `read` waits at the disk throttle. Only the other reader is
+        charged.
+        """
         if read.stage is Stage.DELAYED and self._join(read):
-            assert read.ticket is not None and read.flight is flight
-            self._link.broker.shared_reads.stop_waiting(read.question, read)
+            assert read.ticket is not None and read.shared_read is shared_read
+            self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
             self._link.broker.disk_throttle.cancel(read.ticket)
 
     def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
-        """Another's read has brought what `read` asks for."""
-        if read.flight is None:
-            return  # dropped since
-        read.flight = None
+        """Take the records that another consumer's read has brought."""
+        if read.shared_read is None:
+            return  # dropped meanwhile
+        read.shared_read = None
         read.is_shared = True
         upstream = self._link.upstream
         self._arrive(upstream if upstream.is_connected else None, read, answered, frame)
         self._wake((read,))
 
     def left_alone(self, read: Read) -> None:
-        """Nothing came of the other's read: it is made here, or joins one that is under way by now."""
-        if read.flight is None:
+        """Send the read, or join another one in flight: the shared read brought no records."""
+        if read.shared_read is None:
             return
-        read.flight = None
+        read.shared_read = None
         if self._may_go(read):
             self._send((read,))
-        elif read.ticket is None and read.flight is None:  # at the throttle's bound
+        elif read.ticket is None and read.shared_read is None:  # refused at the throttle's limit
             self.drop(read)
             self._wake((read,))
 
     def _granted(self, read: Read) -> None:
-        self._link.broker.shared_reads.stop_waiting(read.question, read)
+        self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
         read.stage, fail = Stage.READING, partial(self.failed, read)
         self._link.broker.attempt(partial(self._send, (read,)), "sending a read beside", fail)
 
     def _send(self, reads: Sequence[Read]) -> None:
-        """One Fetch of all that go the same way."""
+        """Send one Fetch for all reads with the same request fields and the same connection."""
         ways: dict[tuple[Asker, bool], list[Read]] = {}
         for read in reads:
             ways.setdefault((read.asker, read.status.lagging), []).append(read)
@@ -212,7 +231,10 @@ class Reads:
             self._ask(together, asker, lagging)
 
     def _ask(self, reads: Sequence[Read], asker: Asker, lagging: bool) -> None:
-        """When it is their queue's turn. Refused, they fail, so that their Fetch is refused as a whole."""
+        """Submit one Fetch for `reads` to the request scheduler.
+
+        If it is refused, the reads fail, so that their Fetch is refused as a whole.
+        """
         together = tuple(reads)
         topics = list(dict.fromkeys(read.status.queue_key for read in reads))
         self._in_line.add(together)
@@ -231,7 +253,7 @@ class Reads:
             self.failed(read)
 
     def failed(self, read: Read) -> None:
-        """Nothing comes of it, as after an error of ours: the Fetch that waits is forwarded whole."""
+        """Give up the read, for example after an exception. The waiting Fetch is forwarded whole."""
         read.stage = Stage.FAILED
         self._link.broker.attempt(partial(self._account, read, None), "accounting for a read beside")
         self._wake((read,))
@@ -257,10 +279,10 @@ class Reads:
         )
         way = link.lane if lagging and link.lane.usable else link.upstream
         sent_at = link.broker.now()
-        shared, pipeline = link.broker.shared_reads, {}
+        shared, shared_by_read = link.broker.shared_reads, {}
         for read in reads:
             read.sent_at = sent_at
-            pipeline[read] = shared.begin(read.question, read.asked.max_bytes, way)
+            shared_by_read[read] = shared.begin(read.coalescing_key, read.asked.max_bytes, way)
         if way is link.upstream:
             link.broker.scheduler.sent(entry)
 
@@ -269,22 +291,26 @@ class Reads:
                 link.broker.scheduler.leave(entry)
             else:
                 link.broker.scheduler.answered(entry)
-            answered = partial(self._answered, way, pipeline, asker, sent_at, answer)
-            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, pipeline))
+            answered = partial(self._answered, way, shared_by_read, asker, sent_at, answer)
+            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, shared_by_read))
 
         way.send(frame, 0, on_answer)
 
-    def _lost(self, pipeline: dict[Read, Flight | None]) -> None:
-        """What was read cannot be taken: an error of ours."""
-        for read, flight in pipeline.items():
-            if flight is not None:
-                self._link.broker.shared_reads.end(flight, None, None)
+    def _lost(self, shared_by_read: dict[Read, SharedRead | None]) -> None:
+        """Give up all reads of a request whose response could not be processed, because of an error
+        in Forebay.
+        """
+        for read, shared_read in shared_by_read.items():
+            if shared_read is not None:
+                self._link.broker.shared_reads.end(shared_read, None, None)
             if read.stage is Stage.READING:
                 self.failed(read)
             self._wake((read,))
 
     def _joins_late(self, read: Read) -> bool:
-        """Whether another has sent the same while this one waited for its turn toward the broker."""
+        """Join a read that another consumer sent while this one waited in the scheduler; return
+        False if there is none.
+        """
         if self.by_key.get(read.key) is not read or not self._join(read):
             return False
         self._account(read, None)
@@ -293,12 +319,12 @@ class Reads:
     def _answered(
         self,
         way: CatchUpConnection | BrokerConnection,
-        pipeline: dict[Read, Flight | None],
+        shared_by_read: dict[Read, SharedRead | None],
         asker: Asker,
         sent_at: float,
         frame: Frame | None,
     ) -> None:
-        link, reads = self._link, list(pipeline)
+        link, reads = self._link, list(shared_by_read)
         response = None
         if frame is not None:
             try:
@@ -315,18 +341,18 @@ class Reads:
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None:
             link.authorization.learn_answer(response, sent_at)
-        for read, flight in pipeline.items():
-            if flight is not None:
-                link.broker.shared_reads.end(flight, by_key.get(read.key), frame)
+        for read, shared_read in shared_by_read.items():
+            if shared_read is not None:
+                link.broker.shared_reads.end(shared_read, by_key.get(read.key), frame)
         self._wake(reads)
 
     def _wake(self, reads: Sequence[Read]) -> None:
         waiters = dict.fromkeys(read.waiter for read in reads if read.waiter is not None)
         for waiter in waiters:
-            self._link.broker.attempt(waiter.look_again, "waking a fetch")
+            self._link.broker.attempt(waiter.evaluate_again, "waking a fetch")
 
     def _account(self, read: Read, answered: FetchedPartition | None) -> None:
-        """The disk has done this much for it."""
+        """Report to the disk throttle how many bytes the disk has read."""
         size_bytes = answered.end - answered.start if answered is not None else 0
         if read.ticket is not None:
             self._link.broker.disk_throttle.done(read.ticket, size_bytes)
@@ -338,16 +364,16 @@ class Reads:
         answered: FetchedPartition | None,
         frame: Frame | None,
     ) -> None:
-        """`way` has brought it; None where this client has no link."""
+        """Take the answer that came by `way`; None: the client has no broker connection."""
         if answered is None or frame is None or not is_plain(answered):
             self._fail(way, read, answered)
             return
         if answered.end == answered.start:
             committed = read.asker.isolation_level == READ_COMMITTED
             limit = answered.last_stable_offset if committed else answered.high_watermark
-            if read.asked.fetch_offset < limit:  # the others' bytes left it no room: it is asked again
+            if read.asked.fetch_offset < limit:  # other partitions took the room: ask again later
                 self.drop(read)
-            elif read.is_odd:
+            elif read.offsets_unknown:
                 read.stage, read.said = Stage.SAID, answered
             else:
                 read.stage = Stage.FAILED
@@ -366,7 +392,12 @@ class Reads:
     def _fail(
         self, way: CatchUpConnection | BrokerConnection | None, read: Read, answered: FetchedPartition | None
     ) -> None:
-        """It has not brought records. A mere error is told: as one partition's it costs the others nothing."""
+        """End a read that brought no records.
+
+        A plain error of one partition, on the client's own broker connection, goes to the waiting
+        Fetch: it costs the other partitions nothing. Anything else makes the Fetch be forwarded
+        whole.
+        """
         read.stage = Stage.FAILED
         if answered is None or way is not self._link.upstream or not is_mere_error(answered):
             return
@@ -376,28 +407,30 @@ class Reads:
             read.stage, read.answered = Stage.ARRIVED, answered
 
     def drop(self, read: Read) -> None:
-        """Nobody wants it any more."""
+        """Forget the read, and release its ticket, its place among joiners and its charged bytes."""
         if self.by_key.get(read.key) is read:
             del self.by_key[read.key]
-        if read.flight is not None:
-            self._link.broker.shared_reads.leave(read.flight, read)
-            read.flight = None
+        if read.shared_read is not None:
+            self._link.broker.shared_reads.leave(read.shared_read, read)
+            read.shared_read = None
         if read.stage is Stage.DELAYED and read.ticket is not None:
-            self._link.broker.shared_reads.stop_waiting(read.question, read)
+            self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
             self._link.broker.disk_throttle.cancel(read.ticket)
         if read.charged_bytes:
             self._link.broker.responses.sub(read.charged_bytes)
             read.charged_bytes = 0
 
     def drop_asked(self, asked: Sequence[FetchPartition]) -> None:
-        """These are asked of the broker by a Fetch that is forwarded whole."""
+        """Forget the reads of partitions that a forwarded Fetch asks the broker for."""
         for one in asked:
             read = self.by_key.get((one.topic, one.partition))
             if read is not None:
                 self.drop(read)
 
     def leave(self, waiter: DelayedFetch) -> None:
-        """`waiter` has been answered: its reads go on without it."""
+        """Detach `waiter`, which has been answered. Its reads continue without it; errors are
+        dropped.
+        """
         for read in self.by_key.values():
             if read.waiter is waiter:
                 read.waiter = None
@@ -405,12 +438,16 @@ class Reads:
             self.drop(read)
 
     def drop_old(self, now: float) -> None:
-        """Timed: what no Fetch has asked for since KEPT_S."""
+        """Periodic: forget reads without a Fetch that asks for them since KEPT_S. `now` is in
+        seconds.
+        """
         for read in [r for r in self.by_key.values() if now - r.asked_at > KEPT_S]:
             self.drop(read)
 
     def close(self) -> None:
-        """The connection is gone: what is in line for the broker will not have its turn."""
+        """Forget all reads: the connection is closed. Requests that are still in the scheduler will
+        not be sent.
+        """
         for read in list(self.by_key.values()):
             self.drop(read)
         for together in self._in_line:

@@ -1,14 +1,15 @@
-"""The fetch sessions that Forebay keeps toward its clients, and which of them must go (KIP-227). Pure.
+"""Fetch sessions that Forebay keeps for its clients, and their eviction (KIP-227). Pure.
 
-Owns what a session remembers of each partition, ids, the bounds and eviction (FetchSession, CachedPartition,
-FetchSessionCacheShard). Must not know sockets, clocks, what is asked or answered. Invariants:
-* a session is found only by its owner, an opaque value of the caller's. Kafka asks for the id alone and
-  authorizes every partition of a session anew at each request (KafkaApis.handleFetchRequest); Forebay does
-  not see principals, so an authenticated connection owns its sessions alone, and connections that nobody
-  authenticates may share one owner, as ANONYMOUS does.
-* sessions and their partitions are bounded. A new session may evict one that is stale, or a smaller one that
-  is not new; an equally large one stays (EvictableKey).
-* `_sessions` is ordered by last use: a touch moves to the end.
+Owns what a session remembers of each partition, session ids, the limits and eviction (FetchSession,
+CachedPartition, FetchSessionCacheShard). Must not know sockets, clocks, requests or responses.
+Invariants:
+* Only its owner, an opaque value, finds a session. Kafka asks for the id alone and authorizes each
+  partition at each request (KafkaApis.handleFetchRequest). Forebay does not see principals: an
+  authenticated connection owns its sessions alone; unauthenticated connections may share an owner,
+  as ANONYMOUS does.
+* Sessions and their partitions are limited. A new session may evict a stale session, or a smaller
+  one that is not new; an equally large one stays (EvictableKey).
+* `_sessions` is ordered by last use: `touch` moves a session to the end.
 """
 
 from __future__ import annotations
@@ -30,17 +31,22 @@ PartitionKey: TypeAlias = "tuple[Topic, int]"
 FIRST_EPOCH = 1
 LAST_EPOCH = 2**31 - 1
 _IDS = (1, 2**31 - 1)
-_SLACK = 64  # outdated places in the ranking before it is rebuilt
+_SLACK = 64  # invalid entries in `_smallest` before it is rebuilt
 
 
 def next_epoch(epoch: int) -> int:
-    """FetchMetadata.nextEpoch of an incremental epoch: the largest is followed by 1, never by 0."""
+    """Return the epoch after `epoch`; the largest is followed by 1, never by 0
+    (FetchMetadata.nextEpoch).
+    """
     return FIRST_EPOCH if epoch == LAST_EPOCH else epoch + 1
 
 
 class Kept:
-    """One partition of a session (CachedPartition): what is asked, and the HW and log start last shown. The
-    session's order is that of `turn`, so that a few of its partitions can be sorted without a walk over all.
+    """A session's partition (CachedPartition): its request fields, and the HW and log start last
+    shown.
+
+    -1: not shown. `turn` gives the session's order, so that a few partitions can be sorted without
+    a walk over all.
     """
 
     __slots__ = ("asked", "high_watermark", "log_start_offset", "turn")
@@ -52,24 +58,27 @@ class Kept:
         self.turn = 0
 
 
-class Standing(Protocol):
-    """What somebody knows of a session's partitions, kept as long as the session; `used_at`: last looked at."""
+class DirtyTracker(Protocol):
+    """Remembers which partitions of a session changed; lives as long as the session. `used_at`:
+    last evaluation, in seconds.
+    """
 
     used_at: float
 
-    def stir(self, key: PartitionKey) -> None:
-        """What is asked of it is new."""
+    def mark_dirty(self, key: PartitionKey) -> None:
+        """Note that the request fields of a partition changed."""
 
     def drop(self, key: PartitionKey) -> None:
-        """It is not asked for any more."""
+        """Note that a partition left the session."""
 
     def close(self) -> None:
-        """The session is gone."""
+        """Note that the session has ended."""
 
 
 class Session:
-    """One session. `epoch` is the one that its next request must carry; `topics` says how many partitions of each
-    it has.
+    """A fetch session.
+
+    `epoch` is the epoch that its next request must carry; `topics` counts its partitions by topic.
     """
 
     __slots__ = (
@@ -79,11 +88,11 @@ class Session:
         "created_s",
         "epoch",
         "id",
+        "idle_partitions",
         "last_used_s",
         "owner",
         "partitions",
         "ranked",
-        "standing",
         "topics",
         "uses_topic_ids",
     )
@@ -108,19 +117,22 @@ class Session:
         self.created_s = self.last_used_s = now_s
         self.counted = 0
         self.ranked = -1
-        self.standing: Standing | None = None
+        self.idle_partitions: DirtyTracker | None = None
         self._order: list[FetchPartition] | None = None
 
     def in_order(self) -> list[FetchPartition]:
-        """All partitions asked for, in the order in which they are to be read. The same list until something
-        changes, and never changed itself.
+        """Return all partitions in the order in which they are to be read.
+
+        The list is the same object until the session changes. Callers must not change it.
         """
         if self._order is None:
             self._order = [kept.asked for kept in self.partitions.values()]
         return self._order
 
     def put(self, asked: FetchPartition) -> None:
-        """Add a partition at the end, or change it in its place (CachedPartition.updateRequestParams)."""
+        """Add a partition at the end, or change it in its place
+        (CachedPartition.updateRequestParams).
+        """
         key = asked.topic, asked.partition
         kept = self.partitions.get(key)
         if kept is None:
@@ -129,31 +141,33 @@ class Session:
             self.topics[asked.topic] += 1
         else:
             kept.asked = asked
-        if self.standing is not None:
-            self.standing.stir(key)
+        if self.idle_partitions is not None:
+            self.idle_partitions.mark_dirty(key)
         self._order = None
 
     def forget(self, key: PartitionKey) -> bool:
-        """Drop a partition; False if there is none."""
+        """Remove a partition. Return False if the session does not have it."""
         if self.partitions.pop(key, None) is None:
             return False
         self.topics[key[0]] -= 1
         if not self.topics[key[0]]:
             del self.topics[key[0]]
-        if self.standing is not None:
-            self.standing.drop(key)
+        if self.idle_partitions is not None:
+            self.idle_partitions.drop(key)
         self._order = None
         return True
 
     def move_to_end(self, key: PartitionKey) -> None:
-        """Its turn comes last from now on."""
+        """Move a partition to the end of the session's order. The session must have it."""
         kept = self.partitions[key] = self.partitions.pop(key)
         kept.turn = next(self._turns)
         self._order = None
 
 
 class SessionStatistics(NamedTuple):
-    """Sessions and their partitions now; the rest are counts since the start. `refused`: no session granted."""
+    """Current numbers of sessions and partitions; the rest counts since the start. `refused`:
+    sessions not granted.
+    """
 
     sessions: int
     partitions: int
@@ -163,9 +177,11 @@ class SessionStatistics(NamedTuple):
 
 
 class SessionCache:
-    """All sessions of a process, at most `sessions_limit` with together `partitions_limit` partitions, each of at most
-    `session_partitions_limit` once it grows; one that was not used for `min_eviction_s` may always be evicted. `rng`
-    chooses the ids.
+    """All sessions of a process.
+
+    Limits: `sessions_limit` sessions; `partitions_limit` partitions of all sessions together; a
+    session that grows has `session_partitions_limit` partitions at most. A session without use for
+    `min_eviction_s` seconds may always be evicted. `rng` chooses the ids.
     """
 
     def __init__(
@@ -183,26 +199,25 @@ class SessionCache:
         self._rng = rng
         self._sessions: dict[int, Session] = {}
         self._of_owner: dict[Hashable, set[int]] = {}
-        self._smallest: list[
-            tuple[int, int]
-        ] = []  # a heap of (size, id); valid where it is the session's rank
+        # A heap of (size, id). An entry is valid only while its size is the session's `ranked`.
+        self._smallest: list[tuple[int, int]] = []
         self._partitions = self._created = self._evicted = self._refused = 0
 
     def statistics(self) -> SessionStatistics:
-        """Sizes and counts."""
+        """Return sizes and counts."""
         return SessionStatistics(
             len(self._sessions), self._partitions, self._created, self._evicted, self._refused
         )
 
     def find(self, session_id: int, owner: Hashable) -> Session | None:
-        """That session, if it is the owner's."""
+        """Return the session; None if it does not exist or has another owner."""
         session = self._sessions.get(session_id)
         return session if session is not None and session.owner == owner else None
 
     def create(
         self, owner: Hashable, uses_topic_ids: bool, partitions: dict[PartitionKey, Kept], now_s: float
     ) -> Session | None:
-        """A new session, or None where there is no room and nobody less worthy
+        """Return a new session; None if there is no room and no session to evict
         (FetchSessionCacheShard.maybeCreateSession).
         """
         size = len(partitions)
@@ -220,10 +235,10 @@ class SessionCache:
         return session
 
     def touch(self, session: Session, now_s: float) -> bool:
-        """The session was used and may have another size. False where it has grown beyond the bound: then it
-        is evicted.
+        """Note that the session was used, and its size. Return False if it has grown beyond a
+        limit; it is then evicted.
         """
-        del self._sessions[session.id]  # its place is at the end, and no growth evicts the session itself
+        del self._sessions[session.id]  # it moves to the end, and its own growth must not evict it
         grown = len(session.partitions) - session.counted
         is_too_large = len(session.partitions) > self._session_partitions_limit
         if grown > 0 and (is_too_large or not self._make_room(grown, now_s)):
@@ -237,12 +252,14 @@ class SessionCache:
         return True
 
     def remove(self, session: Session) -> None:
-        """Forget it. Whoever still answers a request of it does so, but no other request finds it."""
+        """Forget the session. A request of it that is being answered is still answered; no other
+        request finds it.
+        """
         if self._sessions.pop(session.id, None) is None:
             return
         self._partitions -= session.counted
-        if session.standing is not None:
-            session.standing.close()
+        if session.idle_partitions is not None:
+            session.idle_partitions.close()
         session.ranked = -1
         ids = self._of_owner[session.owner]
         ids.discard(session.id)
@@ -250,7 +267,7 @@ class SessionCache:
             del self._of_owner[session.owner]
 
     def remove_owned(self, owner: Hashable) -> None:
-        """Forget all of an owner who will not come back."""
+        """Forget all sessions of an owner that will not return."""
         for session_id in tuple(self._of_owner.get(owner, ())):
             self.remove(self._sessions[session_id])
 
@@ -273,7 +290,9 @@ class SessionCache:
         return len(self._sessions) < self._sessions_limit
 
     def _make_room(self, partitions: int, now_s: float) -> bool:
-        """Room for so many partitions more, at the cost of stale sessions alone."""
+        """Make room for that many more partitions by evicting stale sessions only. Return False if
+        that is not enough.
+        """
         if partitions > self._partitions_limit:
             return False
         while self._partitions + partitions > self._partitions_limit:
@@ -290,7 +309,9 @@ class SessionCache:
         return oldest
 
     def _evict(self, size: int, now_s: float) -> bool:
-        """Make place for a session of that size (FetchSessionCacheShard.tryEvict)."""
+        """Evict a session to make place for one of `size` partitions
+        (FetchSessionCacheShard.tryEvict).
+        """
         victim = self._stale(now_s)
         if victim is None:
             while self._smallest and not self._is_rank(self._smallest[0]):

@@ -1,14 +1,16 @@
-"""Fetch sessions toward clients: which partitions a Fetch asks for, and which its answer names (KIP-227).
-Pure.
+"""Fetch sessions toward clients: partitions that a Fetch asks for, and those its response names
+(KIP-227). Pure.
 
-Owns the rules of FetchManager.newContext and of the contexts it makes. Must not know how partitions are read,
-sockets, clocks. Invariants:
-* epochs 0 and -1 are full requests and close the session that they name; 0 asks for a new one.
-* an incremental answer leaves out what has neither records, an error, a preferred replica nor a diverging
-  epoch, and the HW and log start last shown; not the LSO (CachedPartition.maybeUpdateResponseData). An error
-  forgets the HW, so that the partition is named again when it has gone.
-* a partition that gave records goes to the end of the session's order.
-* the epoch is looked at again when the answer is planned: a duplicate of the request may have come between.
+Owns the rules of FetchManager.newContext and of its contexts. Must not know sockets, clocks, or how
+partitions are read. Invariants:
+* Epochs 0 and -1 are full requests, and close the session that they name; 0 asks for a new session.
+* An incremental response omits a partition without records, error, preferred replica or diverging
+  epoch whose HW and log start are those last shown. The LSO does not count
+  (CachedPartition.maybeUpdateResponseData).
+* An error clears the remembered HW, so that the partition is named again once the error is gone.
+* A partition that gave records goes to the end of the session's order.
+* The epoch is checked again when the response is planned: a duplicate of the request may have come
+  between.
 """
 
 from __future__ import annotations
@@ -28,25 +30,30 @@ if TYPE_CHECKING:
     from proxy.fetch.sessions.cache import PartitionKey, Session, SessionCache
 
 NO_SESSION = 0
+"""Session id of a response without a session."""
 INITIAL_EPOCH = 0
+"""Epoch of a full request that asks for a new session."""
 FINAL_EPOCH = -1
+"""Epoch of a full request without a session."""
 
 
 class Kind(Enum):
-    """What a Fetch is to its session; each is one of Kafka's contexts."""
+    """Kind of a Fetch with respect to its session; each is one of Kafka's contexts."""
 
     SESSIONLESS = "sessionless"
-    """SessionlessFetchContext: names all, gets all."""
+    """SessionlessFetchContext: request and response name all partitions."""
     FULL = "full"
-    """FullFetchContext: names all, gets all, and a session if there is room."""
+    """FullFetchContext: request and response name all partitions; a session is granted if there is
+    room.
+    """
     INCREMENTAL = "incremental"
-    """IncrementalFetchContext: names what changed, gets what changed."""
+    """IncrementalFetchContext: request and response name changed partitions."""
     ERROR = "error"
-    """SessionErrorContext: nothing is read, the answer is the error."""
+    """SessionErrorContext: nothing is read, the response is the error."""
 
 
 class Answer(Protocol):
-    """What is looked at of one partition's answer; `FetchAnswer` has it."""
+    """Fields of a partition's answer that a session compares; `FetchAnswer` has them."""
 
     @property
     def topic(self) -> Topic: ...
@@ -66,7 +73,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class PlannedResponse(NamedTuple, Generic[A]):
-    """What a Fetch response says outside its partitions, and the partitions it names."""
+    """Fields of a Fetch response outside its partitions, and the partitions that it names."""
 
     error_code: int
     session_id: int
@@ -74,9 +81,10 @@ class PlannedResponse(NamedTuple, Generic[A]):
 
 
 class FetchContext:
-    """One Fetch as its session makes it. `changed` are those partitions that the request itself named and
-    that it asks for. `session` is None for SESSIONLESS and ERROR, and for FULL until one was granted with the
-    answer.
+    """A Fetch as its session completes it.
+
+    `changed` are the partitions that the request itself names. `session` is None for SESSIONLESS
+    and ERROR, and for FULL until a session is granted with the response.
     """
 
     __slots__ = (
@@ -111,8 +119,10 @@ class FetchContext:
 
     @property
     def partitions(self) -> list[FetchPartition]:
-        """All that it asks for, in order, not to be changed; for an INCREMENTAL one the same list as last
-        time where nothing has changed. Walks the session only when asked.
+        """All partitions that the Fetch asks for, in order. Callers must not change the list.
+
+        For INCREMENTAL the list is the same object as for the last Fetch if nothing has changed.
+        Only this property walks over the session.
         """
         if self.kind is Kind.INCREMENTAL and self.session is not None:
             return self.session.in_order()
@@ -120,7 +130,9 @@ class FetchContext:
 
     @property
     def topics(self) -> Iterable[Topic]:
-        """All that it asks for, each once; of an INCREMENTAL one without a walk over its partitions."""
+        """All topics that the Fetch asks for, each once; without a walk over an INCREMENTAL
+        session's partitions.
+        """
         if self.kind is Kind.INCREMENTAL and self.session is not None:
             return self.session.topics
         return dict.fromkeys(one.topic for one in self.changed)
@@ -128,10 +140,12 @@ class FetchContext:
     def plan_response(
         self, answers: Sequence[A], now_s: float, must_name: Container[PartitionKey] = ()
     ) -> PlannedResponse[A]:
-        """What to answer, once per context. `answers` are whole answers, in the order in which they shall
-        stand: for FULL and SESSIONLESS of all partitions; for INCREMENTAL at least of those that have
-        records, an error, or another HW or log start than before, and those in `must_name`, which name a
-        preferred replica or a diverging epoch.
+        """Return the response to send. Call once per context.
+
+        `answers` are complete answers, in the order of the response. FULL and SESSIONLESS need all
+        partitions. INCREMENTAL needs at least those with records, an error, or another HW or log
+        start than before. Partitions in `must_name` have a preferred replica or a diverging epoch;
+        INCREMENTAL needs and names them, too.
         """
         if self.kind is Kind.ERROR:
             return PlannedResponse(self.error_code, NO_SESSION, [])
@@ -144,8 +158,10 @@ class FetchContext:
         return PlannedResponse(ErrorCode.NONE, session_id, list(answers))
 
     def plan_throttled(self) -> PlannedResponse[Any]:
-        """What to answer, with a throttle time and no partitions, to a client that shall wait
-        (FetchContext.getThrottledResponse): it grants no session and teaches none.
+        """Return a response without partitions, for a client that must pause
+        (FetchContext.getThrottledResponse).
+
+        This grants no session and changes none.
         """
         if self.kind is not Kind.INCREMENTAL:
             return PlannedResponse(ErrorCode.NONE, NO_SESSION, [])
@@ -157,7 +173,9 @@ class FetchContext:
         return self.session is not None and self.session.epoch == self._epoch_after
 
     def _grant(self, answers: Sequence[A], now_s: float) -> None:
-        """A session of what was asked, in the order of the answers (FullFetchContext)."""
+        """Create a session with the requested partitions, in the order of the answers
+        (FullFetchContext).
+        """
         asked = {(one.topic, one.partition): one for one in self.partitions}
         kept = {}
         for answer in answers:
@@ -184,7 +202,9 @@ class FetchContext:
 
 
 def _update(kept: Kept, answer: Answer) -> bool:
-    """Remember what is shown; whether it must be (CachedPartition.maybeUpdateResponseData)."""
+    """Remember what is shown; return True if the response must name it
+    (CachedPartition.maybeUpdateResponseData).
+    """
     must = (
         answer.records_bytes > 0
         or answer.error_code != ErrorCode.NONE
@@ -199,8 +219,9 @@ def _update(kept: Kept, answer: Answer) -> bool:
 def open_fetch(
     table: SessionCache, request: FetchRequest, version: int, owner: Hashable, now_s: float
 ) -> FetchContext:
-    """The context of a consumer's Fetch of that version (FetchManager.newContext), its session updated.
-    `owner` says whose sessions it may use: `SessionCache`.
+    """Return the context of a consumer's Fetch (FetchManager.newContext), and update its session.
+
+    `owner` says which sessions the client may use (`SessionCache`). `now_s` is in seconds.
     """
     session = table.find(request.session_id, owner)
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -219,8 +240,10 @@ def find_single(
     asked: FetchPartition,
     version: int,
 ) -> Session | None:
-    """The session that an incremental Fetch which names `asked` goes on with, where that is all there is of it; else
-    None. Nothing changes.
+    """Return the session that an incremental Fetch continues, if `asked` is its only partition;
+    None otherwise.
+
+    Nothing changes.
     """
     session = table.find(session_id, owner)
     if session is None or session.epoch != session_epoch:
@@ -238,8 +261,10 @@ def note_records(
     log_start_offset: int,
     now_s: float,
 ) -> None:
-    """A session as `find_single` finds it goes on, and its partition is answered with records: what `open_fetch` and
-    `plan_response` do. Its turn is its own.
+    """Update a session that `find_single` returned, whose partition is answered with records.
+
+    The result equals that of `open_fetch` and `plan_response`. The order does not change, since
+    there is one partition.
     """
     session.put(asked)
     table.touch(session, now_s)
@@ -252,7 +277,9 @@ def note_records(
 def _open_whole(
     kind: Kind, table: SessionCache, request: FetchRequest, version: int, owner: Hashable
 ) -> FetchContext:
-    """All that the request names; of a partition named twice the last, in the place of the first, as in
+    """Return a context of the partitions that the request names.
+
+    Of a partition named twice, the last counts, in the place of the first, as in
     FetchRequest.fetchData.
     """
     partitions = request.partitions
@@ -290,7 +317,9 @@ def _open_incremental(
 
 
 def _session_error(session: Session | None, request: FetchRequest, uses_topic_ids: bool) -> ErrorCode:
-    """What an incremental request is refused with, in the order of FetchManager.newContext."""
+    """Return the error of an incremental request, in the order of FetchManager.newContext; NONE if
+    it is valid.
+    """
     if session is None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     if session.epoch != request.session_epoch:

@@ -1,12 +1,14 @@
-"""What a fetch session's partitions were at the last look: a poll looks at what has changed, not at all of them.
+"""Idle partitions of a fetch session: a Fetch evaluates the dirty partitions, not all of them.
 
-Owns which partitions of a session are quiet: at the tail, under an outstanding watch, and with nothing that the
-client has not been told (the rules of omission, fetch/sessions/context.py). It must not know how news arrives, or what
-is answered. Invariants:
-* a quiet partition has a mark among those who wait on it; whatever wakes the mark, or a request that names it,
-  makes it lively, and what is lively is looked at in each poll.
-* all are looked at again every RELOOK_S, and early enough to renew the client's right to a topic.
-* a closed one keeps no marks and takes none.
+Owns which partitions of a session are clean. A clean partition is at the log's end, and an open
+Fetch of the replica fetcher names it. Its HW and log start are those that the client knows (rules
+of omission, fetch/sessions/context.py). Must not know how changes are detected, or what is
+answered. Invariants:
+* A clean partition has a `CleanPartition` among its waiters. A wake-up, or a request that names it,
+  makes it dirty. Each Fetch evaluates all dirty partitions.
+* All partitions are evaluated again every EVALUATE_ALL_S, and early enough to renew the client's
+  right to a topic.
+* A closed object has no waiters and accepts none.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy.fetch.authorization import RENEW_AT
 from proxy.fetch.evaluate import evaluate_one
 from proxy.fetch.sessions.context import Kind
-from proxy.partitions.readable import Look
+from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,122 +32,136 @@ if TYPE_CHECKING:
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
-RELOOK_S = 10.0
-"""How long the absence of news is relied on."""
+EVALUATE_ALL_S = 10.0
+"""Seconds for which the absence of wake-ups is trusted."""
 
 
 class WakeupBatch:
-    """Sessions with news whose Fetch is to look again: in the loop's next turn, or, while an answer is learned from,
-    as soon as all of it has been. Then nobody waits for what else the loop has to do.
+    """Sessions with a change and a delayed Fetch that must evaluate again.
+
+    Outside a batch, each does so in the event loop's next turn. While a response is processed, all
+    do so right after it, so that no Fetch waits for the loop's other work.
     """
 
     __slots__ = ("_gathered",)
 
     def __init__(self) -> None:
-        self._gathered: list[Standing] | None = None
+        self._gathered: list[IdlePartitions] | None = None
 
     def gather(self) -> None:
-        """An answer is being learned from. `look` must follow in the same callback of the loop."""
+        """Begin a batch: a response is being processed. `look` must follow in the same callback of
+        the event loop.
+        """
         self._gathered = []
 
-    def take(self, standing: Standing) -> None:
-        """`standing` has news, and a Fetch that waits."""
+    def take(self, idle_partitions: IdlePartitions) -> None:
+        """Add a session that has a change and a delayed Fetch."""
         if self._gathered is None:
-            asyncio.get_running_loop().call_soon(standing.look_again)
+            asyncio.get_running_loop().call_soon(idle_partitions.evaluate_again)
         else:
-            self._gathered.append(standing)
+            self._gathered.append(idle_partitions)
 
     def look(self, attempt: Callable[[Callable[[], object], str], object]) -> None:
-        """All has been learned. `attempt` runs each wake-up and keeps its error from the others."""
+        """End the batch: evaluate the delayed Fetches again.
+
+        `attempt` runs each evaluation, and keeps its exception from the others.
+        """
         gathered, self._gathered = self._gathered or (), None
-        for standing in gathered:
-            attempt(standing.look_again, "waking a fetch")
+        for idle_partitions in gathered:
+            attempt(idle_partitions.evaluate_again, "waking a fetch")
 
 
-class Looker(NamedTuple):
-    """For whom a look is."""
+class ReaderIdentity(NamedTuple):
+    """Connection, isolation level and version for which the partitions are evaluated."""
 
     link: ClientConnection
     isolation_level: int
     version: int
 
 
-class Mark:
-    """Waits on one quiet partition."""
+class CleanPartition:
+    """Waiter on one clean partition."""
 
-    __slots__ = ("_standing", "key", "partition")
+    __slots__ = ("_idle_partitions", "key", "partition")
 
-    def __init__(self, standing: Standing, key: PartitionKey, partition: Partition) -> None:
-        self._standing = standing
+    def __init__(self, idle_partitions: IdlePartitions, key: PartitionKey, partition: Partition) -> None:
+        self._idle_partitions = idle_partitions
         self.key = key
         self.partition = partition
 
     def wake(self, _partition: Partition) -> None:
-        """The partition has changed."""
-        self._standing.wake(self)
+        """Report that the partition has changed."""
+        self._idle_partitions.wake(self)
 
 
-class Standing:
-    """One session's partitions. `fetch` is the one of it that waits; `used_at` when it was last looked at."""
+class IdlePartitions:
+    """Clean and dirty partitions of one session.
+
+    `fetch` is the session's delayed Fetch, or None; `used_at` is the last evaluation, in seconds.
+    """
 
     __slots__ = (
+        "_clean",
+        "_dirty",
+        "_evaluate_all_at",
         "_is_waking",
-        "_lively",
-        "_marks",
-        "_relook_at",
         "_session",
         "closed",
         "fetch",
-        "looker",
+        "reader",
         "used_at",
     )
 
-    def __init__(self, session: Session, looker: Looker, now: float) -> None:
+    def __init__(self, session: Session, reader: ReaderIdentity, now: float) -> None:
         self._session = session
-        self.looker = looker
-        self._lively: dict[PartitionKey, None] = dict.fromkeys(session.partitions)
-        self._marks: dict[PartitionKey, Mark] = {}
-        self._relook_at = now
+        self.reader = reader
+        self._dirty: dict[PartitionKey, None] = dict.fromkeys(session.partitions)
+        self._clean: dict[PartitionKey, CleanPartition] = {}
+        self._evaluate_all_at = now
         self._is_waking = False
         self.fetch: DelayedFetch | None = None
         self.used_at = now
         self.closed = False
-        looker.link.broker.purgatory.standings[looker.link][self] = None
+        reader.link.broker.purgatory.idle_partitions[reader.link][self] = None
 
     @property
-    def quiet(self) -> int:
-        """Partitions that are not looked at until something is new."""
-        return len(self._marks)
+    def clean_count(self) -> int:
+        """Number of partitions that are not evaluated until something changes."""
+        return len(self._clean)
 
-    def lively(self) -> list[FetchPartition]:
-        """What the next look is at, in the session's order."""
+    def dirty(self) -> list[FetchPartition]:
+        """Return the partitions that the next evaluation covers, in the session's order."""
         partitions = self._session.partitions
-        if len(self._lively) == len(partitions):
+        if len(self._dirty) == len(partitions):
             return self._session.in_order()
-        return [partitions[key].asked for key in sorted(self._lively, key=lambda key: partitions[key].turn)]
+        return [partitions[key].asked for key in sorted(self._dirty, key=lambda key: partitions[key].turn)]
 
-    def look(self, now: float) -> list[PartitionStatus]:
-        """Look at what is lively; what stays so, in the session's order."""
+    def evaluate(self, now: float) -> list[PartitionStatus]:
+        """Evaluate the dirty partitions; return the statuses of those that stay dirty, in the
+        session's order.
+        """
         self.used_at = now
-        link, isolation, version = self.looker
-        if now >= self._relook_at:
-            self._stir_all()
+        link, isolation, version = self.reader
+        if now >= self._evaluate_all_at:
+            self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
-            self._relook_at = now + min(RELOOK_S, period_s)
-        asked = self.lively()
+            self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
+        asked = self.dirty()
         link.broker.counters.looked_partitions += len(asked)
-        lively = []
+        dirty = []
         for one in asked:
             status = evaluate_one(link, one, isolation, version, now)
             kept = self._session.partitions[one.topic, one.partition]
-            if not self._settle(status, kept, now):
-                lively.append(status)
-        return lively
+            if not self._try_mark_clean(status, kept, now):
+                dirty.append(status)
+        return dirty
 
-    def _settle(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
-        """Whether there is nothing to be said of it until something wakes it."""
-        partition, link = status.partition, self.looker.link
-        if status.look is not Look.TAIL or partition is None or self.closed:
+    def _try_mark_clean(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
+        """Mark the partition clean if the response has nothing to say about it until a wake-up.
+        Return True if it is clean.
+        """
+        partition, link = status.partition, self.reader.link
+        if status.state is not ReadState.AT_END or partition is None or self.closed:
             return False
         leader_state, broker = partition.leader_state, link.broker
         if (kept.high_watermark, kept.log_start_offset) != (
@@ -156,85 +172,95 @@ class Standing:
         if not partition.covered or partition.is_refused(now) or not broker.own_connections.usable:
             return False
         key = status.asked.topic, status.asked.partition
-        del self._lively[key]
-        mark = self._marks[key] = Mark(self, key, partition)
-        partition.parked[mark] = None
+        del self._dirty[key]
+        clean = self._clean[key] = CleanPartition(self, key, partition)
+        partition.parked[clean] = None
         link.authorization.used(status.asked.topic, partition, now)
         if len(link.reads):
             link.reads.drop_asked((status.asked,))
         return True
 
-    # -- news ----------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------
 
-    def wake(self, mark: Mark) -> None:
-        """Its partition has changed. Between two polls nobody looks, and the watch must not lose it."""
-        self.stir(mark.key)
+    def wake(self, clean: CleanPartition) -> None:
+        """Mark the partition dirty after a change.
+
+        Between two Fetches of the session none evaluates it, so the replica fetcher is asked to
+        keep following it.
+        """
+        self.mark_dirty(clean.key)
         if self.fetch is None:
-            self.looker.link.broker.watch.cover(mark.partition, self.looker.link)
+            self.reader.link.broker.watch.cover(clean.partition, self.reader.link)
         else:
             self._wake_fetch()
 
     def _wake_fetch(self) -> None:
-        """One look for all that an answer has woken."""
+        """Evaluate the delayed Fetch once for all changes of one response."""
         if not self._is_waking:
             self._is_waking = True
-            self.looker.link.broker.wakeups.take(self)
+            self.reader.link.broker.wakeups.take(self)
 
-    def look_again(self) -> None:
-        """All that had news has said so: the Fetch that waits looks at it."""
+    def evaluate_again(self) -> None:
+        """Evaluate the delayed Fetch again. Called once after a batch of wake-ups."""
         self._is_waking = False
         if self.fetch is not None:
-            self.fetch.look_again()
+            self.fetch.evaluate_again()
 
-    def stir(self, key: PartitionKey) -> None:
-        """Something is new of it: it is looked at."""
-        if self._marks:
-            self._unmark(key)
-        self._lively[key] = None
+    def mark_dirty(self, key: PartitionKey) -> None:
+        """Mark a partition dirty: the next evaluation covers it."""
+        if self._clean:
+            self._forget_clean(key)
+        self._dirty[key] = None
 
     def drop(self, key: PartitionKey) -> None:
-        """It is not asked for any more."""
-        self._unmark(key)
-        self._lively.pop(key, None)
+        """Forget a partition that left the session."""
+        self._forget_clean(key)
+        self._dirty.pop(key, None)
 
-    def _unmark(self, key: PartitionKey) -> None:
-        mark = self._marks.pop(key, None)
-        if mark is not None:
-            mark.partition.parked.pop(mark, None)
+    def _forget_clean(self, key: PartitionKey) -> None:
+        clean = self._clean.pop(key, None)
+        if clean is not None:
+            clean.partition.parked.pop(clean, None)
 
-    def _stir_all(self) -> None:
-        for key in list(self._marks):
-            self.stir(key)
+    def _mark_all_dirty(self) -> None:
+        for key in list(self._clean):
+            self.mark_dirty(key)
 
     def close(self) -> None:
-        """The session or its client is gone, or rests: nothing is quiet any more, a Fetch that waits looks at all."""
+        """Mark all partitions dirty and stop tracking: the session or its client is gone, or no
+        Fetch came for long.
+
+        A delayed Fetch then evaluates all partitions.
+        """
         if self.closed:
             return
         self.closed = True
         if self.fetch is not None:
             self._wake_fetch()
-        self._stir_all()
-        if self._session.standing is self:
-            self._session.standing = None
-        standings = self.looker.link.broker.purgatory.standings
-        standings[self.looker.link].pop(self, None)
-        if not standings[self.looker.link]:
-            del standings[self.looker.link]
+        self._mark_all_dirty()
+        if self._session.idle_partitions is self:
+            self._session.idle_partitions = None
+        idle_partitions = self.reader.link.broker.purgatory.idle_partitions
+        idle_partitions[self.reader.link].pop(self, None)
+        if not idle_partitions[self.reader.link]:
+            del idle_partitions[self.reader.link]
 
 
-def find_standing(record: FetchRecord, now: float) -> Standing | None:
-    """What is known of the partitions of `record`'s session; None where it has none that remembers them. A
-    session may be used by another connection, isolation level or version than before: then nothing is known.
+def find_idle_partitions(record: FetchRecord, now: float) -> IdlePartitions | None:
+    """Return what is known of the partitions of the session of `record`; None if it has no session
+    that remembers them.
+
+    A new, empty object replaces that of another connection, isolation level or version.
     """
     context = record.context
     if context is None or context.kind is not Kind.INCREMENTAL or context.session is None:
         return None
     session = context.session
-    looker = Looker(record.link, record.request.isolation_level, record.head.api_version)
-    standing = session.standing
-    if isinstance(standing, Standing) and standing.looker == looker:
-        return standing
-    if standing is not None:
-        standing.close()
-    standing = session.standing = Standing(session, looker, now)
-    return standing
+    reader = ReaderIdentity(record.link, record.request.isolation_level, record.head.api_version)
+    idle_partitions = session.idle_partitions
+    if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader:
+        return idle_partitions
+    if idle_partitions is not None:
+        idle_partitions.close()
+    idle_partitions = session.idle_partitions = IdlePartitions(session, reader, now)
+    return idle_partitions

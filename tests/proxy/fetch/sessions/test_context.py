@@ -347,9 +347,9 @@ def test_a_partition_named_and_forgotten_is_forgotten(table):
 def test_what_the_caller_keeps_goes_with_the_session(table):
     context = opened(table, INITIAL, asked(A, 0))
     session_id = context.plan_response([answer(A, 0)], 0).session_id
-    context.session.standing = "parked"
+    context.session.idle_partitions = "parked"
 
-    assert opened(table, (session_id, 1)).session.standing == "parked"
+    assert opened(table, (session_id, 1)).session.idle_partitions == "parked"
 
 
 def test_a_session_of_one_partition_goes_on_as_it_would_by_itself():

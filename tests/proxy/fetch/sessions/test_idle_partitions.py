@@ -11,8 +11,14 @@ from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
 from proxy.fetch.sessions.cache import Kept, SessionCache
 from proxy.fetch.sessions.context import Kind
-from proxy.fetch.sessions.idle_partitions import RELOOK_S, Looker, Standing, WakeupBatch, find_standing
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.fetch.sessions.idle_partitions import (
+    EVALUATE_ALL_S,
+    IdlePartitions,
+    ReaderIdentity,
+    WakeupBatch,
+    find_idle_partitions,
+)
+from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 
@@ -31,7 +37,7 @@ class Scene:
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
-            purgatory=SimpleNamespace(standings=defaultdict(dict)),
+            purgatory=SimpleNamespace(idle_partitions=defaultdict(dict)),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
@@ -47,17 +53,19 @@ class Scene:
             )
         self.table = SessionCache(10, 100, 120.0, Random(1))
         self.session = self.table.create("owner", False, kept, 0.0)
-        self.standing = self.session.standing = Standing(self.session, Looker(self.link, 0, 12), 0.0)
+        self.idle_partitions = self.session.idle_partitions = IdlePartitions(
+            self.session, ReaderIdentity(self.link, 0, 12), 0.0
+        )
 
     def evaluate_one(self, link, asked, isolation_level, version, now):
-        look = self.statuses.get(asked.partition, Look.TAIL)
+        look = self.statuses.get(asked.partition, ReadState.AT_END)
         return PartitionStatus(asked, self.partitions[asked.partition], look, "", 10)
 
     def look(self, now=0.0):
         """Which are looked at and stay lively, and how many were looked at."""
         before = self.link.broker.counters.looked_partitions
-        lively = [one.asked.partition for one in self.standing.look(now)]
-        return lively, self.link.broker.counters.looked_partitions - before
+        dirty = [one.asked.partition for one in self.idle_partitions.evaluate(now)]
+        return dirty, self.link.broker.counters.looked_partitions - before
 
     def wake(self, index):
         for waiter in list(self.partitions[index].parked):
@@ -97,14 +105,14 @@ def scene(monkeypatch):
 def test_what_is_quiet_is_not_looked_at_again(scene):
     assert scene.look() == ([], COUNT)
     assert scene.look() == ([], 0)
-    assert (scene.standing.quiet, scene.marks()) == (COUNT, [1] * COUNT)
+    assert (scene.idle_partitions.clean_count, scene.marks()) == (COUNT, [1] * COUNT)
     assert len(scene.used) == COUNT, "the client's right is renewed as for a hit"
     assert len(scene.link.reads.dropped) == COUNT, "what was read of it before is of no use"
 
 
 def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
     scene.look()
-    scene.statuses[3] = Look.READY
+    scene.statuses[3] = ReadState.READABLE
     scene.wake(3)
     assert scene.marks() == [1, 1, 1, 0, 1]
     assert scene.look() == ([3], 1)
@@ -130,14 +138,14 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "no-own-link":
         scene.link.broker.own_connections.usable = False
     else:
-        scene.statuses[2] = Look.ASK
+        scene.statuses[2] = ReadState.UNCONFIRMED
     assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
 
 
 def test_what_a_request_names_or_takes_out_is_new(scene):
     scene.look()
     scene.session.put(FetchPartition("t", 1, -1, 7, -1, -1, 1000))
-    scene.statuses[1] = Look.READY
+    scene.statuses[1] = ReadState.READABLE
     assert scene.look() == ([1], 1)
     assert scene.session.forget(("t", 4))
     assert scene.marks() == [1, 0, 1, 1, 0]
@@ -146,7 +154,7 @@ def test_what_a_request_names_or_takes_out_is_new(scene):
 
 
 def test_what_is_lively_keeps_the_sessions_order(scene):
-    scene.statuses = dict.fromkeys((0, 2, 4), Look.READY)
+    scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
     scene.session.move_to_end(("t", 0))
     assert scene.look()[0] == [2, 4, 0]
@@ -154,9 +162,9 @@ def test_what_is_lively_keeps_the_sessions_order(scene):
 
 def test_all_are_looked_at_now_and_then(scene):
     scene.look()
-    assert scene.look(RELOOK_S - 0.1) == ([], 0)
-    assert scene.look(RELOOK_S) == ([], COUNT)
-    assert scene.look(RELOOK_S + 0.1) == ([], 0)
+    assert scene.look(EVALUATE_ALL_S - 0.1) == ([], 0)
+    assert scene.look(EVALUATE_ALL_S) == ([], COUNT)
+    assert scene.look(EVALUATE_ALL_S + 0.1) == ([], 0)
 
 
 def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
@@ -171,16 +179,16 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
     class Fetch:
         status = 0
 
-        def look_again(self):
+        def evaluate_again(self):
             self.status += 1
 
     async def play():
         scene.look()
-        scene.standing.fetch = Fetch()
+        scene.idle_partitions.fetch = Fetch()
         scene.wake(0)
         scene.wake(3)
         await asyncio.sleep(0)
-        return scene.standing.fetch.status
+        return scene.idle_partitions.fetch.status
 
     assert asyncio.run(play()) == 1
     assert scene.covered == []
@@ -189,7 +197,7 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
 def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
     status = []
     scene.look()
-    scene.standing.fetch = SimpleNamespace(look_again=lambda: status.append(scene.look()[1]))
+    scene.idle_partitions.fetch = SimpleNamespace(evaluate_again=lambda: status.append(scene.look()[1]))
     broker = scene.link.broker
     broker.wakeups.gather()
     scene.wake(0)
@@ -211,8 +219,8 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
     if how == "removed":
         scene.table.remove(scene.session)
     else:
-        scene.standing.close()
-    assert (scene.marks(), scene.session.standing, scene.link.broker.purgatory.standings) == (
+        scene.idle_partitions.close()
+    assert (scene.marks(), scene.session.idle_partitions, scene.link.broker.purgatory.idle_partitions) == (
         [0] * COUNT,
         None,
         {},
@@ -226,7 +234,7 @@ def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
 
     async def play():
         scene.look()
-        scene.standing.fetch = SimpleNamespace(look_again=lambda: wakeups.append(scene.look()[0]))
+        scene.idle_partitions.fetch = SimpleNamespace(evaluate_again=lambda: wakeups.append(scene.look()[0]))
         scene.table.remove(scene.session)
         await asyncio.sleep(0)
 
@@ -245,11 +253,11 @@ def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREME
 
 def test_a_session_stands_for_one_client_and_one_way_of_asking(scene):
     scene.look()
-    assert find_standing(record(scene), 0.0) is scene.standing
-    assert find_standing(record(scene, kind=Kind.FULL), 0.0) is None
+    assert find_idle_partitions(record(scene), 0.0) is scene.idle_partitions
+    assert find_idle_partitions(record(scene, kind=Kind.FULL), 0.0) is None
     for other in ({"isolation_level": 1}, {"version": 13}, {"link": Scene().link}):
-        before = scene.session.standing
-        after = find_standing(record(scene, **other), 0.0)
+        before = scene.session.idle_partitions
+        after = find_idle_partitions(record(scene, **other), 0.0)
         assert before.closed and not after.closed
-        assert scene.session.standing is after
+        assert scene.session.idle_partitions is after
     assert scene.marks() == [0] * COUNT
