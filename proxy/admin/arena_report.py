@@ -1,8 +1,9 @@
-"""What `forebay arena inspect` prints: an arena's picture as text. Pure.
+"""Report of `forebay arena inspect`: an arena's state as text. Pure.
 
-Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants: the largest
-partitions first; a topic is named by its id as Kafka's tools print it, since the arena knows no names; what
-is torn says so.
+Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants:
+* the largest partitions come first.
+* a topic is named by its id as Kafka's tools print it, since the arena has no names.
+* a partition or arena that changed while it was read is marked.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def describe(picture: ArenaPicture, held: bool, most: int) -> str:
-    """The report; `held`: a process has the arena open; of partitions, the `most` largest."""
+    """The report, with a final line break. `held`: a process has the arena open. `most`: number of
+    partitions to list, largest first.
+    """
     return "\n".join([*_head(picture, held), "", *_room(picture), "", *_partitions(picture, most), ""])
 
 
 def _size(size_bytes: int) -> str:
-    """For reading: one decimal, binary units."""
+    """Size for people: one decimal, binary units."""
     for unit, factor in UNITS:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.1f} {unit}"
@@ -85,7 +88,9 @@ def _row(one: PartitionPicture) -> str:
 
 
 def _spans(one: PartitionPicture) -> str:
-    """Runs as [start, end), what lies between as a hole; of many, the newest."""
+    """Runs as [start, end) with the holes between them. Only the newest SPANS_SHOWN runs are shown,
+    older ones counted.
+    """
     if not one.runs:
         return "nothing stored" + (f"; evicted below {one.evicted_end}" if one.evicted_end >= 0 else "")
     shown = one.runs[-SPANS_SHOWN:]

@@ -321,9 +321,8 @@ class ClientConnection:
         source: FramedTransport,
         on_end: Callable[[], None],
     ) -> SpliceTransfer | None:
-        """Splice a large response, of which `begun` has arrived, if the budget has no room for it. The place
-        must be the oldest, and nothing wait to be sent. `on_end` runs with the last bytes. None: receive it
-        whole.
+        """Splice a large response with the first bytes `begun`, if the budget has no room, its place is the
+        oldest and nothing waits to be sent. `on_end` runs with the last bytes. None: receive it whole.
         """
         line = self.replies.line
         if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
@@ -367,9 +366,7 @@ class ClientConnection:
             on_sent(delivered)
 
     def hold(self, reply: Reply, held_bytes: int) -> None:
-        """Charge `held_bytes` more of heap: before `reply` is completed, or after its arena views were
-        copied.
-        """
+        """Charge `held_bytes` more for `reply`: before it is completed, or after its arena views were copied."""
         reply.held_bytes += held_bytes
         self._response_bytes += held_bytes
         if self.upstream.is_connected:
@@ -465,8 +462,8 @@ class ClientConnection:
             )
 
     def close(self, cause: str, blame: str = "", reason: str = "") -> None:
-        """End both sides, once. `cause` labels the counter; `blame`: the log line, if any; `reason`: its
-        field.
+        """End both sides, once. `cause` labels the counter. `blame` is logged, with `reason`, unless it is
+        "".
         """
         if not self._open:
             self.upstream.close()
@@ -482,7 +479,7 @@ class ClientConnection:
         else:
             self._counters.disconnects[cause] += 1
         if blame:
-            log.warning(blame, extra=self._fields(reason))
+            log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
         self.broker.purgatory.drop(self)
         self.broker.watch.drop_link(self)
         self.broker.scheduler.drop_link(self)
