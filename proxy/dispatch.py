@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     Handler = Callable[[ClientConnection, RequestHeader, Frame], None]
 
 SHARE_FETCH: Final = 78
+"""ShareFetch (KIP-932)."""
 SHARE_ACKNOWLEDGE: Final = 79
+"""ShareAcknowledge (KIP-932)."""
 
 ROUTES: Final[dict[int, Handler]] = {
     api.PRODUCE: handle_produce,
@@ -56,6 +58,7 @@ ROUTES: Final[dict[int, Handler]] = {
 }
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
+"""Position of the API key (int16) in a request frame."""
 FETCH_KEY = api.FETCH.to_bytes(2, "big")
 
 
@@ -95,6 +98,7 @@ class Dispatch:
             link.on_bad(error)
             return
         except Exception:
+            # a new last place was reserved by this request, before its handler failed
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)
             link.broker.fall_back(link, gone, "handling a request", whole)

@@ -27,8 +27,8 @@ _SERVICE_LINK = re.compile(
 
 
 class Key(NamedTuple):
-    """A key that holds a value. `pattern`: its path with EVERY for indexes. `attribute`: its name
-    in Python. `section`: the model that declares it.
+    """A key that holds a value. `pattern` is the path with EVERY for indexes. `attribute` is the
+    name in Python. `section` is the model that declares the key.
     """
 
     pattern: tuple[str, ...]

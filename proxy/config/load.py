@@ -60,8 +60,8 @@ class Loaded:
 def load(
     path: Path | None, environ: Mapping[str, str], flags: Iterable[Setting] = (), memory: Memory | None = None
 ) -> Loaded:
-    """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: that
-    of this machine; tests pass another. Raises ConfigError with all problems found.
+    """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: the
+    memory of this machine; tests pass another. Raises ConfigError with all problems found.
     """
     tree, sources = read_yaml(path) if path else ({}, {})
     settings, problems = scan_environment(environ)

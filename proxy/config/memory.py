@@ -84,10 +84,10 @@ def _machine_bytes(root: Path) -> int:
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Files that may hold a limit: of this process's cgroup and all its parents, in each hierarchy.
+    """Files that may hold a limit, for this process's cgroup and all parents, in each hierarchy.
 
     In a container the path in /proc/self/cgroup may be the host's and not exist below the mount.
-    Its parents, at least the mount itself, exist.
+    The parents, at least the mount itself, exist.
     """
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

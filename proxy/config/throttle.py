@@ -13,7 +13,7 @@ from proxy.config.units import GIB, KIB, MIB, Count, Duration, Size
 
 
 class Disk(Section):
-    """One of the broker's log directories and the disk below it."""
+    """A log directory of the broker, and the disk that holds it."""
 
     device: Name | None = Field(
         default=None,

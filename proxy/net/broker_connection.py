@@ -93,7 +93,7 @@ class BrokerConnection:
         "_is_clients",
         "_on_lost",
         "_sequence",
-        "_wire",
+        "_transport",
         "authenticated",
         "closed",
         "expected",
@@ -124,7 +124,7 @@ class BrokerConnection:
         self._budget = bound
         self._counters = counters
         self._on_lost = on_lost
-        self._wire: FramedTransport | None = None
+        self._transport: FramedTransport | None = None
         self.pipeline: Pipeline | None = None
         """Produces in flight that are not in `expected`; all of them follow those. None until there
         can be any.
@@ -162,8 +162,8 @@ class BrokerConnection:
     @property
     def wire(self) -> FramedTransport:
         """The framed transport of the current socket. Starts connecting if there is none."""
-        if self._wire is None:
-            self._wire = FramedTransport(
+        if self._transport is None:
+            self._transport = FramedTransport(
                 self._dial.max_frame_bytes,
                 self._on_frame,
                 self._on_closed,
@@ -171,15 +171,15 @@ class BrokerConnection:
                 eager_bytes=BROKER_EAGER_BYTES,
             )
             if self._is_clients:
-                self._wire.bound = self._budget
-            self._wire.on_drained = self.on_drained
-            self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
+                self._transport.bound = self._budget
+            self._transport.on_drained = self.on_drained
+            self._transport.on_large, self._transport.on_passed = self._on_large, self._on_passed
             if self.pipeline is not None:
                 self.carry(self.pipeline)
             if self._hold_reason is not None:
-                self._wire.hold_reading(self._hold_reason)
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
-        return self._wire
+                self._transport.hold_reading(self._hold_reason)
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._transport))
+        return self._transport
 
     def send(
         self,
@@ -215,7 +215,7 @@ class BrokerConnection:
         else:
             self.expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
         try:
-            return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
+            return (self._transport or self.wire).send_piece(frame, len(frame), on_sent) is not None
         except Exception as error:  # unknown how much of the frame has left: the stream is corrupt
             self._lose(f"a request cannot be sent: {error!r}")
             raise
@@ -225,14 +225,14 @@ class BrokerConnection:
     def carry(self, pipeline: Pipeline) -> None:
         """Attach the pipeline of Produces, whose `land` sees each response frame first."""
         self.pipeline = pipeline
-        if self._wire is not None:
-            pipeline.wire, self._wire.shortcut = self._wire, pipeline.land
+        if self._transport is not None:
+            pipeline.wire, self._transport.shortcut = self._transport, pipeline.land
 
     def send_rest(self, rest: bytes) -> bool:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take
         whole. Returns True if bytes of it wait to leave.
         """
-        return self._wire is not None and self._wire.send_piece(rest, len(rest)) is not None
+        return self._transport is not None and self._transport.send_piece(rest, len(rest)) is not None
 
     def expect(self, correlation_id: int, on_answer: Answer) -> None:
         """Append a request of the pipeline, which was sent, to the unanswered requests."""
@@ -244,26 +244,26 @@ class BrokerConnection:
     @property
     def is_connected(self) -> bool:
         """Whether there is a socket, or it is being opened."""
-        return self._wire is not None
+        return self._transport is not None
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of requests that have not left this process."""
-        return self._wire.unsent_bytes if self._wire is not None else 0
+        return self._transport.unsent_bytes if self._transport is not None else 0
 
     def hold_reading(self, why: object) -> None:
         """Read no more responses until `why` is released. Holds for a reopened socket, too. Keeps a
         single reason.
         """
         self._hold_reason = why
-        if self._wire is not None:
-            self._wire.hold_reading(why)
+        if self._transport is not None:
+            self._transport.hold_reading(why)
 
     def release_reading(self, why: object) -> None:
         """Read responses again, unless the transport has other reasons not to."""
         self._hold_reason = None
-        if self._wire is not None:
-            self._wire.release_reading(why)
+        if self._transport is not None:
+            self._transport.release_reading(why)
 
     async def call(self, frame: Sendable, correlation_id: int) -> Frame:
         """Send one of Forebay's own requests and wait for its response frame. Raises
@@ -280,8 +280,8 @@ class BrokerConnection:
         try:
             await self._dial.connect(wire)
         except (OSError, TimeoutError) as error:
-            if self._wire is wire:
-                self._wire = None
+            if self._transport is wire:
+                self._transport = None
                 self._counters.upstream_connect_errors += 1
                 address = f"{self._dial.host}:{self._dial.port}"
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
@@ -319,7 +319,7 @@ class BrokerConnection:
         """Ask the oldest request about the large response that has begun. A wrong correlation id is
         left to `_on_frame`, which sees the frame once it is whole.
         """
-        wire = self._wire
+        wire = self._transport
         if wire is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
             return None
         expected_id, _, _, _, on_begun = self.expected[0]
@@ -340,7 +340,7 @@ class BrokerConnection:
         self._lose(f"a frame of the broker's is unreadable: {error}")
 
     def _on_closed(self, exc: Exception | None) -> None:
-        wire, self._wire = self._wire, None
+        wire, self._transport = self._transport, None
         if wire is not None:
             self._budget.forget(wire)
         if self.closed:
@@ -377,7 +377,7 @@ class BrokerConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
         self.closed = True
-        wire, self._wire = self._wire, None
+        wire, self._transport = self._transport, None
         if wire is not None:
             self._budget.forget(wire)
             if abort:

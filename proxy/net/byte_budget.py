@@ -111,7 +111,7 @@ class ByteBudget:
         """Drop `reader`, whose connection is gone, with the charge for its unfinished frame."""
         self.paused.pop(reader, None)
         self.end(reader)
-        self.sub(0)
+        self.sub(0)  # resumes others, which `end` alone does not
 
     # -- frames that have begun ----------------------------------------------------------------------------
 

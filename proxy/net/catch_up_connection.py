@@ -229,4 +229,5 @@ class CatchUpConnection:
 
 
 def _correlation_id(frame: Frame) -> int:
+    # after the length (4 bytes), the API key (2) and the API version (2)
     return int.from_bytes(frame[8:12], "big", signed=True)

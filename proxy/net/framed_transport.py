@@ -45,15 +45,15 @@ class LargeFrame(asyncio.BufferedProtocol):
     comes. Buffered, so that the kernel writes into the frame's own memory.
     """
 
-    __slots__ = ("_framer", "_wire")
+    __slots__ = ("_framer", "_owner")
 
     def __init__(self, wire: FramedTransport) -> None:
-        self._wire = wire
+        self._owner = wire
         self._framer = wire.framer
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """The buffer for the next bytes: the splice's, the rest of the large frame's, or SCRATCH."""
-        passage = self._wire.passage
+        passage = self._owner.passage
         if passage is not None:
             return passage.get_buffer()
         framer = self._framer
@@ -63,7 +63,7 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the `nbytes` that asyncio has written into the last buffer."""
-        wire = self._wire
+        wire = self._owner
         passage = wire.passage
         if passage is not None:
             last = passage.received(nbytes)
@@ -78,19 +78,19 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """See FramedTransport.eof_received."""
-        return self._wire.eof_received()
+        return self._owner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See FramedTransport.connection_lost."""
-        self._wire.connection_lost(exc)
+        self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """See FramedTransport.pause_writing."""
-        self._wire.pause_writing()
+        self._owner.pause_writing()
 
     def resume_writing(self) -> None:
         """See FramedTransport.resume_writing."""
-        self._wire.resume_writing()
+        self._owner.resume_writing()
 
 
 class FramedTransport(asyncio.Protocol):
@@ -218,7 +218,7 @@ class FramedTransport(asyncio.Protocol):
             if self.shortcut is None or not self.shortcut(frame):
                 self._on_frame(frame)
         if bound is not None:
-            bound.sub(0)
+            bound.sub(0)  # only now: the handler charges the frame itself before others resume
         if self.on_begun is not None and (self.framer.start or self.framer.begun):
             self.on_begun()
         if self.framer.begun and self.offer():
@@ -260,7 +260,7 @@ class FramedTransport(asyncio.Protocol):
             self.frames += 1
             self._on_frame(frame)
         if self.bound is not None:
-            self.bound.sub(0)
+            self.bound.sub(0)  # only now: the handler charges the frame itself before others resume
 
     def _switch_protocol(self) -> None:
         self._in_large = self.framer.in_large

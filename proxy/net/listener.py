@@ -50,8 +50,8 @@ class Listener:
     def __init__(
         self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientConnection], Dispatch]
     ) -> None:
-        """`dispatch` makes the handler of a connection's requests. ssl.SSLError or OSError if a
-        certificate or key cannot be loaded.
+        """`dispatch` makes the handler of a connection's requests. Raises OSError (ssl.SSLError
+        included) if a file of `upstreamTls` cannot be loaded.
         """
         self.broker = broker
         self.config = config
@@ -85,7 +85,9 @@ class Listener:
         return self._server is not None and self._server.is_serving()
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address cannot be bound."""
+        """Listen. Raises OSError if the address cannot be bound, or a file of `tls` cannot be
+        loaded.
+        """
         loop = asyncio.get_running_loop()
         host, port = self.config.listen
         context = build_server_context(self.config)
@@ -185,8 +187,8 @@ def end_vanished(fd: int, timeout_s: float) -> None:
 
 
 def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:
-    """How to reach the broker at `address`, with the TLS settings of `config`. ssl.SSLError or
-    OSError if a file cannot be loaded.
+    """How to reach the broker at `address`, with the TLS settings of `config`. Raises OSError
+    (ssl.SSLError included) if a file cannot be loaded.
     """
     host, port = address
     tls = config.upstream_tls

@@ -46,7 +46,7 @@ class OwnConnections:
     """Forebay's own connections by name, all to the broker behind one listener.
 
     `usable`: the broker accepts Forebay's own connections. `reachable`: the broker answers.
-    `refusal`: why it does not; "" if it does.
+    `refusal`: why the last attempt failed; "" after a success.
     """
 
     def __init__(self, broker: Broker, listener: Listener) -> None:

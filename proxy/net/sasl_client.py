@@ -26,6 +26,8 @@ HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 2
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MAX_ITERATIONS = 1_000_000
+"""Most PBKDF2 iterations that a broker's challenge may ask for, since they run on the event loop.
+"""
 
 
 class Refused(Exception):
@@ -82,7 +84,7 @@ async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_
     server_first = await _exchange(link, b"n,," + first_bare)
     whole_nonce, salt, iterations = _challenge(server_first, nonce)
     salted = hashlib.pbkdf2_hmac(hash_name, _secret(credentials.password_file), salt, iterations)
-    final_bare = b"c=biws,r=" + whole_nonce
+    final_bare = b"c=biws,r=" + whole_nonce  # biws: base64 of the GS2 header "n,,"
     signed = b",".join((first_bare, server_first, final_bare))
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
