@@ -44,7 +44,7 @@ class Janitor:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._begun: dict[ClientConnection, tuple[int, float, int]] = {}
-        self._stuck: dict[ClientConnection, tuple[int, float]] = {}
+        self._unread: dict[ClientConnection, tuple[int, float]] = {}
         self._idle_checked_at: float | None = None
 
     def start(self) -> None:
@@ -140,11 +140,11 @@ class Janitor:
     def end_idle(self, now: float) -> None:
         """Close clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
         timeout_s = self._broker.config.limits.idle_timeout_s
-        looked_at = self._idle_checked_at
-        if looked_at is not None and now - looked_at < timeout_s / IDLE_LOOKS:
+        checked_at = self._idle_checked_at
+        if checked_at is not None and now - checked_at < timeout_s / IDLE_LOOKS:
             return
         self._idle_checked_at = now
-        if looked_at is None:
+        if checked_at is None:
             return
         for listener in self._listeners:
             for link in list(listener.links):
@@ -155,17 +155,17 @@ class Janitor:
         """While responses wait for memory, close the client with the most bytes among those that
         have read nothing of their responses for STUCK_S.
         """
-        stuck: dict[ClientConnection, tuple[int, float]] = {}
+        unread: dict[ClientConnection, tuple[int, float]] = {}
         if self._broker.responses.waiting:
             for listener in self._listeners:
                 for link in listener.links:
                     if link.held_bytes and not link.wire.is_idle:
-                        pieces, since = self._stuck.get(link, (link.wire.pieces, now))
-                        stuck[link] = (
+                        pieces, since = self._unread.get(link, (link.wire.pieces, now))
+                        unread[link] = (
                             (pieces, since) if pieces == link.wire.pieces else (link.wire.pieces, now)
                         )
-        self._stuck = stuck
-        late = [link for link, (_, since) in stuck.items() if now - since >= STUCK_S]
+        self._unread = unread
+        late = [link for link, (_, since) in unread.items() if now - since >= STUCK_S]
         if late:
             max(late, key=lambda link: link.held_bytes).close_for_room()
 

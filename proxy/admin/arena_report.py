@@ -57,8 +57,8 @@ def _room(picture: ArenaPicture) -> Iterator[str]:
     yield f"index           {_share(now.index_bytes_used, now.index_bytes)} of {_size(now.index_bytes)} used"
     yield f"partitions      {now.partitions} of at most {now.partitions_max}"
     for total in picture.blocks:
-        told = f"{total.blocks} blocks, {_share(total.size_bytes, arena)}"
-        yield f"{total.kind:<8}blocks  {told}, live {_share(total.live_bytes, total.size_bytes)}"
+        text = f"{total.blocks} blocks, {_share(total.size_bytes, arena)}"
+        yield f"{total.kind:<8}blocks  {text}, live {_share(total.live_bytes, total.size_bytes)}"
     extents = f"{picture.free_extents} extents, the largest {_size(picture.free_largest_bytes)}"
     yield f"free            {_share(now.block_bytes_free, arena)} in {extents}"
     yield f"pinned          {now.pins} pins on {_size(now.pinned_bytes)}"
@@ -84,10 +84,10 @@ def _row(one: PartitionPicture) -> str:
     topic = base64.urlsafe_b64encode(one.topic_id).decode().rstrip("=")
     size_class = "shared" if one.block_bytes == 0 else _size(one.block_bytes)
     columns = f"{topic} {one.partition:>9} {one.batches:>9} {_size(one.live_bytes):>10}  {size_class:<10}"
-    return f"{columns}  {'changing at every look' if one.torn else _spans(one)}"
+    return f"{columns}  {'changing at every look' if one.torn else _describe_runs(one)}"
 
 
-def _spans(one: PartitionPicture) -> str:
+def _describe_runs(one: PartitionPicture) -> str:
     """Runs as [start, end) with the holes between them. Only the newest SPANS_SHOWN runs are shown,
     older ones counted.
     """

@@ -52,10 +52,10 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record, without its line break."""
-        fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record))
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record))
         trace = ""
         if record.exc_info:
-            trace = f" exception={_word(_bounded(self.formatException(record.exc_info), LONGEST_TRACE))}"
+            trace = f" exception={_quoted(_bounded(self.formatException(record.exc_info), LONGEST_TRACE))}"
         message = _escaped(_bounded(record.getMessage()))
         return f"{_timestamp(record.created)} {record.levelname:<7} {message}{fields}{trace}"
 
@@ -105,7 +105,7 @@ def _escaped(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _word(value: object) -> str:
+def _quoted(value: object) -> str:
     text = _escaped(str(value))
     return text if re.fullmatch(r"[^\s\"=]+", text) else json.dumps(text, ensure_ascii=False)
 

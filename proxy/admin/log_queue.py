@@ -121,17 +121,17 @@ class LogQueue(logging.Handler):
         cause = _find_cause(record)
         if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
             cause = OTHERS
-        spoken = self._causes.get(cause)
-        if spoken is not None and now < spoken.next_at:
+        state = self._causes.get(cause)
+        if state is not None and now < state.next_at:
             record.msg, record.args, record.exc_info = (
                 record.getMessage(),
                 None,
                 None,
             )  # a record that waits must not keep its arguments alive
-            spoken.newest = record
-            spoken.waiting_lines += 1
+            state.newest = record
+            state.waiting_lines += 1
             return
-        waiting_lines = spoken.waiting_lines if spoken is not None else 0
+        waiting_lines = state.waiting_lines if state is not None else 0
         self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
         self._put(record, waiting_lines)
 
@@ -201,16 +201,16 @@ class LogQueue(logging.Handler):
         """Queue the newest record of each cause whose time has come, and forget causes without one.
         Call under the lock.
         """
-        for cause, spoken in list(self._causes.items()):
-            if now < spoken.next_at:
+        for cause, state in list(self._causes.items()):
+            if now < state.next_at:
                 continue
-            newest = spoken.newest
+            newest = state.newest
             if newest is None:
                 del self._causes[cause]
                 continue
             self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
             try:
-                self._put(newest, spoken.waiting_lines - 1)
+                self._put(newest, state.waiting_lines - 1)
             except Exception:
                 self.handleError(newest)
 

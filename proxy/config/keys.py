@@ -124,15 +124,15 @@ def nearest_key(path: KeyPath) -> str | None:
         fields = {key_of(name): field for name, field in section.model_fields.items()} if section else {}
         if isinstance(part, str):
             section = section_of(fields[part].annotation)[0] if part in fields else None
-    wrong = _squeezed(str(path[-1]))
-    siblings = {_squeezed(key_of(name)): key_of(name) for name in section.model_fields} if section else {}
+    wrong = _normalized(str(path[-1]))
+    siblings = {_normalized(key_of(name)): key_of(name) for name in section.model_fields} if section else {}
     match = difflib.get_close_matches(wrong, siblings, n=1, cutoff=0.6)
     if match:
         return siblings[match[0]]
-    elsewhere = {_squeezed(key.pattern[-1]): path_text(key.pattern) for key in reversed(KEYS)}
+    elsewhere = {_normalized(key.pattern[-1]): path_text(key.pattern) for key in reversed(KEYS)}
     match = difflib.get_close_matches(wrong, elsewhere, n=1, cutoff=0.75)
     return elsewhere[match[0]] if match else None
 
 
-def _squeezed(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

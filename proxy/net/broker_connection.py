@@ -190,9 +190,9 @@ class BrokerConnection:
         arrived: Traffic | None = None,
         on_begun: Begin | None = None,
     ) -> bool:
-        """Send one request frame. Returns True if bytes of it wait to leave, False if all have left
-        or the connection is closed (then `on_answer(None)` and `on_sent(False)` have run). Must not
-        be called while `is_taking`: AssertionError.
+        """Send one request frame. Returns True if bytes of it may wait to leave, False if all have
+        left or the connection is closed. If it is closed, `on_answer(None)` and `on_sent(False)`
+        have run. Must not be called while `is_taking`: AssertionError.
 
         `on_answer` None: no response will come (acks=0). `arrived`: the traffic counter of the
         response. `on_begun`: called for a large response with its first bytes, its size in bytes

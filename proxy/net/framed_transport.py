@@ -194,9 +194,9 @@ class FramedTransport(asyncio.Protocol):
             if self.shortcut is None or not self.shortcut(data):
                 self._on_frame(data)
         else:
-            self._cut(data)
+            self._split_frames(data)
 
-    def _cut(self, data: bytes) -> None:
+    def _split_frames(self, data: bytes) -> None:
         if self._raw_sink:
             self.frames += 1
             self._raw_sink(data)
@@ -328,8 +328,8 @@ class FramedTransport(asyncio.Protocol):
         buffers: Sequence[Sendable],
         on_sent: Callable[[bool], None] | None = None,
     ) -> SendBuffer | None:
-        """Send `buffers` after all earlier ones. Returns the entry that waits here, or None if
-        nothing waits: then `on_sent` has run, with False if the connection is closed or closing.
+        """Send `buffers` after all earlier ones. Returns an entry that may wait here, or None:
+        nothing waits, and `on_sent` has run, with False if the connection is closed or closing.
         Before the socket is open, all waits.
         """
         if self._closed or self._closing:
@@ -359,8 +359,8 @@ class FramedTransport(asyncio.Protocol):
         self, piece: Sendable, size_bytes: int, on_sent: Callable[[bool], None] | None = None
     ) -> SendBuffer | None:
         """`send` for one buffer of `size_bytes`. If the outbox is empty, a buffer up to PIECE_BYTES
-        is written at once, and gets an entry only if the kernel takes less. `on_drained`
-        does not run for a buffer that left at once.
+        is written at once, and gets an entry only if the kernel takes less. `on_drained` does not
+        run for a buffer that left at once.
         """
         transport = self._transport
         if transport is None or self._outbox or self._closed or self._closing or size_bytes > PIECE_BYTES:

@@ -91,8 +91,8 @@ class SpliceTransfer:
         "_budget",
         "_can_splice",
         "_first",
-        "_given",
         "_has_returned",
+        "_receive_buffer",
         "_sink",
         "_sink_fd",
         "_source",
@@ -118,7 +118,7 @@ class SpliceTransfer:
         self._can_splice = CAN_SPLICE and source.plain_fd >= 0 and sink.plain_fd >= 0
         self._budget = bound
         self._first = head
-        self._given = RECEIVED
+        self._receive_buffer = RECEIVED
         self._has_returned = False
         self._tail_bytes = tail_bytes or 1
         self.frame_bytes = frame_bytes
@@ -145,12 +145,12 @@ class SpliceTransfer:
         """Move the bytes that the source has; returns the buffer for the next bytes that are not
         moved. asyncio calls this when the socket can be read.
         """
-        self._given = RECEIVED
+        self._receive_buffer = RECEIVED
         room = self.left_bytes - self._tail_bytes
         if room <= 0 or self._has_returned or not self._sink.is_idle:
             return RECEIVED[: self.left_bytes]
         if not self._can_splice:
-            self._given = PIECE
+            self._receive_buffer = PIECE
             return PIECE[: self.left_bytes]
         pipe_out, pipe_in = open_pipe()
         in_pipe = 0
@@ -176,7 +176,7 @@ class SpliceTransfer:
         """Take `size_bytes` from the buffer of the last `get_buffer`. Returns the last bytes of the
         frame, or b"" if more are to come.
         """
-        chunk = self._given[:size_bytes].tobytes()
+        chunk = self._receive_buffer[:size_bytes].tobytes()
         self.left_bytes -= size_bytes
         if self._first:
             chunk = self._take_first() + chunk

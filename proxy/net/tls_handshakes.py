@@ -76,11 +76,11 @@ class Handshakes:
             del self._under_way[oldest]
             self._end("too_many_handshakes")
             oldest.cancel()
-        task = asyncio.get_running_loop().create_task(self._shake(client, context, made))
+        task = asyncio.get_running_loop().create_task(self._run_handshake(client, context, made))
         self._under_way[task] = None
         task.add_done_callback(self._over)
 
-    async def _shake(
+    async def _run_handshake(
         self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
     ) -> None:
         """Run one handshake. From here on the transport owns the socket and closes it in any case."""
