@@ -52,7 +52,7 @@ class Quota(Section):
 
 
 class Isolation(Section):
-    """Queues by topic, slots toward the broker, and refusals: a slow topic hangs no other."""
+    """One slow topic hangs nothing else: queues by topic, slots toward the broker, refusals."""
 
     enabled: bool = Field(default=True, description="`false`: every request goes to the broker at once.")
     data_queues: Count = Field(

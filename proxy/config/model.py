@@ -56,7 +56,7 @@ class UpstreamTls(Section):
 
 
 class UpstreamCredentials(Section):
-    """Forebay's own SASL credentials, for the replica fetcher. Clients' own are passed through."""
+    """Forebay's own SASL credentials, for the watch. Clients' own are passed through untouched."""
 
     mechanism: Mechanism = Field(description="SASL mechanism of the broker's listener.")
     username: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
@@ -112,7 +112,7 @@ class Listener(Section):
 
 
 class Cache(Section):
-    """The block cache, and the rules under which memory may answer."""
+    """The block cache and what entitles it to serve."""
 
     mode: Literal["serve", "observe", "off"] = Field(
         default="serve",
@@ -168,7 +168,7 @@ class Cache(Section):
 
 
 class Limits(Section):
-    """Limits on what clients and brokers can take up; per process unless a key says otherwise."""
+    """Bounds on what clients and brokers can make Forebay hold; per process unless they say otherwise."""
 
     max_request_frame_bytes: Size = Field(
         default=100 * MIB,
@@ -310,7 +310,7 @@ class Admin(Section):
 
 
 class AccessLog(Section):
-    """JSON lines for `forebay audit`: a line per partition of each Fetch, and per admitted block."""
+    """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
 
     directory: Path | None = Field(default=None, description="Directory for the files; unset: no access log.")
     rotate_size_bytes: Size = Field(
@@ -340,7 +340,7 @@ class AccessLog(Section):
 
 
 class Shutdown(Section):
-    """The stop after SIGTERM, SIGINT or SIGQUIT."""
+    """What happens on SIGTERM."""
 
     grace_period_s: Duration = Field(
         default=25.0,

@@ -13,7 +13,7 @@ from proxy.config.units import GIB, KIB, MIB, Count, Duration, Size
 
 
 class Disk(Section):
-    """A log directory of the broker, and the disk that holds it."""
+    """One of the broker's log directories and the disk below it."""
 
     device: Name | None = Field(
         default=None,
