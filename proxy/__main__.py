@@ -1,4 +1,4 @@
-"""`python -m proxy` is `forebay`. Owns nothing."""
+"""`python -m proxy` runs `forebay`. Owns nothing."""
 
 from proxy.cli import main
 

@@ -1,9 +1,11 @@
-"""`forebay serve` put together: what starts, in which order, and how it stops. Start reading here.
+"""Composition root of `forebay serve`: builds, starts and stops all parts. Start reading here.
 
-Owns the process: signals, the order of start and stop, and the one clock of timed work. It must not know what
-clients ask. Order: cache, access log, listeners, Forebay's own links, admin HTTP. Stop (ENDING):
-not ready, accept nobody, parked fetches leave with what there is, what is in flight is answered, then
-everything closes within `shutdown.gracePeriod`.
+Owns the process: signals, the order of start and stop, and the clock of timed work. Must not know
+the clients' requests. Start order: cache, access log, listeners, Forebay's own connections, admin
+HTTP. Stop order, on a signal of ENDING:
+* `/readyz` says not ready, and listeners accept nobody.
+* delayed Fetches are answered with the records that there are, and in-flight requests are answered.
+* everything closes, within `shutdown.gracePeriod`.
 """
 
 from __future__ import annotations
@@ -48,20 +50,27 @@ log = logging.getLogger("forebay")
 SMALLEST_ARENA_BYTES = 1 << 20
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""A lost terminal, a log rotator: by themselves they would end the process and leave its arena behind."""
+"""Signals of a lost terminal or a log rotator. Their default action ends the process and leaves its
+arena behind.
+"""
 PREFAULT_STEP_BYTES = 4 << 20
-"""Touched in one go, beside the loop: two or three milliseconds of another core."""
+"""Bytes of the arena that a thread beside the event loop touches at a time: two or three
+milliseconds of another core.
+"""
 
 
 def read_clock_s() -> float:
-    """The clock that leases are judged by, in seconds. It goes on while the machine is suspended, and is read anew each
-    time: a loop's own may stand still for as long as one callback takes.
+    """Seconds on the clock for leases. CLOCK_BOOTTIME continues while the machine is suspended.
+    Each call reads the clock anew, since asyncio's own may stand still for as long as a callback
+    takes.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Forebay:
-    """One running process."""
+    """All parts of the running process. Raises ArenaError if there is no arena, OSError or
+    ValueError if a file that the configuration names cannot be read.
+    """
 
     def __init__(self, config: Config, own_log: LogQueue | None = None) -> None:
         self.config = config
@@ -96,7 +105,9 @@ class Forebay:
         )
 
     def readiness(self) -> tuple[bool, list[str]]:
-        """Whether clients should come: listeners bound, this broker reachable, not stopping."""
+        """Whether clients should connect, and the reasons if not. Ready: all listeners bound, the
+        broker reachable, not stopping.
+        """
         reasons = [f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound]
         if self.draining:
             reasons.append("stopping")
@@ -107,7 +118,7 @@ class Forebay:
         return not reasons, reasons
 
     def tell_readiness(self, _now: float) -> None:
-        """Timed: one line where it has changed."""
+        """Timed: log a line if readiness has changed."""
         is_ready, reasons = self.readiness()
         was_ready, self._is_ready = self._is_ready, is_ready
         if is_ready and not was_ready:
@@ -116,7 +127,7 @@ class Forebay:
             log.warning("not ready: %s", "; ".join(reasons))
 
     async def start(self) -> None:
-        """Bring everything up. OSError where an address cannot be had."""
+        """Start all parts. Raises OSError if an address cannot be bound."""
         self.prefaulting = asyncio.create_task(prefault(self.cache), name="prefault")
         for index, listener in enumerate(self.listeners):
             with naming(f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"):
@@ -129,7 +140,7 @@ class Forebay:
         log.info("admin HTTP at %s", address)
 
     async def stop(self) -> None:
-        """Drain, then close."""
+        """Drain for at most `shutdown.gracePeriod`, then close all parts."""
         self.draining = True
         if self.prefaulting is not None:
             self.prefaulting.cancel()
@@ -154,7 +165,9 @@ class Forebay:
 
 
 async def serve(config: Config, own_log: LogQueue) -> int:
-    """Run until a signal ends it; the exit code."""
+    """Run until a signal of ENDING. Returns the exit code: 0, or 1 if there is no arena. Raises
+    OSError if an address cannot be bound.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ENDING:
@@ -181,7 +194,9 @@ async def serve(config: Config, own_log: LogQueue) -> int:
 
 @contextlib.contextmanager
 def naming(who: str, address: Address, key: str) -> Iterator[None]:
-    """What fails in it does so because `who` cannot listen at `address`. OSError, which says so and names the key."""
+    """Context that replaces an OSError by one which says that `who` cannot listen at `address`, and
+    names the configuration key.
+    """
     try:
         yield
     except OSError as error:
@@ -190,22 +205,25 @@ def naming(who: str, address: Address, key: str) -> Iterator[None]:
 
 
 def tell_ignored(number: signal.Signals) -> None:
-    """One line: whoever sent it expects something else."""
+    """Log that a signal was ignored, since its sender expects something else."""
     log.warning(
         "ignoring a signal: a changed configuration is read at the next start", extra={"signal": number.name}
     )
 
 
 def freeze_what_stands() -> None:
-    """Have the garbage collector pass over what has been there since the start: modules, configuration, tables. Looking
-    at all of it held every request for 20 to 50 ms each five seconds (docs/decisions/0010).
+    """Exclude all present objects (modules, configuration, tables) from garbage collection.
+    Collecting among them stopped every request for 20 to 50 ms each five seconds
+    (docs/decisions/0010).
     """
     gc.collect()
     gc.freeze()
 
 
 def open_cache(config: Config) -> BlockCache:
-    """The arena: a file that carries the first listener's port in its name, or anonymous memory."""
+    """The block cache over its arena: a file with the first listener's port in its name, or
+    anonymous memory. Raises ArenaError.
+    """
     wanted = config.cache
     if wanted.mode != "serve":
         observes = wanted.mode == "observe"
@@ -217,13 +235,13 @@ def open_cache(config: Config) -> BlockCache:
 
 
 async def prefault(cache: BlockCache) -> None:
-    """Touches the arena from its start on, so that no request pays for a page's first use."""
+    """Touch the whole arena in steps, so that no request pays for a page's first use."""
     for at in range(0, cache.statistics().arena_bytes, PREFAULT_STEP_BYTES):
         await asyncio.to_thread(cache.prefault, at, PREFAULT_STEP_BYTES)
 
 
 def open_access_log(config: Config, boot: str) -> AccessLog | None:
-    """The access log, if there is to be one."""
+    """The access log; None if `accessLog.directory` is unset."""
     wanted = config.access_log
     if wanted.directory is None:
         return None
@@ -244,7 +262,9 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
 
 
 def tell_access_log(directory: str, doing: str, error: str) -> None:
-    """Called on the access log's thread: its disk has begun to fail, or is well again (`error` "")."""
+    """Log that the access log's disk has begun to fail, or works again (`error` ""). Called on the
+    access log's thread.
+    """
     fields = {"directory": directory, "doing": doing}
     if error:
         log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
@@ -253,12 +273,14 @@ def tell_access_log(directory: str, doing: str, error: str) -> None:
 
 
 def choose_own(listeners: Sequence[Listener]) -> Listener:
-    """The way Forebay's own links take: the first listener with credentials for them, else the first."""
+    """The listener whose broker address Forebay's own connections use: the first with credentials
+    for them, else the first.
+    """
     return next((one for one in listeners if one.config.upstream_credentials is not None), listeners[0])
 
 
 def raise_file_limit() -> None:
-    """Two sockets a client: allow as many descriptors as this process may have."""
+    """Raise the soft limit on open files to the hard one, since each client takes two sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):
@@ -266,7 +288,9 @@ def raise_file_limit() -> None:
 
 
 def find_version() -> str:
-    """The installed version, for metrics and the broker's records."""
+    """The installed version, for metrics and the broker's request logs; "0" if Forebay is not
+    installed.
+    """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("forebay")
     return "0"

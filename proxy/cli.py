@@ -1,9 +1,11 @@
-"""The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay audit`.
+"""The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
+audit`.
 
-Owns arguments, help, exit codes and the order configuration, log, loop. Knows no key beyond those that have a
-flag, and imports what a command needs only when it is given, so that `--help` is quick and `serve` needs no
-Spark. Invariants: 0 is success, 1 a failure while running, 2 a wrong command line or configuration; what is
-wrong goes to standard error, all of it at once; what was asked for goes to standard output.
+Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
+configuration keys without a flag. Imports the modules of a command only when the command is given,
+so that `--help` is quick and `serve` needs no Spark. Invariants:
+* exit code 0 is success, 1 a failure while running, 2 a wrong command line or configuration.
+* problems go to standard error, all at once; results go to standard output.
 """
 
 import argparse
@@ -64,7 +66,9 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. Wrong arguments leave by SystemExit(2), as argparse does."""
+    """Run a command and return its exit code. `arguments` None: those of the process. Wrong
+    arguments raise SystemExit(2), as argparse does.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["audit"]:
         return run_audit(given[1:])
@@ -74,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All commands and their help. `options.command` is the function to call."""
+    """The parser of all commands, with their help. `options.command` of its result is the function
+    to call.
+    """
     parser = argparse.ArgumentParser(
         prog="forebay",
         description="A sidecar cache proxy in front of an Apache Kafka broker: consumers that keep up are\n"
@@ -137,7 +143,9 @@ def _add_inspect(commands: Any) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> int:
-    """`forebay serve`: configuration, log, then the proxy until it is told to stop."""
+    """`forebay serve`: load the configuration, start the log, then run the proxy until a signal.
+    Returns the exit code.
+    """
     loaded = _load(options.config, os.environ, _settings(options))
     if loaded is None:
         return USAGE
@@ -166,7 +174,7 @@ def _serve(loaded: Loaded, own_log: LogQueue) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """`forebay config check FILE`."""
+    """`forebay config check FILE`: print the configuration in force. Returns the exit code."""
     loaded = _load(options.file, os.environ, ())
     if loaded is None:
         return USAGE
@@ -177,7 +185,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def run_inspect(options: argparse.Namespace) -> int:
-    """`forebay arena inspect PATH`."""
+    """`forebay arena inspect PATH`: print the state of an arena's file. Returns the exit code."""
     from blockcache.arena import ArenaError, map_read_only
     from blockcache.inspect import NoArena, inspect
     from proxy.admin.arena_report import describe
@@ -193,7 +201,9 @@ def run_inspect(options: argparse.Namespace) -> int:
 
 
 def run_audit(arguments: Sequence[str]) -> int:
-    """`forebay audit ...`: the rest of the line is spark_audit's own."""
+    """`forebay audit ...`: spark_audit parses `arguments`. Returns the exit code; USAGE if its
+    packages are missing.
+    """
     try:
         audit = importlib.import_module(AUDIT)
         return int(audit.main(list(arguments)) or OK)
@@ -215,7 +225,7 @@ def _run(serve: Coroutine[Any, Any, int]) -> int:
 
 
 def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting]) -> Loaded | None:
-    """The configuration, or None after saying what is wrong with it."""
+    """The configuration, or None after printing its problems to standard error."""
     try:
         return load(path, environ, flags)
     except ConfigError as refusal:

@@ -1,8 +1,9 @@
-"""The handler of each request, by its API key. A key that is absent from the table is relayed.
+"""Dispatch: the handler of each request, by its API key. Requests of other keys are relayed.
 
-Owns the one join between Kafka's API keys and handlers, the choice between the short and the general ways, and the
-objects that handlers keep of a connection. It must not know what a handler does. Invariant: a handler that fails costs
-its request a miss, not its connection (`Broker.fall_back`).
+Owns the table from Kafka's API keys to handlers, and the choice between the fast paths and the
+general ones. Makes the objects that handlers keep for a connection. Must not know a handler's work.
+Invariant: an exception in a handler costs its request a miss, not its connection
+(`Broker.fall_back`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     Handler = Callable[[ClientConnection, RequestHeader, Frame], None]
 
 SHARE_FETCH: Final = 78
+"""ShareFetch (KIP-932)."""
 SHARE_ACKNOWLEDGE: Final = 79
+"""ShareAcknowledge (KIP-932)."""
 
 ROUTES: Final[dict[int, Handler]] = {
     api.PRODUCE: handle_produce,
@@ -55,11 +58,14 @@ ROUTES: Final[dict[int, Handler]] = {
 }
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
+"""Position of the API key (int16) in a request frame."""
 FETCH_KEY = api.FETCH.to_bytes(2, "big")
 
 
 class Dispatch:
-    """Takes the requests of one client connection. `open` it when the connection is complete."""
+    """Handles the requests of one client connection. Call `open` once the connection is
+    constructed.
+    """
 
     __slots__ = ("_link",)
 
@@ -67,7 +73,7 @@ class Dispatch:
         self._link = link
 
     def open(self) -> None:
-        """Make what handlers keep of the connection."""
+        """Make the objects that handlers keep for the connection."""
         link = self._link
         link.authorization = Authorization(link)
         link.fetches = FetchScanner()
@@ -76,7 +82,9 @@ class Dispatch:
         let_produces_pass(link)
 
     def receive(self, frame: Frame) -> None:
-        """One request, whole."""
+        """Handle one whole request frame. Closes the client if the frame's header cannot be read.
+        Any other exception makes the request fall back to `relay_whole`.
+        """
         link = self._link
         if link.pipeline is not None:
             link.pipeline.materialize()
@@ -90,6 +98,7 @@ class Dispatch:
             link.on_bad(error)
             return
         except Exception:
+            # a new last place was reserved by this request, before its handler failed
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)
             link.broker.fall_back(link, gone, "handling a request", whole)

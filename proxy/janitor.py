@@ -1,7 +1,7 @@
-"""The one place for timed work: what has to happen once in a while, on one clock.
+"""Janitor: periodic work of the whole process, on one timer.
 
-Owns the tick. It must not know how things are done, only that they are due. Invariants: one timer; each part
-of a tick is short, and one that fails is logged and does not end the others.
+Owns the tick. Must not know how the work is done, only when it is due. Invariants: there is one
+timer; each part of a tick is short; a part that fails is logged and does not end the others.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ log = logging.getLogger("forebay.janitor")
 
 TICK_S = 0.1
 FORGET_AFTER_S = 900.0
-"""A partition that nobody has read or written for this long is forgotten, with its place in the tables."""
+"""Partitions that nobody has read or written for this long are removed from the tables."""
 FORGET_EVERY_TICKS = 600
 IDLE_LOOKS = 20
-"""So often within `limits.idleTimeout` clients are looked at."""
+"""Number of checks for idle clients within `limits.idleTimeout`."""
 STUCK_S = 10.0
-"""For how long a client may take nothing of what is held for it while others' answers wait."""
+"""How long a client may read nothing of its responses while responses of others wait for memory."""
 LINKS_EVERY_TICKS = 10
-"""Connections are looked after once a second, and only those with something that time may end."""
+"""Connections are checked once a second, and only those with a pending timeout."""
 
 
 class Janitor:
-    """Runs the tick while the process is up."""
+    """Runs the tick from `start` to `stop`."""
 
     def __init__(
         self, broker: Broker, listeners: Sequence[Listener], also: Sequence[Callable[[float], object]] = ()
     ) -> None:
-        """`also`: run once a second."""
+        """`also`: further functions to run once a second, with the time in seconds."""
         self._broker = broker
         self._also = also
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._begun: dict[ClientConnection, tuple[int, float, int]] = {}
-        self._stuck: dict[ClientConnection, tuple[int, float]] = {}
-        self._idle_looked_at: float | None = None
+        self._unread: dict[ClientConnection, tuple[int, float]] = {}
+        self._idle_checked_at: float | None = None
 
     def start(self) -> None:
-        """Begin ticking."""
+        """Schedule the next tick, TICK_S from now."""
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
-        """End it."""
+        """Cancel the next tick."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -91,15 +91,16 @@ class Janitor:
         self.start()
 
     def tend_links(self, now: float) -> None:
-        """Connections with a frame that has begun, a second link that owes an answer, or reads beside; idle ones cost
-        nothing.
+        """Check connections with a begun frame, with unanswered requests on the catch-up
+        connection, or with miss fetches. Other connections are removed from the list, so that they
+        cost nothing.
         """
         begun: dict[ClientConnection, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
                 is_charged = link.wire.charged_bytes > 0
                 if link.wire.pending_frame_bytes and (is_charged or not link.wire.reading_held):
-                    self._look_at_frame(link, now, begun)
+                    self._check_frame(link, now, begun)
                 link.lane.tick(now)
                 if len(link.reads):
                     link.reads.drop_old(now)
@@ -107,12 +108,13 @@ class Janitor:
                     listener.tended.pop(link, None)
         self._begun = begun
 
-    def _look_at_frame(
+    def _check_frame(
         self, link: ClientConnection, now: float, begun: dict[ClientConnection, tuple[int, float, int]]
     ) -> None:
-        """A frame that has begun must be complete within `limits.frameTimeout` (one byte a second), not counting while
-        its client is not read. While others wait for the room that is charged for it, it must come at the pace that
-        this takes, from one look to the next, whyever it does not.
+        """Close a client whose frame is not complete within `limits.frameTimeout`, even if a byte
+        comes each second. Time in which the client is not read does not count. While others wait
+        for memory, a charged frame must also grow from check to check at the rate that completes it
+        in that time. The rate counts even if the client is not read.
         """
         timeout_s = self._broker.config.limits.frame_timeout_s
         wire = link.wire
@@ -136,13 +138,13 @@ class Janitor:
             begun[link] = frames, since, wire.pending_frame_bytes
 
     def end_idle(self, now: float) -> None:
-        """Clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
+        """Close clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
         timeout_s = self._broker.config.limits.idle_timeout_s
-        looked_at = self._idle_looked_at
-        if looked_at is not None and now - looked_at < timeout_s / IDLE_LOOKS:
+        checked_at = self._idle_checked_at
+        if checked_at is not None and now - checked_at < timeout_s / IDLE_LOOKS:
             return
-        self._idle_looked_at = now
-        if looked_at is None:
+        self._idle_checked_at = now
+        if checked_at is None:
             return
         for listener in self._listeners:
             for link in list(listener.links):
@@ -150,25 +152,27 @@ class Janitor:
                     link.close("idle")
 
     def make_room(self, now: float) -> None:
-        """While answers wait at the bound, of those who have taken nothing for STUCK_S of what is held for them the one
-        that holds most has to go.
+        """While responses wait for memory, close the client with the most bytes among those that
+        have read nothing of their responses for STUCK_S.
         """
-        stuck: dict[ClientConnection, tuple[int, float]] = {}
+        unread: dict[ClientConnection, tuple[int, float]] = {}
         if self._broker.responses.waiting:
             for listener in self._listeners:
                 for link in listener.links:
                     if link.held_bytes and not link.wire.is_idle:
-                        pieces, since = self._stuck.get(link, (link.wire.pieces, now))
-                        stuck[link] = (
+                        pieces, since = self._unread.get(link, (link.wire.pieces, now))
+                        unread[link] = (
                             (pieces, since) if pieces == link.wire.pieces else (link.wire.pieces, now)
                         )
-        self._stuck = stuck
-        late = [link for link, (_, since) in stuck.items() if now - since >= STUCK_S]
+        self._unread = unread
+        late = [link for link, (_, since) in unread.items() if now - since >= STUCK_S]
         if late:
             max(late, key=lambda link: link.held_bytes).close_for_room()
 
     def forget_transactions(self, _now: float) -> None:
-        """Nobody is told of aborted transactions below what memory holds."""
+        """Drop aborted transactions below the evicted offsets: responses from memory do not list
+        them.
+        """
         for partition in self._broker.partitions:
             if partition.transactions.holds_any:
                 evicted_end = self._broker.cache.edges(partition.slot, 0).evicted_end

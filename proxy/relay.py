@@ -1,11 +1,12 @@
-"""What is not understood, or need not be, is passed on as it came.
+"""Relay: forwards requests that Forebay does not handle, and their responses, unread.
 
-Owns the opaque path of a request and its answer, and the three APIs that are only looked at: ApiVersions
-(capped), SaslHandshake and SaslAuthenticate (passed through; version 0 of the handshake is followed by
-unframed tokens, so the connection goes blind); and the way of any request for which Forebay's own handling has failed
-(`relay_whole`), or that names more than may be read at once (`is_left_unread`). It must not know the cache, nor of
-Produce and Fetch more than whether an answer comes, and as what it counts. Invariants: bytes are not changed, but for
-the ApiVersions answer; no frame is read whose reading takes longer than what `limits.requestPartitions` allows.
+Owns the opaque path of a request, and three APIs that are only inspected: ApiVersions (capped),
+SaslHandshake and SaslAuthenticate. Tokens without frames follow version 0 of the handshake, so that
+connection becomes a raw byte pipe. Also forwards requests whose handling has failed
+(`relay_whole`), or that name more than may be read at once (`is_left_unread`). Must not know the
+cache, nor of Produce and Fetch more than whether a response comes and as what it counts.
+Invariants: bytes are unchanged, except in the ApiVersions response; no frame is read that names
+more than `limits.requestPartitions`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
 
 DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
-"""What clients may be offered of the APIs whose bodies are read on the data path."""
+"""Highest versions that clients are offered of the APIs whose bodies are read on the data path, by
+API key.
+"""
 AFTER_PRODUCES = frozenset({api.PRODUCE, 2, 21, 23, 26, 28})
-"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a Produce that cannot be
-read: they do not overtake the Produces before them on their connection (design, "A connection").
+"""API keys of requests that do not overtake the Produces before them on their connection (design,
+"A connection"): ListOffsets, DeleteRecords, OffsetForLeaderEpoch, EndTxn, TxnOffsetCommit, and a
+Produce that cannot be read.
 """
 ROUNDS = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
-"""Answers without an error that a client needs to be signed in, where one is not enough (RFC 5802)."""
+"""SaslAuthenticate responses without error until a client has authenticated, by mechanism; 1 for
+others (RFC 5802).
+"""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -46,13 +52,16 @@ HANDSHAKE_ERROR_AT = 8
 def relay(
     link: ClientConnection, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
 ) -> None:
-    """Forward a request, and its answer as it comes. `on_sent`: once that has left, or never will (False)."""
+    """Forward a request, and its response unchanged. `on_sent(True)` runs once the response has
+    left, `on_sent(False)` if it never will.
+    """
     pass_on(link, head, frame, None, on_sent)
 
 
 def is_left_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> bool:
-    """Whether a Produce or Fetch names more than `limits.requestPartitions` (counted), or is garbled: reading it would
-    hold up all other clients, or is the broker's.
+    """Whether a Produce or Fetch is to be relayed unread. Either it names more than
+    `limits.requestPartitions`, and reading it would delay all other clients (counted as wide). Or
+    it is malformed, and the broker answers that.
     """
     most = link.broker.config.limits.request_partitions
     weight = weigh_request(head, frame, most)
@@ -61,8 +70,8 @@ def is_left_unread(link: ClientConnection, head: RequestHeader, frame: Frame) ->
 
 
 def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> None:
-    """Forward a request whose handling has failed (`Broker.fall_back`), and its answer as it comes, in the place that
-    was reserved for it, if one was.
+    """Forward a request whose handling has failed (`Broker.fall_back`), and its response unchanged.
+    `place`: the place that was reserved for its response; None if none was.
     """
     head, ordinal, on_sent = header.peek_request(frame), link.last_ordinal, None
     if head.api_key == api.FETCH:
@@ -70,7 +79,7 @@ def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> No
     if head.api_key != api.PRODUCE:
         pass_on(link, head, frame, None, on_sent, place or link.replies.reserve())
     elif place is None and _expects_no_answer(head, frame):
-        _hand_over(link, head, frame)
+        _forward_unanswered(link, head, frame)
     else:
 
         def settle(answer: Frame) -> Frame:
@@ -80,8 +89,8 @@ def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> No
         pass_on(link, head, frame, settle, None, place or link.replies.reserve())
 
 
-def _hand_over(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Forward what will not be answered, in its order."""
+def _forward_unanswered(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+    """Forward a Produce that has no response, in the order of arrival on its connection."""
     scheduler = link.broker.scheduler
 
     def go(entry: Entry) -> None:
@@ -92,7 +101,7 @@ def _hand_over(link: ClientConnection, head: RequestHeader, frame: Frame) -> Non
 
 
 def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
-    """Whether it is a Produce without acks."""
+    """Whether the request is a Produce with acks=0. False if it cannot be read."""
     try:
         return produce.peek_acks(frame, head.api_version, head.body_start) == 0
     except BadFrame:
@@ -100,19 +109,22 @@ def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
 
 
 def relay_share(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Share sessions live and die with their connection (KIP-932): such a link is never reopened."""
+    """Relay a request of a share session. Share sessions end with their connection (KIP-932), so
+    the broker connection is never reopened silently.
+    """
     link.upstream.share_session = True
     relay(link, head, frame)
 
 
 def relay_api_versions(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """The broker's versions, capped to what Forebay decodes."""
+    """Relay ApiVersions. The response is capped to the versions that Forebay decodes."""
     pass_on(link, head, frame, lambda answer: api_versions.cut_response(answer, head.api_version, DECODED))
 
 
 def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """A client authenticates: passed through. From here on the link to the broker has an identity and is
-    never reopened. What was accepted is shown on the client's second link too, before the client hears of it.
+    """Relay SaslAuthenticate. The broker connection has an identity from now on, and is never
+    reopened silently. The catch-up connection repeats an accepted authentication before the client
+    gets the response.
     """
     link.upstream.authenticated = True
     reply, sent_at = link.replies.reserve(), link.broker.now()
@@ -134,8 +146,8 @@ def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> Non
 
 
 def relay_sasl_handshake(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """As `relay_sasl`; after an accepted handshake of version 0 the tokens are unframed and the connection is
-    a blind pipe.
+    """Relay SaslHandshake, as `relay_sasl`. Tokens without frames follow an accepted handshake of
+    version 0: the connection becomes a raw byte pipe.
     """
     link.upstream.authenticated = True
     link.limit_unsigned()
@@ -148,14 +160,14 @@ def relay_sasl_handshake(link: ClientConnection, head: RequestHeader, frame: Fra
 
     def see(answer: Frame) -> Frame:
         if not any(answer[HANDSHAKE_ERROR_AT : HANDSHAKE_ERROR_AT + 2]):
-            _go_blind(link)
+            _start_pipe(link)
         return answer
 
     pass_on(link, head, frame, see)
 
 
-def _go_blind(link: ClientConnection) -> None:
-    """Nothing of this connection is understood from here on: bytes pass both ways."""
+def _start_pipe(link: ClientConnection) -> None:
+    """Pass raw bytes both ways from now on."""
     link.broker.counters.blind_connections += 1
     client, broker = link.wire, link.upstream.wire
     client.go_blind(lambda chunk: pipe(chunk, broker, client))
@@ -164,7 +176,7 @@ def _go_blind(link: ClientConnection) -> None:
 
 
 def pipe(chunk: bytes, sink: FramedTransport, source: FramedTransport) -> None:
-    """Pass raw bytes on; the source is not read until they have left."""
+    """Send raw bytes to `sink`. `source` is not read until they have left."""
     source.hold_reading(sink)
     sink.send((chunk,), lambda _sent: source.release_reading(sink))
 
@@ -177,8 +189,9 @@ def pass_on(
     on_sent: Callable[[bool], None] | None = None,
     place: Place | None = None,
 ) -> None:
-    """Forward a request when it is its turn; what `see` makes of the answer goes to the client, None: as it comes.
-    `place`: its handling has failed, and this is where its answer belongs.
+    """Forward a request when the request scheduler lets it go. The client gets the frame that `see`
+    makes of the response; `see` None: the response unchanged, by a splice if memory has no room.
+    `place`: the reserved place of a request whose handling has failed; None reserves one.
     """
     if place is None:
         reply = link.replies.reserve(is_control=True)

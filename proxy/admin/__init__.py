@@ -1,1 +1,1 @@
-"""What operators see: HTTP, metrics, the arena, Forebay's own log."""
+"""Admin: HTTP for operators, metrics, the arena's report, Forebay's own log."""

@@ -1,8 +1,9 @@
-"""What `forebay arena inspect` prints: an arena's picture as text. Pure.
+"""Report of `forebay arena inspect`: an arena's state as text. Pure.
 
-Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants: the largest
-partitions first; a topic is named by its id as Kafka's tools print it, since the arena knows no names; what
-is torn says so.
+Owns words and columns. Must not know how an arena is read (`blockcache.inspect`). Invariants:
+* the largest partitions come first.
+* a topic is named by its id as Kafka's tools print it, since the arena has no names.
+* a partition or arena that changed while it was read is marked.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def describe(picture: ArenaPicture, held: bool, most: int) -> str:
-    """The report; `held`: a process has the arena open; of partitions, the `most` largest."""
+    """The report, with a final line break. `held`: a process has the arena open. `most`: number of
+    partitions to list, largest first.
+    """
     return "\n".join([*_head(picture, held), "", *_room(picture), "", *_partitions(picture, most), ""])
 
 
 def _size(size_bytes: int) -> str:
-    """For reading: one decimal, binary units."""
+    """Size for people: one decimal, binary units."""
     for unit, factor in UNITS:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.1f} {unit}"
@@ -54,8 +57,8 @@ def _room(picture: ArenaPicture) -> Iterator[str]:
     yield f"index           {_share(now.index_bytes_used, now.index_bytes)} of {_size(now.index_bytes)} used"
     yield f"partitions      {now.partitions} of at most {now.partitions_max}"
     for total in picture.blocks:
-        told = f"{total.blocks} blocks, {_share(total.size_bytes, arena)}"
-        yield f"{total.kind:<8}blocks  {told}, live {_share(total.live_bytes, total.size_bytes)}"
+        text = f"{total.blocks} blocks, {_share(total.size_bytes, arena)}"
+        yield f"{total.kind:<8}blocks  {text}, live {_share(total.live_bytes, total.size_bytes)}"
     extents = f"{picture.free_extents} extents, the largest {_size(picture.free_largest_bytes)}"
     yield f"free            {_share(now.block_bytes_free, arena)} in {extents}"
     yield f"pinned          {now.pins} pins on {_size(now.pinned_bytes)}"
@@ -81,11 +84,13 @@ def _row(one: PartitionPicture) -> str:
     topic = base64.urlsafe_b64encode(one.topic_id).decode().rstrip("=")
     size_class = "shared" if one.block_bytes == 0 else _size(one.block_bytes)
     columns = f"{topic} {one.partition:>9} {one.batches:>9} {_size(one.live_bytes):>10}  {size_class:<10}"
-    return f"{columns}  {'changing at every look' if one.torn else _spans(one)}"
+    return f"{columns}  {'changing at every look' if one.torn else _describe_runs(one)}"
 
 
-def _spans(one: PartitionPicture) -> str:
-    """Runs as [start, end), what lies between as a hole; of many, the newest."""
+def _describe_runs(one: PartitionPicture) -> str:
+    """Runs as [start, end) with the holes between them. Only the newest SPANS_SHOWN runs are shown,
+    older ones counted.
+    """
     if not one.runs:
         return "nothing stored" + (f"; evicted below {one.evicted_end}" if one.evicted_end >= 0 else "")
     shown = one.runs[-SPANS_SHOWN:]

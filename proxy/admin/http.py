@@ -1,11 +1,14 @@
 """HTTP for operators: metrics, health, state. [socket]
 
-Owns one small HTTP/1.1 server that answers GET and HEAD from a table of routes. Knows nothing of Kafka, of
-the cache or of what the handlers say. It is no data path, so asyncio's streams do. Invariants: a request's
-head, its time, the time for taking an answer and the number of connections are bounded; probes find a place at that
-bound; a request with a body
-is refused and its connection closed, so that no byte of it is taken for another request; a handler that fails
-costs one answer 500, never the server.
+Owns a small HTTP/1.1 server that answers GET and HEAD from a table of routes. Must not know Kafka,
+the cache or the content of responses. The server is no data path, so asyncio's streams suffice.
+Invariants:
+* a request's head, the time for it to arrive, the time for its response to be read and the number
+  of connections are limited.
+* probes get a connection even at that limit.
+* a request with a body is refused and its connection closed, so that no byte of the body is taken
+  for another request.
+* a handler that fails costs a response 500, never the server.
 """
 
 import asyncio
@@ -23,7 +26,9 @@ MAX_HEAD_BYTES = 8192
 BACKLOG = 64
 PROBES = ("/livez", "/readyz", "/healthz")
 RESERVED = 8
-"""Connections beyond the bound, for one request each, to PROBES: the oldest gives way to the next."""
+"""Connections beyond the limit, each for a single request to PROBES. At RESERVED of them the oldest
+is closed for the next.
+"""
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
@@ -32,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """What a handler says: body in bytes, status 200 unless told."""
+    """The response of a handler; status 200 by default."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -40,7 +45,9 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request's head: `path` without its query, and whether the connection stays after the answer."""
+    """A request's head. `path` has no query. `keeps_alive`: the connection stays open after the
+    response. `authorization`: that header's value, b"" without it.
+    """
 
     method: str
     path: str
@@ -49,7 +56,7 @@ class Request(NamedTuple):
 
 
 class BadRequest(Exception):
-    """What is not answered as asked; `status` is the answer, after which the connection is closed."""
+    """A request that is refused with `status`, after which the connection is closed."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -60,7 +67,9 @@ Handler = Callable[[], Answer]
 
 
 def json_answer(value: object) -> Answer:
-    """An answer with a JSON document, indented for people."""
+    """A response with a JSON document, indented for people. Values that JSON does not know are
+    written as text.
+    """
     return Answer(json.dumps(value, indent=2, default=str).encode() + b"\n", "application/json")
 
 
@@ -72,7 +81,9 @@ def build_routes(
     throttle: Callable[[], object],
     isolation: Callable[[], object],
 ) -> dict[str, Handler]:
-    """The routes of Forebay. `readiness` says whether clients should come, else why not."""
+    """The routes of Forebay: path to handler. `readiness` returns whether clients should connect,
+    and the reasons if not. The other functions return the content of their path.
+    """
 
     def answer_alive() -> Answer:
         return Answer(b"alive\n")
@@ -97,7 +108,9 @@ def build_routes(
 
 
 def scan_head(head: bytes) -> Request:
-    """A request's head up to and with its empty line. Raises BadRequest."""
+    """Parse a request's head, which ends with its empty line. Raises BadRequest if the head is
+    malformed or announces a body.
+    """
     line, *headers = head.removesuffix(_END_OF_HEAD).split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
@@ -119,8 +132,8 @@ def scan_head(head: bytes) -> Request:
 
 
 class AdminServer:
-    """Serves `routes` (path to handler) on one address. start() once, then close() once. Where there is a `token`, all
-    but PROBES wants it (RFC 6750).
+    """Serves `routes` (path to handler) on an address. Call start() once, then close() once.
+    `token`: all paths but PROBES need this bearer token (RFC 6750); None: no path does.
     """
 
     def __init__(
@@ -139,15 +152,17 @@ class AdminServer:
         self._token = None if token is None else token.encode()
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], None] = {}
-        self._reserve: dict[asyncio.Task[None], None] = {}
+        self._reserved: dict[asyncio.Task[None], None] = {}
 
     @property
     def connections(self) -> int:
-        """Open ones, those of the reserve included."""
-        return len(self._connections) + len(self._reserve)
+        """Number of open connections, reserved ones included."""
+        return len(self._connections) + len(self._reserved)
 
     async def start(self) -> Address:
-        """Listen; the address that was bound, of interest where the port was 0. Raises OSError."""
+        """Listen. Returns the bound address, which differs from the configured one if its port is
+        0. Raises OSError if it cannot be bound.
+        """
         host, port = self._listen
         limit = MAX_HEAD_BYTES - len(_END_OF_HEAD)
         self._server = await asyncio.start_server(
@@ -160,7 +175,7 @@ class AdminServer:
         if self._server is None:
             return
         self._server.close()
-        held = [*self._connections, *self._reserve]
+        held = [*self._connections, *self._reserved]
         for task in held:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
@@ -171,7 +186,7 @@ class AdminServer:
         task = asyncio.current_task()
         assert task is not None
         is_full = len(self._connections) >= self._max_connections
-        held = self._reserve if is_full else self._connections
+        held = self._reserved if is_full else self._connections
         if is_full and len(held) >= RESERVED:
             oldest = next(iter(held))
             del held[oldest]
@@ -189,8 +204,9 @@ class AdminServer:
     async def _serve_one(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_full: bool
     ) -> bool:
-        """Answer one request; whether another may follow. `is_full`: only a probe, and none follows. TimeoutError where
-        the answer is not taken.
+        """Answer a request. Returns whether another may follow on the connection. `is_full`: answer
+        a probe only, and no other request after it. Raises TimeoutError if the response is not read
+        in time.
         """
         try:
             head = await self._read_head(reader)
@@ -210,7 +226,9 @@ class AdminServer:
         return request.keeps_alive
 
     async def _read_head(self, reader: asyncio.StreamReader) -> bytes | None:
-        """The next request's head; None where it did not come whole, or not in time."""
+        """The head of the next request; None if it does not come whole, or not in time. Raises
+        BadRequest if it is too long.
+        """
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 return await reader.readuntil(_END_OF_HEAD)
@@ -221,7 +239,7 @@ class AdminServer:
             return None
 
     def _answer(self, request: Request) -> tuple[Answer, bool]:
-        """The handler's answer, and whether to name the methods that are allowed."""
+        """The response, and whether it must name the allowed methods (405)."""
         if not self._is_allowed(request):
             return Answer(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
         handler = self._routes.get(request.path)

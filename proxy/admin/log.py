@@ -1,10 +1,10 @@
 """Forebay's own log: JSON lines or text on standard error.
 
-Owns the format of a line and what may stand in it; admin/log_queue.py brings it to the stream. Knows no event; the
-access log is another thing (metrics).
-Invariants: one event is one line, whatever a client sends: control characters are escaped; bytes are never
-written, only their length, for frames carry credentials; the value of a field whose name speaks of a secret
-is replaced.
+Owns the format of a line and the rules for its content; admin/log_queue.py writes lines to the
+stream. Must not know events. The access log is not here (metrics). Invariants:
+* an event is exactly one line, even with text from a client: control characters are escaped.
+* bytes are never written, only their length, since frames carry credentials.
+* the value of a field is replaced if the field's name indicates a secret.
 """
 
 import io
@@ -18,9 +18,10 @@ from typing import Literal
 
 from proxy.admin.log_queue import LogQueue, Stream
 
-LONGEST_TEXT = 4096  # characters of one field; a client chooses some of them
+LONGEST_TEXT = 4096  # characters of a field, since clients choose some of the text
 LONGEST_TRACE = 16_384
 EACH = frozenset({"forebay.verify"})
+"""Loggers whose lines are never suppressed (LogQueue)."""
 REDACTED = "<redacted>"
 _SECRET = re.compile(r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"_?file$", re.IGNORECASE)
@@ -28,10 +29,10 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: `@timestamp`, `level`, `logger`, `message`, then the extra fields."""
+    """A JSON object per line: `@timestamp`, `level`, `logger`, `message`, then the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its line break."""
+        """The line of a record, without its line break."""
         line: dict[str, object] = {
             "@timestamp": _timestamp(record.created),
             "level": record.levelname.lower(),
@@ -45,14 +46,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`TIME LEVEL message field=value ...`, one line; a traceback follows with its line breaks escaped."""
+    """A line `TIME LEVEL message field=value ...`; a traceback follows with its line breaks
+    escaped.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its line break."""
-        fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record))
+        """The line of a record, without its line break."""
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record))
         trace = ""
         if record.exc_info:
-            trace = f" exception={_word(_bounded(self.formatException(record.exc_info), LONGEST_TRACE))}"
+            trace = f" exception={_quoted(_bounded(self.formatException(record.exc_info), LONGEST_TRACE))}"
         message = _escaped(_bounded(record.getMessage()))
         return f"{_timestamp(record.created)} {record.levelname:<7} {message}{fields}{trace}"
 
@@ -60,8 +63,9 @@ class TextFormatter(logging.Formatter):
 def configure(
     level: str, format: Literal["json", "text"], limit_lines: int, stream: Stream | None = None
 ) -> LogQueue:
-    """Send everything from `level` up to `stream` (standard error), `limit_lines` of which may wait for it; replaces
-    what was configured before. Close what is returned when nothing more is to be said.
+    """Send all records from `level` up to `stream` (None: standard error), for which up to
+    `limit_lines` lines may wait. Replaces an earlier configuration. Returns the queue, which the
+    caller closes after the last record.
     """
     handler = LogQueue(stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines, each=EACH)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -77,7 +81,7 @@ def configure(
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """The `extra` of a record, in the order given, each value fit to be written."""
+    """The `extra` fields of a record, in their order, with values that may be written."""
     for name, value in vars(record).items():
         if name in _OWN:
             continue
@@ -101,7 +105,7 @@ def _escaped(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _word(value: object) -> str:
+def _quoted(value: object) -> str:
     text = _escaped(str(value))
     return text if re.fullmatch(r"[^\s\"=]+", text) else json.dumps(text, ensure_ascii=False)
 

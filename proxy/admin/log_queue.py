@@ -1,10 +1,14 @@
-"""The way of a log line to standard error: limited by cause, queued, written by a thread of its own.
+"""Log queue: log lines on their way to standard error, limited by cause, queued, written by a
+thread.
 
-Owns the bounded queue, the thread, and how often a cause may speak. Knows no event and no format: the formatter is
-handed in. A cause is a logger and a message without its values, apart by listener and disk, which the configuration
-names. Invariants: `emit` never waits for the stream. Each cause writes at once, then at most one line in SPEAK_EVERY_S:
-its newest, with the count of the others as the field `suppressed`. At `limit_lines` queued lines further ones are
-dropped and counted; the stream is told how many once it takes lines again.
+Owns the bounded queue, the thread, and the rate limit of each cause. Must not know events or
+formats: the formatter is handed in. A cause is a logger and a message without its values; listeners
+and disks, which the configuration names, count apart. Invariants:
+* `emit` never waits for the stream.
+* each cause writes at once, then at most a line in SPEAK_EVERY_S: its newest, with the count of the
+  others as the field `suppressed`.
+* at `limit_lines` queued lines further lines are dropped and counted. A line says how many once the
+  stream takes lines again.
 """
 
 from __future__ import annotations
@@ -21,31 +25,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPEAK_EVERY_S = 1.0
+"""Time between two lines of the same cause."""
 MOST_CAUSES = 256
-"""Causes that have spoken within SPEAK_EVERY_S; beyond it all others are one."""
+"""Most causes with a line in the last SPEAK_EVERY_S. Beyond it all further causes count as OTHERS.
+"""
 LONGEST_CAUSE = 200
+"""Characters of the message that tell causes apart."""
 APART = ("listener", "disk")
+"""Fields whose values tell causes apart."""
 CLOSE_TIMEOUT_S = 1.0
-"""How long a stream that nobody reads may hold the end of the process."""
+"""How long a stream that nobody reads may delay the end of the process."""
 Cause = tuple[object, ...]
 OTHERS: Cause = ()
 
 
 class Stream(Protocol):
-    """Standard error, unbuffered: `write` takes some of the bytes, or none (None) where it would block."""
+    """An unbuffered stream, such as standard error."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """The bytes that were taken. OSError where nobody can take any."""
+        """Write some of the bytes. Returns their number, or None if the stream would block. Raises
+        OSError if it has no reader.
+        """
         ...
 
     def fileno(self) -> int:
-        """The descriptor, to wait for."""
+        """The descriptor, for select()."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts since the start; `queued_lines` are those of now, `limit_lines` their bound."""
+    """Counts of lines since the start, except `queued_lines`, which are queued now, and
+    `limit_lines`, their limit.
+    """
 
     queued_lines: int
     limit_lines: int
@@ -54,8 +66,10 @@ class QueueStatistics:
 
 
 @dataclass(slots=True)
-class _Spoken:
-    """A cause that has spoken: when it may again, and its lines since."""
+class _CauseState:
+    """State of a cause that has written: when it may write again, its newest record since (None:
+    none) and their number.
+    """
 
     next_at: float
     newest: logging.LogRecord | None = None
@@ -63,7 +77,9 @@ class _Spoken:
 
 
 class LogQueue(logging.Handler):
-    """Writes records to `stream`. The thread starts here; `close` ends it."""
+    """Handler that writes records to `stream` by a thread, which the constructor starts and `close`
+    ends.
+    """
 
     def __init__(
         self,
@@ -72,22 +88,26 @@ class LogQueue(logging.Handler):
         now: Callable[[], float] = time.monotonic,
         each: frozenset[str] = frozenset(),
     ) -> None:
-        """`each`: loggers whose lines are rare by themselves and must not be lost; no cause limits them."""
+        """`now`: seconds. `each`: loggers without a rate limit, whose lines are rare and must not
+        be lost.
+        """
         super().__init__()
         self._each = each
         self._stream = stream
         self._limit_lines = limit_lines
         self._now = now
         self._queue: deque[str] = deque()
-        self._spoken: dict[Cause, _Spoken] = {}
-        self._dropped_lines = self._told_lines = self._suppressed_lines = 0
+        self._causes: dict[Cause, _CauseState] = {}
+        self._dropped_lines = self._reported_lines = self._suppressed_lines = 0
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, or count it. `handle` calls this under the handler's lock."""
+        """Queue a record, or count it as suppressed or dropped. logging's `handle` calls this under
+        the handler's lock.
+        """
         try:
             self._take(record)
         except Exception:
@@ -99,31 +119,35 @@ class LogQueue(logging.Handler):
             return
         now = self._now()
         cause = _find_cause(record)
-        if cause not in self._spoken and len(self._spoken) >= MOST_CAUSES:
+        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
             cause = OTHERS
-        spoken = self._spoken.get(cause)
-        if spoken is not None and now < spoken.next_at:
+        state = self._causes.get(cause)
+        if state is not None and now < state.next_at:
             record.msg, record.args, record.exc_info = (
                 record.getMessage(),
                 None,
                 None,
-            )  # let go of what it names
-            spoken.newest = record
-            spoken.waiting_lines += 1
+            )  # a record that waits must not keep its arguments alive
+            state.newest = record
+            state.waiting_lines += 1
             return
-        waiting_lines = spoken.waiting_lines if spoken is not None else 0
-        self._spoken[cause] = _Spoken(now + SPEAK_EVERY_S)
+        waiting_lines = state.waiting_lines if state is not None else 0
+        self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
         self._put(record, waiting_lines)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be formatted: counted, since logging's own way writes to standard error at once."""
+        """Count a record that cannot be formatted as dropped. logging's own method would write to
+        standard error at once.
+        """
         self._dropped_lines += 1
 
     def statistics(self) -> QueueStatistics:
-        """Counts. `suppressed_lines`: those that a line of the same cause counts, or will."""
+        """The counts. `suppressed_lines` includes lines that a later line of the same cause will
+        count.
+        """
         self.acquire()
         try:
-            waiting_lines = sum(one.waiting_lines - 1 for one in self._spoken.values() if one.newest)
+            waiting_lines = sum(one.waiting_lines - 1 for one in self._causes.values() if one.newest)
         finally:
             self.release()
         return QueueStatistics(
@@ -134,7 +158,9 @@ class LogQueue(logging.Handler):
         )
 
     def close(self) -> None:
-        """Write what is queued and what waits, for CLOSE_TIMEOUT_S at most. Idempotent."""
+        """Write all queued and waiting lines, for at most CLOSE_TIMEOUT_S, and end the thread.
+        Idempotent.
+        """
         if not self._closing:
             self._closing = True
             self._wake.set()
@@ -142,7 +168,7 @@ class LogQueue(logging.Handler):
         super().close()
 
     def _put(self, record: logging.LogRecord, suppressed_lines: int) -> None:
-        """Under the lock: format and queue, or drop."""
+        """Format and queue a record, or drop it at `limit_lines`. Call under the lock."""
         if suppressed_lines:
             vars(record)["suppressed"] = suppressed_lines
             self._suppressed_lines += suppressed_lines
@@ -153,45 +179,47 @@ class LogQueue(logging.Handler):
         self._wake.set()
         if (
             self._closing and not self._thread.is_alive()
-        ):  # the last words of a process, when all else was taken
+        ):  # a record after `close`: the thread is gone, so write the line here
             self._write_queued()
 
     def _run(self) -> None:
         while True:
             closing = self._closing
             if not closing:
-                self._wake.wait(SPEAK_EVERY_S if self._spoken else None)
+                self._wake.wait(SPEAK_EVERY_S if self._causes else None)
             self._wake.clear()
             self.acquire()
             try:
-                self._speak_again(float("inf") if closing else self._now())
+                self._queue_newest(float("inf") if closing else self._now())
             finally:
                 self.release()
             self._write_queued()
             if closing:
                 return
 
-    def _speak_again(self, now: float) -> None:
-        """Under the lock: the newest line of each cause whose time has come; forget those with none."""
-        for cause, spoken in list(self._spoken.items()):
-            if now < spoken.next_at:
+    def _queue_newest(self, now: float) -> None:
+        """Queue the newest record of each cause whose time has come, and forget causes without one.
+        Call under the lock.
+        """
+        for cause, state in list(self._causes.items()):
+            if now < state.next_at:
                 continue
-            newest = spoken.newest
+            newest = state.newest
             if newest is None:
-                del self._spoken[cause]
+                del self._causes[cause]
                 continue
-            self._spoken[cause] = _Spoken(now + SPEAK_EVERY_S)
+            self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
             try:
-                self._put(newest, spoken.waiting_lines - 1)
+                self._put(newest, state.waiting_lines - 1)
             except Exception:
                 self.handleError(newest)
 
     def _write_queued(self) -> None:
         while self._queue:
             self._write(self._queue.popleft())
-        dropped_lines = self._dropped_lines - self._told_lines
+        dropped_lines = self._dropped_lines - self._reported_lines
         if dropped_lines:
-            self._told_lines += dropped_lines
+            self._reported_lines += dropped_lines
             fields = {"name": __name__, "levelname": "WARNING", "dropped": dropped_lines}
             self._write(
                 self.format(logging.makeLogRecord(fields | {"msg": "lines of this log were dropped"}))
@@ -208,7 +236,7 @@ class LogQueue(logging.Handler):
                 rest = rest[taken:]
         except OSError:
             self._dropped_lines += 1
-            self._told_lines += 1  # nobody is there to be told
+            self._reported_lines += 1  # no reader is left for the line about it
 
 
 def _find_cause(record: logging.LogRecord) -> Cause:

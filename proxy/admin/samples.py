@@ -1,6 +1,7 @@
-"""What the scrape shows: every number of the process as a sample of the catalog.
+"""Samples of a scrape: every count and statistic of the process under its name in the metric
+catalog.
 
-Owns the join of counters, statistics and metric names. It must not count anything itself.
+Owns the join of counters, statistics and metric names. Must not count anything itself.
 """
 
 from __future__ import annotations
@@ -25,23 +26,29 @@ if TYPE_CHECKING:
 
 COMMIT_UNKNOWN = ""
 QUEUE_GAUGES = (
-    "slots", "slots_floor", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks",
-)  # fmt: skip
+    "slots",
+    "slots_floor",
+    "in_use",
+    "waiting",
+    "waiting_bytes",
+    "lingering_polls",
+    "lingering_acks",
+)
 
 
 def collect(forebay: Forebay) -> Iterator[Sample]:
-    """All samples of this moment."""
+    """All samples of this moment. Flushes the pipeline's deferred counts first."""
     broker = forebay.broker
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
     yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
     yield from _fetches(broker)
     yield from _cache(broker)
-    yield from _watch(broker)
+    yield from _replica_fetcher(broker)
     yield from _throttle(broker)
     yield from _isolation(broker)
     yield from _connections(forebay)
-    yield from _hops(broker)
+    yield from _traffic(broker)
     yield from _limits(forebay)
     yield from _access_log(broker)
     yield from _own_log(forebay)
@@ -100,7 +107,7 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_skipped_batches_total", (), statistics.skipped_batches)
 
 
-def _watch(broker: Broker) -> Iterator[Sample]:
+def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
     now = broker.now()
     yield Sample("forebay_watch_partitions", (), broker.watch.watched)
     yield Sample("forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions))
@@ -183,7 +190,7 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
 
 
-def _hops(broker: Broker) -> Iterator[Sample]:
+def _traffic(broker: Broker) -> Iterator[Sample]:
     counters = broker.counters
     points: tuple[tuple[str, dict[int, Traffic]], ...] = (
         ("client_to_proxy_request", counters.requests_in),

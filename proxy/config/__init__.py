@@ -1,1 +1,1 @@
-"""What may be configured, and how it is read and checked. Knows no other room."""
+"""Configuration: its keys, and how they are read and checked. Knows no other room."""

@@ -1,9 +1,11 @@
-"""What is valid key by key and still must not start: rules over several keys and against this machine.
+"""Checks of a valid configuration: rules over several keys and against this machine.
 
-Owns the start-up refusals and warnings, and the reading of files that hold secrets. Reads files and limits,
-changes nothing but for a temporary file in directories that must be writable. Invariants: every rule is a
-function from the configuration to findings in the table RULES; all rules run, so that all problems are
-reported at once; each says what to change; no finding repeats what stands in a secret's file.
+Owns the refusals and warnings at start, and the reading of files that hold secrets. Reads files and
+limits, and changes nothing, except for a temporary file in directories that must be writable.
+Invariants:
+* every rule is a function from the configuration to findings, and stands in the table RULES.
+* all rules run, so that all problems are reported at once.
+* each finding says which change helps, and none repeats the content of a secret's file.
 """
 
 import ipaddress
@@ -19,35 +21,40 @@ from proxy.config.model import Config, Listener
 from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
-OBSERVED_SHARE = 4  # of cache.size is what an observing cache takes at most
-PROCESS_BYTES = 64 * MIB  # the interpreter with all modules is resident with 48 MiB (CPython 3.11)
-_FILES_BESIDE_CONNECTIONS = 64
+OBSERVED_SHARE = 4  # an observing cache takes at most this fraction (1/4) of cache.size
+PROCESS_BYTES = 64 * MIB  # the interpreter and all modules take 48 MiB resident (CPython 3.11)
+_FILES_BESIDE_CONNECTIONS = 64  # open files that are not client or broker connections
 _MEMORY_BACKED = ("tmpfs", "ramfs", "hugetlbfs")
 
 
 class Finding(NamedTuple):
-    """A problem refuses the start; a warning is logged."""
+    """A result of a rule: a problem refuses the start, a warning is logged."""
 
     kind: Literal["problem", "warning"]
     text: str
 
 
 class Findings(NamedTuple):
-    """What the rules found, in the order of RULES."""
+    """The texts of all findings, in the order of RULES."""
 
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
 def check(config: Config, memory: Memory) -> Findings:
-    """Run all rules. Touches the file system, resolves no name, opens no socket."""
+    """Run all rules and return their findings. Touches the file system, resolves no name, opens no
+    socket.
+    """
     found = [finding for rule in RULES for finding in rule(config, memory)]
     problems = tuple(finding.text for finding in found if finding.kind == "problem")
     return Findings(problems, tuple(finding.text for finding in found if finding.kind == "warning"))
 
 
 def read_secret(path: str) -> str:
-    """The text of a secret's file, without its last line break. ValueError and OSError do not contain it."""
+    """The text of a secret's file, without its last line break. Raises OSError if the file cannot
+    be read. Raises ValueError if it is blank, longer than LARGEST_SECRET_BYTES or not UTF-8.
+    Neither error contains the secret.
+    """
     with Path(path).open("rb") as file:
         data = file.read(LARGEST_SECRET_BYTES + 1)
     if not data.strip() or len(data) > LARGEST_SECRET_BYTES:
@@ -83,7 +90,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _collide(one: Address, other: Address) -> bool:
-    """Whether two addresses may be one: the same port, and the same host or all interfaces on either side."""
+    """Whether two addresses may be the same: equal ports, and equal hosts or all interfaces on
+    either side. False for port 0.
+    """
     if one.port != other.port or one.port == 0:
         return False
     same = one.host.lower() == other.host.lower() or (_is_loopback(one.host) and _is_loopback(other.host))
@@ -296,7 +305,7 @@ def _unwritable(directory: str) -> str | None:
 
 
 def find_filesystem_type(directory: str, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Kind of the file system that holds a directory, such as `tmpfs`; None where it cannot be known."""
+    """Type of the file system that holds a directory, such as `tmpfs`; None if it cannot be found."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
         place = Path(directory).resolve()

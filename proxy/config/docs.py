@@ -1,7 +1,9 @@
-"""docs/configuration.md, written from the models: `python -m proxy.config.docs` writes, `--check` compares.
+"""Generator of docs/configuration.md from the models: `python -m proxy.config.docs` writes,
+`--check` compares.
 
-Owns the page's words and tables. Knows no key: all comes from config/model.py, so that the page cannot be wrong for
-long. Invariants: the page depends on nothing but the code (no clock, no machine); one row for each key.
+Owns the page's words and tables. Must not know single keys: all of them come from config/model.py,
+so that the page cannot stay wrong. Invariants: the page depends on nothing but the code (no clock,
+no machine); each key has one row.
 """
 
 import argparse
@@ -75,7 +77,7 @@ def build_page() -> str:
 
 
 def _find_section(prefix: tuple[str, ...]) -> tuple[type[Section], str]:
-    """The section at a path, and what its own key or its class says about it."""
+    """The section at a path, and its title: the docstring of its class, "" for the root."""
     section: type[Section] = Config
     title = ""
     for part in prefix:
@@ -131,7 +133,9 @@ def _stale(page: Path) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or compare it: 0 when current, 1 when stale."""
+    """Write the page, or compare it with `--check`. Returns the exit code: 0, or 1 if the compared
+    page is stale.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m proxy.config.docs", description="Write docs/configuration.md."
     )

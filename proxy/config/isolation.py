@@ -1,6 +1,8 @@
-"""The keys of `isolation`: queues toward the broker, their slots, who is refused when, and quotas.
+"""The keys of `isolation`: queues toward the broker, their slots, the rules for refusals, and
+quotas.
 
-Owns their types, defaults, bounds and meaning. Reads nothing; docs/configuration.md is generated from it.
+Owns types, defaults, limits and meaning of these keys. Must not read anything.
+docs/configuration.md is generated from this file.
 """
 
 from typing import Annotated
@@ -27,7 +29,9 @@ class Slots(Section):
 
 
 def build_limit(slots: Slots) -> Limit:
-    """Adaptive between floor and ceiling, fixed where they are the same."""
+    """The limit of a queue's slots: adaptive between floor and ceiling, fixed if they are equal.
+    `initial` is clamped to that range.
+    """
     if slots.floor == slots.ceiling:
         return FixedLimit(slots.floor)
     initial = min(max(slots.initial, slots.floor), slots.ceiling)

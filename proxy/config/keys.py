@@ -1,9 +1,11 @@
-"""The list of all keys, as paths, as environment variables, and which known one is nearest to a wrong one.
+"""Keys of the configuration: their paths, environment variables, and suggestions for misspelled
+ones.
 
-Owns the naming rules and nothing else; the keys come from the models in config/model.py. Knows no values.
-Invariants: every key that holds a value has exactly one environment variable, and no two share one; a
-variable's index stands where the list's index stands. Variables that Kubernetes sets for a Service named
-forebay are not ours.
+Owns the naming rules; the keys come from the models in config/model.py. Must not know values.
+Invariants:
+* every key that holds a value has exactly one environment variable, and no two keys share one.
+* a list's index has the same place in the variable as in the path.
+* variables that Kubernetes sets for a Service named forebay are not Forebay's.
 """
 
 import difflib
@@ -16,7 +18,7 @@ from pydantic.fields import FieldInfo
 from proxy.config.model import Config
 from proxy.config.section import Section, key_of
 
-EVERY = "[]"  # stands in a pattern where a path has the index into a list
+EVERY = "[]"  # replaces a list's index in a pattern
 PREFIX = "FOREBAY_"
 KeyPath = tuple[str | int, ...]
 _SERVICE_LINK = re.compile(
@@ -25,7 +27,9 @@ _SERVICE_LINK = re.compile(
 
 
 class Key(NamedTuple):
-    """One key that holds a value. `pattern` has EVERY for indexes; `attribute` is its name in Python."""
+    """A key that holds a value. `pattern` is the path with EVERY for indexes. `attribute` is the
+    name in Python. `section` is the model that declares the key.
+    """
 
     pattern: tuple[str, ...]
     attribute: str
@@ -42,7 +46,9 @@ def path_text(path: KeyPath) -> str:
 
 
 def section_of(annotation: object) -> tuple[type[Section] | None, bool]:
-    """The section that a field's type holds, also in `| None` and tuples, and whether it is a list."""
+    """The section that a field's type holds, also within `| None` and tuples, and whether the field
+    is a list. (None, False) if it holds a plain value.
+    """
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation, False
     for argument in get_args(annotation):
@@ -53,7 +59,9 @@ def section_of(annotation: object) -> tuple[type[Section] | None, bool]:
 
 
 def iterate_keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterator[Key]:
-    """All keys of a section and of the sections within, in the order of their declaration."""
+    """All keys of a section and of the sections in it, in the order of declaration. `prefix`: the
+    section's path.
+    """
     for attribute, field in section.model_fields.items():
         pattern = (*prefix, key_of(attribute))
         inner, is_list = section_of(field.annotation)
@@ -64,7 +72,9 @@ def iterate_keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterat
 
 
 def environment_name(path: KeyPath) -> str:
-    """`cache.size` is `FOREBAY_CACHE_SIZE`, `listeners[0].upstream` is `FOREBAY_LISTENERS_0_UPSTREAM`."""
+    """`cache.size` is `FOREBAY_CACHE_SIZE`, `listeners[0].upstream` is
+    `FOREBAY_LISTENERS_0_UPSTREAM`.
+    """
     parts = ("0" if part == EVERY else str(part) for part in path)
     return PREFIX + "_".join(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part).upper() for part in parts)
 
@@ -75,12 +85,12 @@ _BY_VARIABLE = {environment_name(key.pattern): key for key in KEYS}
 
 
 def find_key(path: KeyPath) -> Key | None:
-    """The key at a path, or None where there is no such key or a section stands there."""
+    """The key at a path; None if there is no such key, or the path names a section."""
     return _BY_PATTERN.get(tuple(EVERY if isinstance(part, int) else part for part in path))
 
 
 def find_variable(name: str) -> KeyPath | None:
-    """The path that an environment variable sets, or None where there is no such key."""
+    """The path that an environment variable sets; None if it belongs to no key."""
     indexes = re.findall(r"(?<=_)\d+(?=_)", name)
     key = _BY_VARIABLE.get(re.sub(r"(?<=_)\d+(?=_)", "0", name))
     if key is None or len(indexes) != key.pattern.count(EVERY) or any(len(index) > 4 for index in indexes):
@@ -90,33 +100,39 @@ def find_variable(name: str) -> KeyPath | None:
 
 
 def is_service_link(name: str) -> bool:
-    """Whether Kubernetes sets this variable by itself beside a Service whose name begins with forebay."""
+    """Whether Kubernetes sets this variable by itself, for a Service whose name begins with
+    forebay.
+    """
     return find_variable(name) is None and _SERVICE_LINK.search(name) is not None
 
 
 def nearest_variable(name: str) -> str | None:
-    """The known variable that was probably meant, with the index that was written."""
+    """The known variable most similar to an unknown `name`, with the index of `name`; None if none
+    is similar.
+    """
     match = difflib.get_close_matches(re.sub(r"(?<=_)\d+(?=_)", "0", name), _BY_VARIABLE, n=1, cutoff=0.75)
     index = re.search(r"(?<=_)\d+(?=_)", name)
     return re.sub(r"(?<=_)0(?=_)", index[0] if index else "0", match[0]) if match else None
 
 
 def nearest_key(path: KeyPath) -> str | None:
-    """The known key that was probably meant by an unknown one: a sibling, else the same name elsewhere."""
+    """The known key most similar to an unknown one: a sibling's name, else the path of a key
+    elsewhere. None if none is similar.
+    """
     section: type[Section] | None = Config
     for part in path[:-1]:
         fields = {key_of(name): field for name, field in section.model_fields.items()} if section else {}
         if isinstance(part, str):
             section = section_of(fields[part].annotation)[0] if part in fields else None
-    wrong = _squeezed(str(path[-1]))
-    siblings = {_squeezed(key_of(name)): key_of(name) for name in section.model_fields} if section else {}
+    wrong = _normalized(str(path[-1]))
+    siblings = {_normalized(key_of(name)): key_of(name) for name in section.model_fields} if section else {}
     match = difflib.get_close_matches(wrong, siblings, n=1, cutoff=0.6)
     if match:
         return siblings[match[0]]
-    elsewhere = {_squeezed(key.pattern[-1]): path_text(key.pattern) for key in reversed(KEYS)}
+    elsewhere = {_normalized(key.pattern[-1]): path_text(key.pattern) for key in reversed(KEYS)}
     match = difflib.get_close_matches(wrong, elsewhere, n=1, cutoff=0.75)
     return elsewhere[match[0]] if match else None
 
 
-def _squeezed(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

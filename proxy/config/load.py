@@ -1,9 +1,12 @@
-"""From a YAML file, the environment and flags to one valid Config, or to all that is wrong with them at once.
+"""Loading: from a YAML file, the environment and flags to a valid Config, or to all their problems
+at once.
 
-Owns precedence (flag over environment over file over default), where each value came from, and the wording of
-refusals. Knows no key by name but cache.size, whose default depends on the machine. Invariants: an unknown
-key is refused with the nearest known one; no refusal repeats the value of an unknown key (it may be a secret
-in the wrong place); a null or an empty section is an unset one.
+Owns precedence (flag over environment over file over default), the source of each value, and the
+wording of refusals. Must not know keys by name, except cache.size, whose default depends on the
+machine. Invariants:
+* an unknown key is refused, with the most similar known key.
+* no refusal repeats the value of an unknown key, which may be a misplaced secret.
+* a null value, or an empty section, counts as unset.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +38,7 @@ _LONGEST_ECHO = 80
 
 
 class Setting(NamedTuple):
-    """One value from outside the file, and the variable or flag that gave it."""
+    """A value from outside the file. `source`: the variable or flag that it came from."""
 
     path: KeyPath
     value: str
@@ -44,7 +47,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A valid configuration, where its values came from, what was derived, and what looks unwise."""
+    """A valid configuration. `sources`: the origin of each value that is no default. `choices`:
+    sentences about derived values. `warnings`: sentences about unwise values.
+    """
 
     config: Config
     sources: Mapping[KeyPath, str]
@@ -55,7 +60,9 @@ class Loaded:
 def load(
     path: Path | None, environ: Mapping[str, str], flags: Iterable[Setting] = (), memory: Memory | None = None
 ) -> Loaded:
-    """Read, merge, validate and check. Raises ConfigError with every problem found. `memory` is for tests."""
+    """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: the
+    memory of this machine; tests pass another. Raises ConfigError with all problems found.
+    """
     tree, sources = read_yaml(path) if path else ({}, {})
     settings, problems = scan_environment(environ)
     for setting in (*settings, *flags):
@@ -79,7 +86,9 @@ def load(
 
 
 def scan_environment(environ: Mapping[str, str]) -> tuple[list[Setting], list[str]]:
-    """The settings among environment variables, in the order of their paths, and problems with others."""
+    """The settings among environment variables, in the order of their paths, and a problem for each
+    unknown variable with PREFIX.
+    """
     settings, problems = [], []
     for name in sorted(environ):
         path = find_variable(name)
@@ -91,7 +100,7 @@ def scan_environment(environ: Mapping[str, str]) -> tuple[list[Setting], list[st
 
 
 def describe(loaded: Loaded) -> str:
-    """The effective configuration as YAML, each value with its source as a comment."""
+    """The configuration in force as YAML, each value with its source as a comment."""
     lines: list[tuple[str, str]] = []
     _describe(loaded.config.model_dump(mode="json"), (), loaded.sources, lines)
     width = max(len(text) for text, _ in lines)
@@ -127,7 +136,9 @@ def _scalar(value: object) -> str:
 
 
 def _put(tree: dict[str, Any], setting: Setting) -> str | None:
-    """Set a value in the tree; a problem where its index does not fit. Validation finds the rest."""
+    """Set a value in the tree. Returns a problem if its list index leaves a gap, else None.
+    Validation finds all other problems.
+    """
     node: Any = tree
     for part, following in zip(setting.path, setting.path[1:], strict=False):
         empty: Any = [] if isinstance(following, int) else {}
@@ -157,7 +168,9 @@ def _without_nulls(node: object) -> object:
 
 
 def _plan_cache(tree: dict[str, Any], memory: Memory) -> Plan | None:
-    """Derive cache.size where it is unset and set it in the tree."""
+    """Set cache.size in the tree if it is unset. Returns the plan, or None if the size is set or
+    `cache` is no section.
+    """
     cache = tree.setdefault("cache", {})
     if not isinstance(cache, dict) or "size" in cache:
         return None
@@ -169,7 +182,7 @@ def _plan_cache(tree: dict[str, Any], memory: Memory) -> Plan | None:
 
 
 def _explain(refusal: ValidationError, sources: Mapping[KeyPath, str]) -> list[str]:
-    """One sentence for each error, in the order of the keys, with the place to change."""
+    """A sentence for each error, in the order of the keys, with the source of the value."""
     problems = []
     for error in refusal.errors(include_url=False):
         path = tuple(error["loc"])

@@ -1,9 +1,10 @@
-"""How much memory there is, and how much of it the cache takes when nobody says.
+"""Memory of the machine or container, and the cache's share of it if `cache.size` is unset.
 
-Owns the reading of cgroup and meminfo files below a given root, and the rule for an unset `cache.size`. Knows
-no other key. Invariants: the strictest limit from the process's own cgroup up to the root counts; a limit at
-or above the machine's memory is none; the plan is a pure function and never more than half of a limit, save
-for its floor.
+Owns the reading of cgroup and meminfo files below a given root, and the rule for an unset
+`cache.size`. Must not know other keys. Invariants:
+* the strictest limit from the process's own cgroup up to the root counts.
+* a limit at or above the machine's memory counts as none.
+* the plan is a pure function, and at most half of a limit, except for the smallest cache size.
 """
 
 import os
@@ -14,11 +15,13 @@ from typing import NamedTuple
 
 from proxy.config.units import MIB, rough_size
 
-SMALLEST_CACHE_BYTES = 16 * MIB  # as the bound of cache.size
+SMALLEST_CACHE_BYTES = 16 * MIB  # equals the lower limit of cache.size in config/model.py
 
 
 class Memory(NamedTuple):
-    """Bytes that this process may use, whether a container's limit says so, and where that was read."""
+    """Memory that this process may use. `total_bytes` 0: unknown. `is_limit`: a container's limit
+    sets it. `origin`: the file that says so.
+    """
 
     total_bytes: int
     is_limit: bool
@@ -26,14 +29,16 @@ class Memory(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A size for the cache and the sentence that explains it."""
+    """A size for the cache, and the phrase that explains it."""
 
     size_bytes: int
     reason: str
 
 
 def find_memory(root: Path = Path("/")) -> Memory:
-    """The strictest cgroup v2 or v1 memory limit, else MemTotal; 0 bytes where neither can be read."""
+    """The strictest cgroup v2 or v1 memory limit, else MemTotal; 0 bytes if neither can be read.
+    `root` is for tests.
+    """
     machine_bytes = _machine_bytes(root)
     limits = [(limit, path) for path in _limit_files(root) if (limit := _read_number(path)) is not None]
     limit_bytes, path = min(limits, default=(machine_bytes, None))
@@ -43,7 +48,9 @@ def find_memory(root: Path = Path("/")) -> Memory:
 
 
 def find_filesystem_bytes(directory: str) -> int | None:
-    """Size of the file system that holds a directory; None for no directory or one that cannot be read."""
+    """Size in bytes of the file system that holds a directory; None if `directory` is "" or cannot
+    be read.
+    """
     if not directory:
         return None
     try:
@@ -54,7 +61,9 @@ def find_filesystem_bytes(directory: str) -> int | None:
 
 
 def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None) -> Plan:
-    """The size of a cache whose size nobody set: in whole MiB, at least SMALLEST_CACHE_BYTES."""
+    """The cache's size if nobody set it: whole MiB, at least SMALLEST_CACHE_BYTES.
+    `filesystem_bytes` None: the size of `directory`'s file system does not limit it.
+    """
     share = 2 if memory.is_limit else 8
     text = "half of the memory limit" if memory.is_limit else "an eighth of the machine's memory"
     size_bytes = memory.total_bytes // share
@@ -75,10 +84,10 @@ def _machine_bytes(root: Path) -> int:
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Files that may hold a limit: of each hierarchy, this process's cgroup and all above it.
+    """Files that may hold a limit, for this process's cgroup and all parents, in each hierarchy.
 
-    In a container the path in /proc/self/cgroup may be the host's and not exist below the mount; what is
-    above it, the mount at least, does.
+    In a container the path in /proc/self/cgroup may be the host's and not exist below the mount.
+    The parents, at least the mount itself, exist.
     """
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

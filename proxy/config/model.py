@@ -1,10 +1,13 @@
-"""The configuration: every key, its type, default, bounds and meaning.
+"""The configuration: every key, its type, default, limits and meaning.
 
-Owns the shape of `forebay.yaml`; reads no file, environment or clock (that is config/load.py) and checks no
-machine (config/check.py). docs/configuration.md is generated from this file. Invariants: a Config is valid
-and frozen. YAML keys are camelCase without units; the attribute is the same name in snake_case, unit last:
-`confirm_every_s` is `confirmEvery` (a Duration, float seconds), `size_bytes` is `size` (a Size, int bytes).
-Secrets never stand here: the keys that end in File name files that hold them.
+Owns the shape of `forebay.yaml`. Must not read a file, the environment or a clock (see
+config/load.py), nor check the machine (config/check.py). docs/configuration.md is generated from
+this file. Invariants:
+* a Config is valid and frozen.
+* YAML keys are camelCase without units. The attribute is the same name in snake_case, unit last:
+  `confirm_every_s` is `confirmEvery` (a Duration, float seconds), `size_bytes` is `size` (a Size,
+  int bytes).
+* the configuration never holds secrets: keys that end in File name the files that hold them.
 """
 
 from typing import Annotated, Literal
@@ -105,7 +108,9 @@ class Listener(Section):
 
     @property
     def shares_identity(self) -> bool:
-        """Whether certificates may be the identity here: the broker cannot tell clients apart."""
+        """Whether client certificates may be the identity on this listener, so that the broker
+        cannot tell clients apart.
+        """
         clients_show_one = self.tls is not None and self.tls.client_auth == "required"
         return clients_show_one or self.upstream_tls.certificate_file is not None
 

@@ -1,6 +1,6 @@
-"""What all sections of the configuration share: frozen, no unknown keys, camelCase keys without units.
+"""Base of all configuration sections: frozen, no unknown keys, camelCase keys without units.
 
-Owns the naming of keys. Knows no key and no default.
+Owns the naming of keys. Must not know a key or a default.
 """
 
 from typing import Annotated
@@ -15,7 +15,7 @@ Path = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 def key_of(attribute: str) -> str:
-    """The YAML key of an attribute: without its unit, in camelCase."""
+    """The YAML key of an attribute: camelCase, without the unit."""
     for suffix in UNIT_SUFFIXES:
         attribute = attribute.removesuffix(suffix)
     return to_camel(attribute)

@@ -1,6 +1,7 @@
-"""The keys of `throttle`: which disks, what counts as busy, how fast misses may go.
+"""The keys of `throttle`: the disks, the load that counts as busy, the rates of misses.
 
-Owns their types, defaults, bounds and meaning. Reads nothing; docs/configuration.md is generated from it.
+Owns types, defaults, limits and meaning of these keys. Must not read anything.
+docs/configuration.md is generated from this file.
 """
 
 from typing import Annotated

@@ -1,8 +1,9 @@
-"""Sizes, durations and addresses as people write them, and back.
+"""Units: parse and format sizes, durations and addresses of the configuration.
 
-Owns the units of the configuration: `512MiB`, `1h30m`, `HOST:PORT`. Knows no key and no default. Invariants:
-parsing what was formatted gives the same value; a value without a unit is a byte count or is refused, never a
-guess; every refusal (ValueError) says what to write instead.
+Owns the units: `512MiB`, `1h30m`, `HOST:PORT`. Must not know a key or a default. Invariants:
+* parsing a formatted value gives the same value.
+* a value without a unit is a count of bytes or is refused, never a guess.
+* every refusal (ValueError) says how to write the value.
 """
 
 import re
@@ -30,7 +31,9 @@ _LONGEST_TEXT = 64
 
 
 class Address(NamedTuple):
-    """A host name or IP address (empty: all interfaces) and a port (0, for listening only: any free port)."""
+    """A host name or IP address (empty: all interfaces) and a port (0, for listening only: any free
+    port).
+    """
 
     host: str
     port: int
@@ -40,7 +43,9 @@ class Address(NamedTuple):
 
 
 def parse_size(value: object) -> int:
-    """Bytes of `512MiB`, `64KiB`, `1GB`, `512Mi` or a plain count of bytes; ValueError for anything else."""
+    """Bytes of `512MiB`, `64KiB`, `1GB`, `512Mi` or a plain count of bytes. Raises ValueError for
+    anything else.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_TEXT else ""
@@ -63,13 +68,13 @@ def format_size(size_bytes: int) -> str:
 
 
 def rough_size(size_bytes: int) -> str:
-    """For sentences: exact where that is short, else in whole MiB, rounded down."""
+    """The size for sentences: exact if that is short, else in whole MiB, rounded down."""
     exact = format_size(size_bytes)
     return exact if len(exact) <= len("1023MiB") or size_bytes < MIB else f"{size_bytes // MIB}MiB"
 
 
 def parse_duration(value: object) -> float:
-    """Seconds of `250ms`, `1s`, `1h30m`; only 0 may stand without a unit; ValueError for anything else."""
+    """Seconds of `250ms`, `1s`, `1h30m`; only 0 needs no unit. Raises ValueError for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
         return 0.0
     text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_TEXT else ""
@@ -86,7 +91,9 @@ def parse_duration(value: object) -> float:
 
 
 def format_duration(duration_s: float) -> str:
-    """Exact to the microsecond: 5400.0 is `1h30m`, 0.25 is `250ms`, 0.0 is `0s`."""
+    """The text of a duration, exact to the microsecond: 5400.0 is `1h30m`, 0.25 is `250ms`, 0.0 is
+    `0s`.
+    """
     left_us = round(duration_s * 1e6)
     if left_us == 0:
         return "0s"
@@ -99,12 +106,14 @@ def format_duration(duration_s: float) -> str:
 
 
 def parse_listen_address(value: object) -> Address:
-    """HOST:PORT to listen on; `:PORT` is all interfaces, port 0 any free one; else ValueError."""
+    """An address to listen on, of HOST:PORT; `:PORT` is all interfaces, port 0 any free port.
+    Raises ValueError.
+    """
     return _parse_address(value, lowest_port=0)
 
 
 def parse_remote_address(value: object) -> Address:
-    """HOST:PORT to connect to; ValueError says what is wrong."""
+    """An address to connect to, of HOST:PORT with a port from 1. Raises ValueError."""
     address = _parse_address(value, lowest_port=1)
     if not address.host:
         raise ValueError("names no host; write HOST:PORT, for example 127.0.0.1:9092")

@@ -1,8 +1,9 @@
-"""A YAML file as plain values, and the line on which each stands.
+"""YAML reader: a file as plain values, with the line of each value.
 
-Owns reading and the bounds on what is read (bytes, depth, nodes). Knows no key. Invariants: a key that stands
-twice in one mapping is refused, not overwritten; no tag builds an object; an alias that contains itself or
-multiplies without end is refused by the bounds.
+Owns reading and its limits (bytes, depth, nodes). Must not know a key. Invariants:
+* a key that occurs twice in a mapping is refused, not overwritten.
+* no tag builds an object.
+* the limits refuse an alias that contains itself or multiplies without end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ YamlPath = tuple[str | int, ...]
 
 
 class ConfigError(Exception):
-    """The configuration is refused. `problems` has one sentence each, saying what to change."""
+    """The configuration is refused. `problems`: a sentence for each, which says how to change it."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -28,7 +29,9 @@ class ConfigError(Exception):
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[YamlPath, str]]:
-    """The mapping in a file and the place (`forebay.yaml:7`) of each value. Raises ConfigError."""
+    """The mapping in a file, and the place (`forebay.yaml:7`) of each value by its path. Raises
+    ConfigError if the file cannot be read, exceeds a limit or is not valid.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -40,7 +43,9 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[YamlPath, str]]:
 
 
 def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, str]]:
-    """As read_yaml, of a file's bytes; `name` is how places call it. Raises ConfigError."""
+    """Like read_yaml, for the bytes of a file; `name` is the file's name in places. Raises
+    ConfigError.
+    """
     try:
         loader = yaml.SafeLoader(data)
         node = loader.get_single_node()
@@ -65,7 +70,9 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
 
 
 def _walk(node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, yaml.Node, bool]]:
-    """Each value's path, the node of its key, and whether that key stood in this mapping before."""
+    """The path of each value, the node of its key, and whether the key occurred in this mapping
+    before. Stops below MAX_DEPTH.
+    """
     if len(path) > MAX_DEPTH:
         return
     if isinstance(node, yaml.SequenceNode):

@@ -1,13 +1,16 @@
-"""One connection to the broker: requests out, each answer to whoever asked. [socket]
+"""Broker connection: sends requests to the broker and hands each response to its requester.
+[socket]
 
-Owns connecting, the line of unanswered requests and the reopen rule. It must not know what a request means
-beyond the facts that the rule needs. Invariants:
-* answers come in the order of the requests (a broker works on one request of a connection at a time);
-  anything else ends it.
-* every `on_answer` runs exactly once: with the answer's frame, or with None when the link is lost.
-* a link that closed is reopened silently only where nobody can miss anything (design, "A connection"):
-  nothing unanswered, no acks=0 Produce since the last answered request, no share session (KIP-932), nobody
-  authenticated on it; and where its owner is not idle (`on_idle_closed`).
+Owns connecting, the queue of unanswered requests and the reopen rule. Must not know what a request
+means beyond the facts that the rule needs. Invariants:
+* responses come in the order of the requests (a broker works on one request of a connection at a
+  time). Any other response ends the connection.
+* every `on_answer` runs exactly once: with the response frame, or with None when the connection is
+  lost.
+* a connection that the broker closed is reopened silently only if nobody can miss anything (design,
+  "A connection"). All of this must hold: nothing is unanswered, no acks=0 Produce followed the last
+  answered request, no share session exists (KIP-932), nobody has authenticated, the owner is not
+  idle (`on_idle_closed`).
 """
 
 from __future__ import annotations
@@ -45,15 +48,16 @@ log = logging.getLogger("forebay.upstream")
 read_int = INT32.unpack_from
 
 BROKER_EAGER_BYTES = 16 << 20
-"""The broker sends what it announces: its answers get their memory at once. Grown by doubling, an answer to a
-Fetch of 1 MiB, which is a little more than that, was copied once more.
+"""Up to this size a response frame gets its memory at once, since a broker sends all bytes that it
+announces. A buffer that grows by doubling copied the response to a Fetch of 1 MiB, which is
+slightly larger, once more.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """How to reach the broker. `ssl_context` None is plaintext; `server_hostname` is what its certificate
-    must name.
+    """How to reach the broker. `ssl_context` None: plaintext. `server_hostname`: the name that the
+    broker's certificate must have; ignored in plaintext.
     """
 
     host: str
@@ -64,7 +68,9 @@ class Dial:
     max_frame_bytes: int
 
     async def connect(self, wire: FramedTransport) -> None:
-        """Open the socket for `wire`. OSError, ssl.SSLError or TimeoutError when it cannot be."""
+        """Open the socket for `wire`, TLS handshake included. Raises OSError, ssl.SSLError or
+        TimeoutError if that fails.
+        """
         loop = asyncio.get_running_loop()
         hostname = self.server_hostname if self.ssl_context else None
         async with asyncio.timeout(self.connect_timeout_s):
@@ -74,18 +80,20 @@ class Dial:
 
 
 class BrokerConnection:
-    """A connection to the broker, opened at the first `send`."""
+    """A connection to the broker, opened at the first `send`. `on_lost` runs once with the reason
+    if the connection is lost, and not after `close`.
+    """
 
     __slots__ = (
-        "_bound",
+        "_budget",
         "_connecting",
         "_counters",
         "_dial",
-        "_held_by",
+        "_hold_reason",
         "_is_clients",
         "_on_lost",
         "_sequence",
-        "_wire",
+        "_transport",
         "authenticated",
         "closed",
         "expected",
@@ -108,44 +116,54 @@ class BrokerConnection:
         *,
         is_clients: bool = False,
     ) -> None:
-        """`is_clients`: a large answer waits where there is no room for it; Forebay's own never do."""
+        """`is_clients`: the connection serves a client, so that a large response waits unread if
+        the byte budget `bound` has no room. Responses to Forebay's own requests never wait.
+        """
         self._dial = dial
         self._is_clients = is_clients
-        self._bound = bound
+        self._budget = bound
         self._counters = counters
         self._on_lost = on_lost
-        self._wire: FramedTransport | None = None
+        self._transport: FramedTransport | None = None
         self.pipeline: Pipeline | None = None
-        """What is unanswered beside, behind all that is `expected`."""
+        """Produces in flight that are not in `expected`; all of them follow those. None until there
+        can be any.
+        """
         self._connecting: asyncio.Task[None] | None = None
         self.expected: deque[Expected] = deque()
-        """Correlation id, number, `on_answer`, `arrived` and `on_begun` of what the broker owes an answer to."""
+        """Unanswered requests, oldest first: correlation id, sequence number, `on_answer`,
+        `arrived` and `on_begun` of each.
+        """
         self.loss = ""
-        """Why the link is over; empty where it was closed from here."""
+        """Why the connection was lost; "" while it lives, and after `close`."""
         self._sequence = 0
         self.last_unanswerable = 0
-        """Number of the last request without an answer, until one behind it is answered."""
+        """Sequence number of the last request without a response (acks=0), until a later request is
+        answered; else 0.
+        """
         self.authenticated = False
         self.share_session = False
         self.closed = False
         self.is_taking = False
-        """A request passes, and has not passed whole: nothing else may be sent."""
+        """A spliced request is incomplete; sending anything else would corrupt the stream."""
         self.reopened = 0
         self.on_drained: Callable[[], None] | None = None
         self.on_idle_closed: Callable[[], bool] | None = None
-        """The broker has closed it with nothing unanswered: True where the link is not wanted any more."""
-        self._held_by: object | None = None
+        """Called when the broker has closed the connection with nothing unanswered. True: do not
+        reopen.
+        """
+        self._hold_reason: object | None = None
 
     @property
     def unanswered(self) -> int:
-        """Requests that the broker has not answered."""
+        """Number of requests that the broker has not answered, those of the pipeline included."""
         return len(self.expected) + (len(self.pipeline) if self.pipeline is not None else 0)
 
     @property
     def wire(self) -> FramedTransport:
-        """The socket of now: opened if there is none."""
-        if self._wire is None:
-            self._wire = FramedTransport(
+        """The framed transport of the current socket. Starts connecting if there is none."""
+        if self._transport is None:
+            self._transport = FramedTransport(
                 self._dial.max_frame_bytes,
                 self._on_frame,
                 self._on_closed,
@@ -153,15 +171,15 @@ class BrokerConnection:
                 eager_bytes=BROKER_EAGER_BYTES,
             )
             if self._is_clients:
-                self._wire.bound = self._bound
-            self._wire.on_drained = self.on_drained
-            self._wire.on_large, self._wire.on_passed = self._on_large, self._on_passed
+                self._transport.bound = self._budget
+            self._transport.on_drained = self.on_drained
+            self._transport.on_large, self._transport.on_passed = self._on_large, self._on_passed
             if self.pipeline is not None:
                 self.carry(self.pipeline)
-            if self._held_by is not None:
-                self._wire.hold_reading(self._held_by)
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._wire))
-        return self._wire
+            if self._hold_reason is not None:
+                self._transport.hold_reading(self._hold_reason)
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._transport))
+        return self._transport
 
     def send(
         self,
@@ -172,9 +190,14 @@ class BrokerConnection:
         arrived: Traffic | None = None,
         on_begun: Begin | None = None,
     ) -> bool:
-        """Forward one request frame; `on_answer` None where none will come (acks=0). `arrived` counts the answer.
-        `on_begun` is asked with what there is of a large one, its size and its wire: where it lets it pass, `on_answer`
-        runs only if the link is lost. True where something of what was sent has yet to leave.
+        """Send one request frame. Returns True if bytes of it may wait to leave, False if all have
+        left or the connection is closed. If it is closed, `on_answer(None)` and `on_sent(False)`
+        have run. Must not be called while `is_taking`: AssertionError.
+
+        `on_answer` None: no response will come (acks=0). `arrived`: the traffic counter of the
+        response. `on_begun`: called for a large response with its first bytes, its size in bytes
+        and its framed transport. If it returns a splice, `on_answer` runs only if the connection is
+        lost. An exception while sending ends the connection and is raised again.
         """
         if self.closed:
             if on_answer:
@@ -192,55 +215,59 @@ class BrokerConnection:
         else:
             self.expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
         try:
-            return (self._wire or self.wire).send_piece(frame, len(frame), on_sent) is not None
-        except Exception as error:  # nobody knows how much of it has left
+            return (self._transport or self.wire).send_piece(frame, len(frame), on_sent) is not None
+        except Exception as error:  # unknown how much of the frame has left: the stream is corrupt
             self._lose(f"a request cannot be sent: {error!r}")
             raise
 
-    # -- what flies ----------------------------------------------------------------------------------------
+    # -- the pipeline --------------------------------------------------------------------------------------
 
     def carry(self, pipeline: Pipeline) -> None:
-        """From now on an answer that nothing is `expected` before may be one of these."""
+        """Attach the pipeline of Produces, whose `land` sees each response frame first."""
         self.pipeline = pipeline
-        if self._wire is not None:
-            pipeline.wire, self._wire.shortcut = self._wire, pipeline.land
+        if self._transport is not None:
+            pipeline.wire, self._transport.shortcut = self._transport, pipeline.land
 
     def send_rest(self, rest: bytes) -> bool:
-        """The kernel did not take this of what was written past `send`. True where something of it has yet to leave."""
-        return self._wire is not None and self._wire.send_piece(rest, len(rest)) is not None
+        """Send the `rest` of a frame that was written past `send`, and that the kernel did not take
+        whole. Returns True if bytes of it wait to leave.
+        """
+        return self._transport is not None and self._transport.send_piece(rest, len(rest)) is not None
 
     def expect(self, correlation_id: int, on_answer: Answer) -> None:
-        """What flew is to be answered like all else."""
+        """Append a request of the pipeline, which was sent, to the unanswered requests."""
         self._sequence += 1
         self.expected.append((correlation_id, self._sequence, on_answer, None, None))
 
-    # -- the socket's --------------------------------------------------------------------------------------
+    # -- the socket ----------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a socket, or one is being opened."""
-        return self._wire is not None
+        """Whether there is a socket, or it is being opened."""
+        return self._transport is not None
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the broker has not taken."""
-        return self._wire.unsent_bytes if self._wire is not None else 0
+        """Bytes of requests that have not left this process."""
+        return self._transport.unsent_bytes if self._transport is not None else 0
 
     def hold_reading(self, why: object) -> None:
-        """The client does not drain: read nothing more for it."""
-        self._held_by = why
-        if self._wire is not None:
-            self._wire.hold_reading(why)
+        """Read no more responses until `why` is released. Holds for a reopened socket, too. Keeps a
+        single reason.
+        """
+        self._hold_reason = why
+        if self._transport is not None:
+            self._transport.hold_reading(why)
 
     def release_reading(self, why: object) -> None:
-        """The client drains again."""
-        self._held_by = None
-        if self._wire is not None:
-            self._wire.release_reading(why)
+        """Read responses again, unless the transport has other reasons not to."""
+        self._hold_reason = None
+        if self._transport is not None:
+            self._transport.release_reading(why)
 
     async def call(self, frame: Sendable, correlation_id: int) -> Frame:
-        """Send one of Forebay's own requests and wait for its answer. ConnectionError if the link is lost
-        first.
+        """Send one of Forebay's own requests and wait for its response frame. Raises
+        ConnectionError if the connection is lost or closed first.
         """
         answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
         self.send(frame, correlation_id, lambda f: None if answer.done() else answer.set_result(f))
@@ -253,8 +280,8 @@ class BrokerConnection:
         try:
             await self._dial.connect(wire)
         except (OSError, TimeoutError) as error:
-            if self._wire is wire:
-                self._wire = None
+            if self._transport is wire:
+                self._transport = None
                 self._counters.upstream_connect_errors += 1
                 address = f"{self._dial.host}:{self._dial.port}"
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
@@ -283,14 +310,16 @@ class BrokerConnection:
             arrived.size_bytes += len(frame)
         try:
             on_answer(frame)
-        except Exception:  # its place among the answers would stay empty
+        except Exception:  # the client's place for this response would stay empty for good
             self._counters.internal_errors += 1
             log.exception("an answer of the broker's could not be handled")
             self._lose("an answer could not be handled")
 
     def _on_large(self, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
-        """A large answer has begun. One that is not the right one is found out when it has arrived."""
-        wire = self._wire
+        """Ask the oldest request about the large response that has begun. A wrong correlation id is
+        left to `_on_frame`, which sees the frame once it is whole.
+        """
+        wire = self._transport
         if wire is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
             return None
         expected_id, _, _, _, on_begun = self.expected[0]
@@ -311,9 +340,9 @@ class BrokerConnection:
         self._lose(f"a frame of the broker's is unreadable: {error}")
 
     def _on_closed(self, exc: Exception | None) -> None:
-        wire, self._wire = self._wire, None
+        wire, self._transport = self._transport, None
         if wire is not None:
-            self._bound.forget(wire)
+            self._budget.forget(wire)
         if self.closed:
             return
         if self.pipeline is not None:
@@ -328,7 +357,9 @@ class BrokerConnection:
             self._counters.upstream_reopened += 1
 
     def _lose(self, reason: str) -> None:
-        """The link is over: whoever waits on it learns so, once."""
+        """End the connection with a reason, once: `on_answer(None)` for all unanswered requests,
+        then `on_lost`.
+        """
         if self.closed:
             return
         self.loss = reason
@@ -336,7 +367,9 @@ class BrokerConnection:
         self._on_lost(reason)
 
     def close(self) -> None:
-        """End the link; what was sent still leaves, answers are no longer wanted."""
+        """End the connection. Requests given to `send` still leave; every waiting `on_answer` gets
+        None.
+        """
         if not self.closed:
             self._shut(abort=False)
 
@@ -344,9 +377,9 @@ class BrokerConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
         self.closed = True
-        wire, self._wire = self._wire, None
+        wire, self._transport = self._transport, None
         if wire is not None:
-            self._bound.forget(wire)
+            self._budget.forget(wire)
             if abort:
                 wire.abort()
             else:

@@ -1,11 +1,16 @@
-"""How many bytes may be in flight, and who stops reading when they are.
+"""Byte budgets: how many bytes may be in flight, and which connections pause reading at the limit.
 
-Owns the two process-wide counts (requests, responses), what is charged for frames that have begun, and the wires that
-are not read at the bound. It must not know what the bytes are. Invariants: what was added is taken away once; a wire
-paused here is resumed when the count is below the bound again, or it holds nothing itself; a frame is charged whole
-before memory is set aside for it, and waits unread where it may not be; of frames larger than ORDINARY_BYTES one at a
-time may be beyond the bound or half of it, so that one larger than the whole bound passes at full charge, and those
-that are never completed leave room for others.
+Owns the count of a process-wide budget (there are two: requests and responses), the charges for
+frames that have begun, and the paused framed transports. Must not know what the bytes are.
+Invariants:
+* every byte that was added is subtracted once.
+* a transport paused here resumes when the count is below the limit again, or when it holds nothing
+  itself.
+* a frame is charged whole before memory is set aside for it. A frame that may not be charged stays
+  unread.
+* only one frame larger than ORDINARY_BYTES at a time may exceed the limit, or half of it. A frame
+  larger than the whole limit thus passes at full charge, and frames that are never completed leave
+  room for others.
 """
 
 from __future__ import annotations
@@ -16,16 +21,17 @@ if TYPE_CHECKING:
     from proxy.net.framed_transport import FramedTransport
 
 RESUME_AT = 0.75
-"""Reading goes on below this share of the bound, so that a process at its bound does not flap."""
+"""Reading resumes below this share of the limit, so that a process at its limit does not flap."""
 LARGE_SHARE = 0.5
-"""Of the bound: what may be charged for unfinished frames larger than ORDINARY_BYTES."""
+"""Share of the limit that unfinished frames larger than ORDINARY_BYTES may be charged for together.
+"""
 ORDINARY_BYTES = (1 << 20) + (1 << 16)
-"""What producers send in one request unless told otherwise (max.request.size), and its header."""
+"""Largest request of a producer with default settings (max.request.size: 1 MiB), and its header."""
 
 
 class ByteBudget:
-    """A count of bytes with a limit. Plain integers: the scrape reads them. An unfinished frame of `uncharged_bytes` or
-    less is not charged before it is whole.
+    """A count of bytes with a limit. The counts are plain integers, which the scrape reads. An
+    unfinished frame of at most `uncharged_bytes` is charged only once it is whole.
     """
 
     __slots__ = (
@@ -44,34 +50,42 @@ class ByteBudget:
         self.uncharged_bytes = uncharged_bytes
         self.in_flight_bytes = 0
         self.unfinished_bytes = 0
-        """Of these: charged for frames that have begun and not ended."""
+        """Part of `in_flight_bytes`: the charges for frames that have begun and not ended."""
         self._large_bytes = 0
         self.pauses = 0
         self.paused: dict[FramedTransport, None] = {}
-        """Who waits for the count to fall: while it is empty, `sub` only subtracts."""
+        """Transports that wait for the count to fall. While there is none, `sub` only subtracts."""
         self.waiting: dict[FramedTransport, int] = {}
-        """Those of them with a frame that has begun, of this size, and may not be received yet; oldest first."""
+        """Paused transports with a frame that has begun and may not be received yet, to its size in
+        bytes; oldest first.
+        """
 
     @property
     def paused_wires(self) -> int:
-        """Connections that wait for the count to fall."""
+        """Number of transports that wait for the count to fall."""
         return len(self.paused)
 
     def add(self, nbytes: int, reader: FramedTransport) -> None:
-        """`reader` brought `nbytes`: at the bound it is not read any more."""
+        """Charge `nbytes` that arrived on `reader`. Pauses `reader` when the count reaches the
+        limit.
+        """
         self.in_flight_bytes += nbytes
         if self.in_flight_bytes >= self.limit_bytes:
             self.pause(reader)
 
     def pause(self, reader: FramedTransport) -> None:
-        """The count is at the bound: `reader` is not read any more."""
+        """Pause reading on `reader` until the count falls. Has no effect on a transport that is
+        paused already.
+        """
         if reader not in self.paused:
             self.paused[reader] = None
             self.pauses += 1
             reader.hold_reading(self)
 
     def sub(self, nbytes: int) -> None:
-        """`nbytes` are done with."""
+        """Give back `nbytes`. Below RESUME_AT of the limit, paused transports resume, unless their
+        frame has no room.
+        """
         self.in_flight_bytes -= nbytes
         if self.paused and self.in_flight_bytes < self.limit_bytes * RESUME_AT:
             paused, self.paused = self.paused, {}
@@ -86,17 +100,18 @@ class ByteBudget:
                 wire.release_reading(self)
 
     def let_one(self, reader: FramedTransport) -> None:
-        """`reader` holds nothing any more: at the bound too it may bring one more, so that those who do not
-        take their answers starve nobody else.
+        """Resume `reader`, which holds nothing any more, even at the limit. Clients that do not
+        read their responses thus starve nobody else. A transport whose frame waits for room stays
+        paused.
         """
         if reader not in self.waiting and self.paused.pop(reader, False) is None:
             reader.release_reading(self)
 
     def forget(self, reader: FramedTransport) -> None:
-        """`reader` is gone."""
+        """Drop `reader`, whose connection is gone, with the charge for its unfinished frame."""
         self.paused.pop(reader, None)
         self.end(reader)
-        self.sub(0)
+        self.sub(0)  # resumes others, which `end` alone does not
 
     # -- frames that have begun ----------------------------------------------------------------------------
 
@@ -109,13 +124,13 @@ class ByteBudget:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether others wait, and frames that have begun may be in their way."""
+        """Whether transports are paused and unfinished frames may be the cause."""
         is_filled = self.unfinished_bytes >= self.limit_bytes * LARGE_SHARE
         return bool(self.paused) and (is_filled or self._large_bytes > 0)
 
     def begin(self, reader: FramedTransport, frame_bytes: int) -> None:
-        """A frame of this size has begun on `reader`: it is charged whole, or waits, and is not read, until it can be.
-        Call `end` once it is whole.
+        """Charge a frame of `frame_bytes` that has begun on `reader`, or pause `reader` until there
+        is room for it. Call `end` once the frame is whole.
         """
         if reader not in self.paused and self.has_room(frame_bytes):
             self._charge(reader, frame_bytes)
@@ -124,7 +139,9 @@ class ByteBudget:
             self.pause(reader)
 
     def offer(self) -> None:
-        """Timed: a frame that waits may pass by now, without memory of this process."""
+        """Timed: offer every waiting frame to a splice again, or receive it if there is room by
+        now.
+        """
         for reader, size_bytes in list(self.waiting.items()):
             has_passed = reader.offer()
             if has_passed or self.has_room(size_bytes):
@@ -142,7 +159,9 @@ class ByteBudget:
             self._large_bytes += frame_bytes
 
     def end(self, reader: FramedTransport) -> None:
-        """The frame that has begun on `reader` is whole: whoever holds it charges it from now on. Call `sub` then."""
+        """End the charge for the frame on `reader`, which is whole. From now on the holder of the
+        frame charges for it. Call `sub` next, which resumes others.
+        """
         self.waiting.pop(reader, None)
         size_bytes, reader.charged_bytes = reader.charged_bytes, 0
         self.in_flight_bytes -= size_bytes

@@ -1,16 +1,17 @@
-"""A client's second link to the broker, at another of its listeners: for reads that would hold up the first.
-[socket]
+"""Catch-up connection: a client's second connection, to another listener of the broker, for reads
+of history. [socket]
 
-Owns that link, when there may be one, and the repeating of the client's authentication on it. It must not
-know why a request goes this way. Invariants (design, "A connection", "Throttle"):
-* only what a client has shown and can be shown again is repeated: nothing, PLAIN, OAUTHBEARER; with SCRAM or
-  GSSAPI there is no second link.
-* nothing is sent on it before the authentication, and a renewed one is repeated on it before the client hears
-  that its own has succeeded.
-* losing it harms nobody: what was asked on it is answered None, and asked again on the client's first link;
-  for PAUSE_S, twice as long each time that it brought nothing, there is none. One that says nothing for
-  SILENCE_S is lost too. One that nothing was asked on (a broker closes idle links) is opened again in
-  silence.
+Owns that connection, the times when it may exist, and the repeated authentication of the client.
+Must not know why a request goes this way. Invariants (design, "A connection", "Throttle"):
+* only repeatable authentication is repeated: none, PLAIN, OAUTHBEARER. With SCRAM or GSSAPI there
+  is no second connection.
+* nothing is sent before the authentication. A renewed authentication is repeated here before the
+  client sees that its own has succeeded.
+* a loss harms nobody: unanswered requests are answered None, and sent again on the client's first
+  connection. No catch-up connection exists for PAUSE_S then, twice as long after each loss without
+  a response between. Silence for SILENCE_S is a loss, too.
+* a connection without unanswered requests that the broker closes (as idle) is opened again
+  silently.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ log = logging.getLogger("forebay.lane")
 REPEATABLE = frozenset({"PLAIN", "OAUTHBEARER"})
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 80.0
 SILENCE_S = 15.0
-"""Half of what clients give a request (request.timeout.ms)."""
+"""Half of the time that clients give a request (request.timeout.ms: 30 s)."""
 
 
 class CatchUpConnection:
-    """The second link of one client; opened at the first `send`. `dial` None: there never is one."""
+    """The second connection of a client, opened at the first `send`. `dial` None: there never is
+    one.
+    """
 
     __slots__ = (
+        "_authentication",
         "_broker",
         "_dial",
         "_handshake",
+        "_is_unrepeatable",
         "_link",
         "_pause_s",
         "_paused_until",
         "_pending_bytes",
         "_progress_at",
-        "_shown",
         "_unanswered",
-        "_unrepeatable",
     )
 
     def __init__(self, broker: NetServices, dial: Dial | None) -> None:
@@ -59,9 +62,9 @@ class CatchUpConnection:
         self._dial = dial
         self._link: BrokerConnection | None = None
         self._handshake: Frame | None = None
-        self._shown: tuple[Frame, Frame, int] | None = None
+        self._authentication: tuple[Frame, Frame, int] | None = None
         self._unanswered = 0
-        self._unrepeatable = False
+        self._is_unrepeatable = False
         self._pause_s = PAUSE_S
         self._paused_until = float("-inf")
         self._pending_bytes = 0
@@ -69,37 +72,47 @@ class CatchUpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be sent this way now."""
-        return self._dial is not None and not self._unrepeatable and self._broker.now() >= self._paused_until
+        """Whether a request may be sent here now: configured, authentication repeatable, not in a
+        pause.
+        """
+        return (
+            self._dial is not None and not self._is_unrepeatable and self._broker.now() >= self._paused_until
+        )
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a socket."""
+        """Whether there is a socket, or it is being opened."""
         return self._link is not None and self._link.is_connected
 
     @property
     def unanswered(self) -> int:
-        """Requests that the broker has not answered."""
+        """Number of requests that the broker has not answered, repeated authentication included."""
         return 0 if self._link is None else self._link.unanswered
 
     @property
     def wire(self) -> FramedTransport:
-        """The socket that an answer has just come from."""
+        """The framed transport that a response has just come from. There must be a connection:
+        AssertionError.
+        """
         assert self._link is not None
         return self._link.wire
 
     def hold_reading(self, why: object) -> None:
-        """Take no answers for now: the client does not drain."""
+        """Read no more responses until `why` is released, since the client does not read its own.
+        No effect without a connection.
+        """
         if self._link is not None:
             self._link.hold_reading(why)
 
     def release_reading(self, why: object) -> None:
-        """`why` no longer stands against reading."""
+        """Withdraw `why` as a reason not to read."""
         if self._link is not None:
             self._link.release_reading(why)
 
     def send(self, frame: Frame, correlation_id: int, on_answer: Answer) -> None:
-        """Ask; only while `usable`. `on_answer(None)` where the link was lost."""
+        """Send a request; only while `usable`. `on_answer` gets the response frame, or None if the
+        connection is lost.
+        """
         if self._link is None:
             self._link = self._open()
         self._broker.counters.lane_requests += 1
@@ -111,9 +124,11 @@ class CatchUpConnection:
                 self._pause_s = PAUSE_S
             on_answer(answer)
 
-        self._ask(self._link, frame, correlation_id, answered)
+        self._send_timed(self._link, frame, correlation_id, answered)
 
-    def _ask(self, link: BrokerConnection, frame: Frame, correlation_id: int, on_answer: Answer) -> None:
+    def _send_timed(
+        self, link: BrokerConnection, frame: Frame, correlation_id: int, on_answer: Answer
+    ) -> None:
         if not link.unanswered:
             self._progress_at = self._broker.now()
 
@@ -127,38 +142,38 @@ class CatchUpConnection:
         assert self._dial is not None
         broker = self._broker
         link = BrokerConnection(self._dial, broker.responses, broker.counters, self._lost, is_clients=True)
-        if self._shown is not None:
-            self._show(link, lambda: None)
+        if self._authentication is not None:
+            self._repeat_authentication(link, lambda: None)
         return link
 
     # -- the client's authentication -----------------------------------------------------------------------
 
     def saw_handshake(self, frame: Frame, mechanism: str) -> None:
-        """The client has begun to authenticate on its first link."""
+        """Note the SaslHandshake `frame` that the client has sent on its first connection."""
         self._handshake = bytes(frame)
-        self._unrepeatable = mechanism not in REPEATABLE
+        self._is_unrepeatable = mechanism not in REPEATABLE
 
     def saw_accepted(self, frame: Frame, version: int, done: Callable[[], None]) -> None:
-        """The broker has accepted `frame`, the client's SaslAuthenticate. `done` runs when the lane has shown
-        it too, or has none to show it on.
+        """Note `frame`, a SaslAuthenticate of `version` that the broker has accepted. `done` runs
+        once the broker has answered the repetition here, or at once if nothing is to be repeated.
         """
-        if self._dial is None or self._unrepeatable or self._handshake is None:
+        if self._dial is None or self._is_unrepeatable or self._handshake is None:
             done()
             return
-        self._shown = (self._handshake, bytes(frame), version)
+        self._authentication = (self._handshake, bytes(frame), version)
         if self._link is None:
             done()
         else:
-            self._show(self._link, done)
+            self._repeat_authentication(self._link, done)
 
-    def _show(self, link: BrokerConnection, done: Callable[[], None]) -> None:
-        """Repeat what the client has shown; `done` runs whatever comes of it. A refusal ends the lane, and
-        nothing else.
+    def _repeat_authentication(self, link: BrokerConnection, done: Callable[[], None]) -> None:
+        """Repeat the client's authentication on `link`. `done` runs in any case. A refusal ends the
+        catch-up connection and nothing else.
         """
-        assert self._shown is not None
-        handshake, token, version = self._shown
+        assert self._authentication is not None
+        handshake, token, version = self._authentication
         link.authenticated = True
-        self._ask(link, handshake, _correlation_id(handshake), lambda _answer: None)
+        self._send_timed(link, handshake, _correlation_id(handshake), lambda _answer: None)
 
         def on_answer(answer: Frame | None) -> None:
             accepted = answer is not None and control.is_authenticated(answer, version)
@@ -166,12 +181,14 @@ class CatchUpConnection:
                 self._end("the broker does not accept on the second listener what it accepted on the first")
             done()
 
-        self._ask(link, token, _correlation_id(token), on_answer)
+        self._send_timed(link, token, _correlation_id(token), on_answer)
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Timed: a broker that says nothing has lost the lane."""
+        """Timed: end the connection if the broker owes a response and has made no progress for
+        SILENCE_S. Time in which responses are not read does not count.
+        """
         link = self._link
         if link is None or not link.unanswered:
             return
@@ -198,18 +215,19 @@ class CatchUpConnection:
             logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
             "a client's second link is gone, its first one carries on, and this one again after a pause",
             extra={"pauseS": self._pause_s, "reason": reason},
-        )  # a warning once: what is refused may be refused until the client shows something else
+        )  # warn once: a refusal may last until the client authenticates anew
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         link.close()
 
     def close(self) -> None:
-        """The client is gone."""
+        """End the connection for good; its client is gone."""
         link, self._link = self._link, None
         self._dial = None
-        self._shown = self._handshake = None
+        self._authentication = self._handshake = None
         if link is not None:
             link.close()
 
 
 def _correlation_id(frame: Frame) -> int:
+    # after the length (4 bytes), the API key (2) and the API version (2)
     return int.from_bytes(frame[8:12], "big", signed=True)

@@ -1,11 +1,11 @@
-"""One client connection: frames in, replies out in order, one link to the broker behind it. [socket]
+"""Client connection: frames in, responses out in order, its own connection to the broker behind it. [socket]
 
-Owns the connection's wire, its line of replies, its upstream link and what the broker has allowed it to read.
-It must not know what a handler does with a request. Invariants:
-* whatever ends, either side, ends both, once, with one log line where somebody is to blame.
-* the broker is not read while this client does not drain, the client is not read while the broker does not
-  drain, at its own bound, or at the process's bound.
-* a client that has finished sending (EOF) still gets the answers to what it sent.
+Owns the framed transport, the response order, the broker connection and the client's rights to topics. Must
+not know a handler's work on a request. Invariants:
+* the end of either side ends both, once, with one log line if somebody is to blame.
+* the broker is not read while this client does not read. The client is not read while the broker does not, at
+  the connection's own limits, and at the process's byte budget.
+* a client that has finished sending (EOF) still gets the responses to its requests.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.client")
 
 BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
-"""Causes of an end that are no error of the connection's: it stood in others' way at a bound."""
+"""Causes of an end that are no connection errors: the client was in the way of others at a limit."""
 UNSIGNED_FRAME_BYTES = 512 << 10
-"""What a broker takes in one frame of who has not authenticated (sasl.server.max.receive.size)."""
+"""Largest frame that a broker takes before authentication (sasl.server.max.receive.size)."""
 
 
 class ClientConnection:
-    """A client and its way to the broker."""
+    """A client and its connections to the broker."""
 
     __slots__ = (
         "_counters",
-        "_holds_broker",
-        "_is_held",
+        "_is_broker_paused",
+        "_is_client_paused",
         "_limits",
         "_open",
         "_response_bytes",
@@ -81,7 +81,7 @@ class ClientConnection:
         "stores",
         "upstream",
         "wire",
-    )  # fmt: skip
+    )
 
     replies: ResponseOrder
     authorization: Authorization
@@ -89,7 +89,7 @@ class ClientConnection:
     reads: Reads
 
     def __init__(self, listener: Listener, number: int) -> None:
-        """`listener.dispatch` takes its requests, and makes what handlers keep of it."""
+        """`number` counts the listener's connections. `listener.dispatch` makes the objects of handlers."""
         dispatch = listener.dispatch(self)
         self.listener = listener
         self.broker: Broker = listener.broker
@@ -99,11 +99,11 @@ class ClientConnection:
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
         self._open = self.finishing = False
-        self.holds_client = False  # at its own bound
-        self._is_held = self._holds_broker = False  # for a broker, or a client, that does not drain
-        self.request_bytes = self._response_bytes = 0  # held of what was asked, and of what is answered
+        self.holds_client = False  # the client is not read: the connection is at its own limits
+        self._is_client_paused = self._is_broker_paused = False  # since the other side does not read
+        self.request_bytes = self._response_bytes = 0  # charged to the byte budgets for this connection
         self.is_signed_in = False  # the broker has accepted its SASL exchange
-        self.sasl_rounds = 1  # that the broker has to accept until then
+        self.sasl_rounds = 1  # SASL responses without error that are missing until then
         self.wire = FramedTransport(
             self._limits.max_request_frame_bytes, dispatch.receive, self._on_closed, self.on_bad, self._on_eof
         )
@@ -119,16 +119,14 @@ class ClientConnection:
         )
         self.upstream.on_drained = self._on_upstream_drained
         self.upstream.on_idle_closed = self._on_idle_closed
-        self.seen_frames, self.seen_at = 0, self.broker.now()  # when it was last found not to be idle
-        self.pipeline: Pipeline | None = None  # until it could have any
+        self.seen_frames, self.seen_at = 0, self.broker.now()  # at the last check that found it not idle
+        self.pipeline: Pipeline | None = None  # until there can be Produces in it
         self.lane = CatchUpConnection(self.broker, listener.catch_up_dial)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
-        self.gone = 0  # grows with each request that is sent on, and each answer
+        self.gone = 0  # grows with each forwarded request and each response
         self.preferred_replicas = False
         dispatch.open()
-
-    # -- from the sockets ----------------------------------------------------------------------------------
 
     def _on_made(self) -> None:
         self._open = True
@@ -137,7 +135,7 @@ class ClientConnection:
         self.listener.opened(self)
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
-        """A request of `size_bytes` has come whole: it counts from here on, until `request_done`."""
+        """Charge a whole request until `request_done`; pauses the client at the budget's limit."""
         traffic = self._counters.requests_in[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
@@ -148,35 +146,35 @@ class ClientConnection:
             requests.pause(self.wire)
 
     def hold_at_bounds(self) -> None:
-        """A request has been handled: the client is not read at its own bounds."""
+        """Call after each request: pauses the client at the connection's own limits."""
         replies = self.replies
         if replies.control:
-            self._yield_to_control()
+            self._complete_delayed()
         over = self.request_bytes >= self._limits.connection_request_memory_bytes
         if over or len(replies.line) >= self._limits.pipelined_requests:
             self.holds_client = True
             self.wire.hold_reading(replies)
 
     def limit_unsigned(self) -> None:
-        """The broker wants SASL here: until it has accepted some, no honest client sends larger frames."""
+        """Call if the broker wants SASL: no honest client sends larger frames before it has authenticated."""
         if not self.is_signed_in:
             framer = self.wire.framer
             framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
 
     def saw_accepted(self) -> None:
-        """The broker has accepted one more step of the client's SASL exchange."""
+        """Count a SASL response without error; after `sasl_rounds` of them the client has authenticated."""
         self.sasl_rounds -= 1
         if self.sasl_rounds <= 0:
             self.is_signed_in = self.listener.wants_sasl = True
             self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
     def _materialize(self) -> None:
-        """Something is to happen but the next answer of what flies."""
+        """Call before any event but the pipeline's next response: makes normal requests of it."""
         if self.pipeline is not None:
             self.pipeline.materialize()
 
     def on_bad(self, error: BadFrame) -> None:
-        """The client has sent what cannot be read."""
+        """Close a client that has sent an unreadable frame."""
         self._counters.bad_frames += 1
         self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
 
@@ -194,19 +192,19 @@ class ClientConnection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it waits for anything, or something of its waits to leave."""
+        """Whether a response is due, bytes wait to leave, or a frame has begun."""
         wire = self.wire
         is_under_way = self.replies.line or self.upstream.unanswered or wire.unsent_bytes
         return bool(is_under_way or wire.pending_frame_bytes)
 
     def look_idle(self, now: float) -> float:
-        """For how many seconds it has been idle, as far as looks at it have shown."""
+        """Seconds for which calls of this method have found the client idle."""
         if self.seen_frames != self.wire.frames or self.is_busy:
             self.seen_frames, self.seen_at = self.wire.frames, now
         return now - self.seen_at
 
     def _on_idle_closed(self) -> bool:
-        """The broker takes it for idle: if it is, it has to go, as without Forebay."""
+        """Close an idle client whose broker has closed, as without Forebay. False if not idle."""
         if self.seen_frames != self.wire.frames or self.is_busy or self.reads.by_key:
             return False
         self.close("idle")
@@ -215,19 +213,21 @@ class ClientConnection:
     def _on_upstream_lost(self, reason: str) -> None:
         self.close("upstream_lost", "closing a client whose connection to the broker was lost", reason)
 
-    # -- replies -------------------------------------------------------------------------------------------
-
     def forward(
         self, head: RequestHeader, frame: Frame, on_answer: Answer | None, on_begun: Begin | None = None
     ) -> None:
-        """Send one of the client's requests to the broker as it stands. `on_answer` None where none will come."""
+        """Send a request to the broker unchanged. `on_answer` None: no response will come."""
         self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
 
     def send(
-        self, api_key: int, correlation_id: int, frame: Frame, on_answer: Callable[[Frame | None], None] | None,
+        self,
+        api_key: int,
+        correlation_id: int,
+        frame: Frame,
+        on_answer: Callable[[Frame | None], None] | None,
         on_begun: Begin | None = None,
-    ) -> None:  # fmt: skip
-        """`forward`, for whom these two of the header are enough. `on_begun` may let a large answer pass."""
+    ) -> None:
+        """`forward` without a decoded header. `on_begun`: see `BrokerConnection.send`."""
         counters, size_bytes = self._counters, len(frame)
         traffic = counters.requests_out[api_key]
         traffic.frames += 1
@@ -244,27 +244,38 @@ class ClientConnection:
             self.hold_for_broker()
 
     def hold_for_broker(self) -> None:
-        """Something sent to the broker waits to leave: beyond the connection's bound the client is not read."""
+        """Pause the client while `connectionRequestMemory` or more waits to leave to the broker."""
         if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
-            self._is_held = True
+            self._is_client_paused = True
             self.wire.hold_reading(self.upstream)
 
     def answer(
-        self, head: RequestHeader, reply: Reply, buffers: Sequence[Sendable], request_bytes: int,
-        on_sent: Callable[[bool], None] | None = None, held_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        """Complete `reply`. `held_bytes` of heap memory stay charged until its last byte has left."""
+        self,
+        head: RequestHeader,
+        reply: Reply,
+        buffers: Sequence[Sendable],
+        request_bytes: int,
+        on_sent: Callable[[bool], None] | None = None,
+        held_bytes: int = 0,
+    ) -> None:
+        """Complete `reply`, release `request_bytes`, charge `held_bytes` of heap until all has left."""
         size_bytes = sum(map(len, buffers))
         self.request_done(request_bytes)
-        if held_bytes and self._open:  # else it goes nowhere
+        if held_bytes and self._open:  # else the response is never sent
             self.hold(reply, held_bytes)
         self.gone += 1
         reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
     def answer_whole(
-        self, api_key: int, place: Place, frame: Frame, size_bytes: int, request_bytes: int, on_sent: Sent | None = None
-    ) -> None:  # fmt: skip
-        """`answer` with one frame on the heap, to no control request. What leaves at once is never held."""
+        self,
+        api_key: int,
+        place: Place,
+        frame: Frame,
+        size_bytes: int,
+        request_bytes: int,
+        on_sent: Sent | None = None,
+    ) -> None:
+        """`answer` for one frame on the heap, not of a control request; charged only if it has to wait."""
         replies = self.replies
         line = replies.line
         self.gone += 1
@@ -288,7 +299,7 @@ class ClientConnection:
             traffic.size_bytes += size_bytes
             if on_sent is not None:
                 on_sent(True)
-            if self.finishing or self._holds_broker:
+            if self.finishing or self._is_broker_paused:
                 self._on_drained()
         else:
             reply = replies.stand_in(place)
@@ -300,11 +311,18 @@ class ClientConnection:
             self._on_progress()
 
     def begin_pieces(
-        self, head: RequestHeader, reply: Reply, request_bytes: int, on_sent: Sent | None,
-        begun: bytes, frame_bytes: int, source: FramedTransport, on_end: Callable[[], None],
-    ) -> SpliceTransfer | None:  # fmt: skip
-        """At the process's bound: a large answer, of which there is `begun`, leaves as it comes, if it is its turn
-        and nothing waits before it. `on_end` runs when its last bytes are here. None: it is received whole.
+        self,
+        head: RequestHeader,
+        reply: Reply,
+        request_bytes: int,
+        on_sent: Sent | None,
+        begun: bytes,
+        frame_bytes: int,
+        source: FramedTransport,
+        on_end: Callable[[], None],
+    ) -> SpliceTransfer | None:
+        """Splice a large response with the first bytes `begun`, if the budget has no room, its place is the
+        oldest and nothing waits to be sent. `on_end` runs with the last bytes. None: receive it whole.
         """
         line = self.replies.line
         if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
@@ -321,7 +339,7 @@ class ClientConnection:
         return SpliceTransfer(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
 
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
-        """Of an answer of `size_bytes` that was given to the kernel it did not take this."""
+        """Send `rest` of a response of `size_bytes` that was written directly and not taken whole."""
         reply = Reply(self.replies, False)
         outgoing = self.wire.send_piece(rest, len(rest))
         if outgoing is None:
@@ -334,7 +352,7 @@ class ClientConnection:
     def _sent(
         self, api_key: int, reply: Reply, size_bytes: int, on_sent: Sent | None, delivered: bool
     ) -> None:
-        """An answer's last byte has left, or never will."""
+        """Release the charge of a response that has left (`delivered`), or never will."""
         if reply.held_bytes:
             self._response_bytes -= reply.held_bytes
             self.broker.responses.sub(reply.held_bytes)
@@ -348,9 +366,7 @@ class ClientConnection:
             on_sent(delivered)
 
     def hold(self, reply: Reply, held_bytes: int) -> None:
-        """Charge `held_bytes` more of heap memory until `reply` has left, or never will: before it is completed, or
-        where what it shows of the arena was copied since.
-        """
+        """Charge `held_bytes` more for `reply`: before it is completed, or after its arena views were copied."""
         reply.held_bytes += held_bytes
         self._response_bytes += held_bytes
         if self.upstream.is_connected:
@@ -360,27 +376,25 @@ class ClientConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Charged for answers that have not left."""
+        """Bytes charged for responses that have not left."""
         return self._response_bytes
 
     @property
     def session_owner(self) -> object:
-        """Whose fetch sessions this client may use: its connection's own where it has an identity, else those
-        of whoever comes by this listener.
-        """
+        """Owner of the client's fetch sessions: this connection if authenticated, else the listener."""
         return self if self.upstream.authenticated else self.listener
 
     def request_done(self, size_bytes: int) -> None:
-        """A request's bytes are no longer held. After `close` they were all given back at once."""
+        """Release the bytes of a request. No effect after `close`, which releases all."""
         if not self._open:
             return
         self.request_bytes -= size_bytes
         self.broker.requests.sub(size_bytes)
-        if self.holds_client:  # of a Produce without acks no reply will tell
+        if self.holds_client:  # a Produce without acks has no response that does this
             self.release_client()
 
     def release_client(self) -> None:
-        """Read on, if it is below its bounds again."""
+        """Read the client again if it is below the connection's own limits."""
         under = self.request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
             self.holds_client = False
@@ -388,26 +402,26 @@ class ClientConnection:
 
     def _on_progress(self) -> None:
         if self.replies.control:
-            self._yield_to_control()
+            self._complete_delayed()
         over = self._response_bytes >= self._limits.connection_response_memory_bytes
         if self.wire.unsent_bytes >= self._limits.connection_response_memory_bytes:
             over = True
             self.wire.hold_reading(self.lane)
-        if over and self.wire.unsent_bytes:  # else nothing leaves that would end it
-            self._holds_broker = True
+        if over and self.wire.unsent_bytes:  # else no `_on_drained` would come to end the pause
+            self._is_broker_paused = True
             self.upstream.hold_reading(self)
             self.lane.hold_reading(self)
         self.release_client()
 
-    def _yield_to_control(self) -> None:
-        """A control request's reply stands behind a Fetch that waits: that one leaves with what it has."""
+    def _complete_delayed(self) -> None:
+        """Complete the oldest request, a delayed Fetch, if a control response waits behind it."""
         oldest = self.replies.oldest
         if oldest is not None and not oldest.is_control:
             self.broker.purgatory.leave_one(self, oldest)
 
     def _on_drained(self) -> None:
-        if self._holds_broker:
-            self._holds_broker = False
+        if self._is_broker_paused:
+            self._is_broker_paused = False
             self.wire.release_reading(self.lane)
             self.upstream.release_reading(self)
             self.lane.release_reading(self)
@@ -415,11 +429,9 @@ class ClientConnection:
             self.close("client_closed")
 
     def _on_upstream_drained(self) -> None:
-        if self._is_held:
-            self._is_held = False
+        if self._is_client_paused:
+            self._is_client_paused = False
             self.wire.release_reading(self.upstream)
-
-    # -- the end -------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -427,13 +439,13 @@ class ClientConnection:
         return self.wire.peer
 
     def _fields(self, reason: str) -> dict[str, object]:
-        """Of a log line about this client."""
+        """The fields of a log line about this client."""
         fields: dict[str, object] = {"listener": self.listener.name, "connection": self.number}
         fields |= {"client": self.peer, "clientId": self.client_id}
         return fields | {"reason": reason} if reason else fields
 
     def finish(self) -> None:
-        """Take no more requests; close once what is in flight has been answered."""
+        """Take no more requests, complete delayed Fetches, and close once all is answered."""
         self._materialize()
         self.finishing = True
         self.wire.hold_reading(self)
@@ -442,7 +454,7 @@ class ClientConnection:
             self.close("drained")
 
     def close_for_room(self) -> None:
-        """It has not taken its answers, and their memory is wanted at the bound."""
+        """Close a client that does not read its responses while others need their memory."""
         if self._open:
             held = f"{self.wire.unsent_bytes} bytes"
             self.close(
@@ -450,8 +462,8 @@ class ClientConnection:
             )
 
     def close(self, cause: str, blame: str = "", reason: str = "") -> None:
-        """End both sides, once. `blame` is the one log line, where somebody is to blame: the same for all clients.
-        Their own `reason` is a field.
+        """End both sides, once. `cause` labels the counter. `blame` is logged, with `reason`, unless it is
+        "".
         """
         if not self._open:
             self.upstream.close()
@@ -467,7 +479,7 @@ class ClientConnection:
         else:
             self._counters.disconnects[cause] += 1
         if blame:
-            log.warning(blame, extra=self._fields(reason))
+            log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
         self.broker.purgatory.drop(self)
         self.broker.watch.drop_link(self)
         self.broker.scheduler.drop_link(self)

@@ -1,15 +1,16 @@
-"""One framed socket: frames in, buffers out. [socket]
+"""Framed transport: one socket that receives length-prefixed frames and sends buffers. [socket]
 
-Owns the transport of one connection, client's or upstream's: it cuts what arrives into frames, and sends what
-it is given in order, in pieces small enough that a slow reader holds little. It knows no API and no peer
-beyond the bytes. Invariants:
-* `on_sent` of a reply runs when its last byte has left this process's buffers, never before: hits are counted
-  then.
-* the transport holds at most one piece; everything else waits here, where memory of the arena can still be
+Owns the asyncio transport of a client's or broker's connection. Cuts received bytes into frames.
+Sends buffers in order, in pieces small enough that a slow reader holds little. Must not know an
+API, nor of the peer more than its bytes. Invariants:
+* `on_sent` of a response runs when its last byte has left this process's buffers, never before:
+  hits are counted then.
+* the transport holds at most one piece. All else waits here, where memory of the arena can still be
   copied out.
-* after `close` or a lost connection every waiting `on_sent` runs once with False.
-* what is small arrives as bytes that nobody copies; the rest of a large frame straight in its own buffer
-  (docs/performance.md), which is let go of with the connection.
+* after `close_when_sent`, `abort` or a lost connection every waiting `on_sent` runs once, with
+  False if its bytes did not leave.
+* small frames arrive as bytes that nobody copies. The rest of a large frame arrives in its own
+  buffer (docs/performance.md), which is freed with the connection.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ if TYPE_CHECKING:
     from proxy.net.splice import SpliceTransfer
 
 SCRATCH = memoryview(bytearray(1 << 12))
-"""Where what may be the start of another large frame is received: taken out before anybody else receives. Small:
-what is received here is copied twice, the frame's rest not at all (docs/decisions/0017).
+"""Receive buffer for bytes that may start another large frame. All connections share the buffer,
+since its bytes are copied out before another connection receives. The buffer is small, since bytes
+in it are copied twice and the rest of a frame not at all (docs/decisions/0017).
 """
 LINGER_S = 10.0
-"""How long a peer that does not read may hold up a close."""
+"""How long a peer that does not read may delay a close."""
 
 
 class LargeFrame(asyncio.BufferedProtocol):
-    """Stands in for a wire on its transport while large frames arrive, until one comes that is not."""
+    """Replaces a FramedTransport as asyncio's protocol while large frames arrive, until a small one
+    comes. Buffered, so that the kernel writes into the frame's own memory.
+    """
 
-    __slots__ = ("_framer", "_wire")
+    __slots__ = ("_framer", "_owner")
 
     def __init__(self, wire: FramedTransport) -> None:
-        self._wire = wire
+        self._owner = wire
         self._framer = wire.framer
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        passage = self._wire.passage
+        """The buffer for the next bytes: the splice's, the rest of the large frame's, or SCRATCH."""
+        passage = self._owner.passage
         if passage is not None:
             return passage.get_buffer()
         framer = self._framer
@@ -58,8 +62,8 @@ class LargeFrame(asyncio.BufferedProtocol):
         return SCRATCH
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` more have arrived."""
-        wire = self._wire
+        """Take the `nbytes` that asyncio has written into the last buffer."""
+        wire = self._owner
         passage = wire.passage
         if passage is not None:
             last = passage.received(nbytes)
@@ -73,25 +77,26 @@ class LargeFrame(asyncio.BufferedProtocol):
             wire.data_received(bytes(SCRATCH[:nbytes]))
 
     def eof_received(self) -> bool:
-        """The wire's."""
-        return self._wire.eof_received()
+        """See FramedTransport.eof_received."""
+        return self._owner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The wire's."""
-        self._wire.connection_lost(exc)
+        """See FramedTransport.connection_lost."""
+        self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The wire's."""
-        self._wire.pause_writing()
+        """See FramedTransport.pause_writing."""
+        self._owner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The wire's."""
-        self._wire.resume_writing()
+        """See FramedTransport.resume_writing."""
+        self._owner.resume_writing()
 
 
 class FramedTransport(asyncio.Protocol):
-    """asyncio's face of one socket. Callbacks: on_frame(frame), on_closed(exception or None),
-    on_bad(BadFrame), on_eof().
+    """The asyncio protocol of one socket. Callbacks: on_frame(frame), on_closed(exception, or None
+    if the close was clean or ours), on_bad(BadFrame) for bytes that are no frame, on_eof(), whose
+    True keeps this side open.
     """
 
     def __init__(
@@ -117,36 +122,49 @@ class FramedTransport(asyncio.Protocol):
         self._closed = False
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
-        self._blind: Callable[[bytes], None] | None = None
+        self._raw_sink: Callable[[bytes], None] | None = None
         self.shortcut: Callable[[bytes], bool] | None = None
-        """Asked with each frame of a chunk before `on_frame`: True where it has taken the frame."""
+        """Called with each received frame before `on_frame`; True if it has handled the frame.
+        Large frames skip it.
+        """
         self.passage: SpliceTransfer | None = None
-        """The large frame that arrives and is not received here."""
+        """The splice of the large frame that arrives now; None if frames are received here."""
         self.on_large: Callable[[bytes, int], SpliceTransfer | None] | None = None
-        """Asked with what there is of a large frame, and how large it will be, whether it is to pass."""
+        """Called with the first bytes of a large frame and its whole size in bytes. Returns the
+        splice that takes the frame, or None to receive it here.
+        """
         self.on_passed: Callable[[SpliceTransfer, bytes], None] | None = None
+        """Called when a splice has moved all of its frame but the last bytes, with those bytes."""
         self.on_drained: Callable[[], None] | None = None
+        """Called when all that was given to `send` has left."""
         self.on_begun: Callable[[], None] | None = None
-        """Told whenever a chunk ends within a frame."""
+        """Called whenever received bytes end within a frame."""
         self.on_made: Callable[[], None] | None = None
         self.bound: ByteBudget | None = None
-        """Where a frame that has begun is charged, and waits where it may not be."""
+        """The byte budget that a frame which has begun is charged to, or waits for; None: frames
+        are not charged here.
+        """
         self.charged_bytes = 0
-        """What is charged there for it."""
+        """Bytes that `bound` is charged for the frame that has begun; 0 if none. `bound` writes
+        this.
+        """
         self.plain_fd = -1
-        """The socket, for who moves bytes past this process; -1 where they are to be encrypted, or it is not open."""
+        """The socket's descriptor, for splice(2); -1 if the connection uses TLS or is not open."""
         self.free_fd = -1
-        """The same where what is written to it now follows all that was given to `send`; else -1."""
+        """The same descriptor while nothing waits to be sent, so that a direct write keeps the
+        order; else -1.
+        """
         self.peer = ""
         self.frames = 0
         self.pieces = 0
-        """That the kernel did not take at once, and has taken since."""
+        """Number of pieces that the kernel did not take at once, and has taken since."""
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- called by asyncio -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open. Writes are 'paused' from the first byte the kernel did not take, resumed at
-        none left: a plain transport pauses above its limit, TLS's (asyncio.sslproto and uvloop's) at it.
+        """Called by asyncio when the socket is open. Writing pauses from the first byte that the
+        kernel did not take, and resumes when none is left: a plain transport pauses above its
+        limit, the TLS transports (asyncio.sslproto and uvloop's) at it.
         """
         self._transport = cast("asyncio.Transport", transport)
         is_plain = transport.get_extra_info("ssl_object") is None
@@ -160,26 +178,28 @@ class FramedTransport(asyncio.Protocol):
             self._transport.pause_reading()
         if self.on_made:
             self.on_made()
-        self._feed()
+        self._write_outbox()
 
     def data_received(self, data: bytes) -> None:
-        """More has arrived: hand on the frames it completes. Nearly always it is one, and nothing else."""
+        """Called by asyncio with received bytes: hands on the frames that they complete. Nearly
+        always the bytes are exactly one frame, which the first branch handles without a copy.
+        """
         framer, size_bytes = self.framer, len(data)
         if (
             size_bytes >= PREFIX_BYTES
-            and not (framer.start or self._in_large or self._blind or self._closed or self._closing)
+            and not (framer.start or self._in_large or self._raw_sink or self._closed or self._closing)
             and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
         ):
             self.frames += 1
             if self.shortcut is None or not self.shortcut(data):
                 self._on_frame(data)
         else:
-            self._cut(data)
+            self._split_frames(data)
 
-    def _cut(self, data: bytes) -> None:
-        if self._blind:
+    def _split_frames(self, data: bytes) -> None:
+        if self._raw_sink:
             self.frames += 1
-            self._blind(data)
+            self._raw_sink(data)
             return
         try:
             frames = self.framer.received(data)
@@ -187,7 +207,7 @@ class FramedTransport(asyncio.Protocol):
             self._on_bad(error)
             return
         if (self.framer.begun != b"") is not self._in_large:
-            self._stand_in()
+            self._switch_protocol()
         bound = self.bound if frames and self.charged_bytes else None
         if bound is not None:
             bound.end(self)
@@ -198,7 +218,7 @@ class FramedTransport(asyncio.Protocol):
             if self.shortcut is None or not self.shortcut(frame):
                 self._on_frame(frame)
         if bound is not None:
-            bound.sub(0)
+            bound.sub(0)  # only now: the handler charges the frame itself before others resume
         if self.on_begun is not None and (self.framer.start or self.framer.begun):
             self.on_begun()
         if self.framer.begun and self.offer():
@@ -207,7 +227,9 @@ class FramedTransport(asyncio.Protocol):
             self._charge(self.bound)
 
     def offer(self) -> bool:
-        """A large frame has begun, and no memory is set aside for it: whether it passes now."""
+        """Whether a splice takes the large frame that has begun. Memory must not be set aside for
+        the frame yet. False if there is no such frame, or `on_large` wants it received.
+        """
         if self.on_large is None or not self.framer.begun or self._closed or self._closing:
             return False
         self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
@@ -218,39 +240,39 @@ class FramedTransport(asyncio.Protocol):
         return True
 
     def _charge(self, bound: ByteBudget) -> None:
-        """A chunk has ended within a frame."""
+        """Charge the frame within which the received bytes end, once."""
         size_bytes = self.framer.frame_bytes
         if size_bytes > bound.uncharged_bytes and not (self.charged_bytes or self._closed or self._closing):
             bound.begin(self, size_bytes)
 
     def passed(self, last: bytes) -> None:
-        """All of a large frame but its `last` bytes has been given to where it goes."""
+        """End the splice, which has moved all of its frame but the `last` bytes."""
         passage, self.passage = self.passage, None
         if passage is not None and self.on_passed is not None and not (self._closed or self._closing):
             self.frames += 1
             self.on_passed(passage, last)
 
     def large_arrived(self, frame: Frame) -> None:
-        """All of a large frame has arrived: hand it on."""
+        """Hand on a large frame that is whole."""
         if self.bound is not None:
             self.bound.end(self)
         if not (self._closed or self._closing):
             self.frames += 1
             self._on_frame(frame)
         if self.bound is not None:
-            self.bound.sub(0)
+            self.bound.sub(0)  # only now: the handler charges the frame itself before others resume
 
-    def _stand_in(self) -> None:
+    def _switch_protocol(self) -> None:
         self._in_large = self.framer.in_large
         if self._transport is not None:
             self._transport.set_protocol(LargeFrame(self) if self._in_large else self)
 
     def eof_received(self) -> bool:
-        """The peer has finished sending. True keeps our half open."""
+        """Called by asyncio when the peer has finished sending. True keeps this side open."""
         return bool(self._on_eof and not self._closed and self._on_eof())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone: nothing waiting will be sent."""
+        """Called by asyncio when the socket is closed: every waiting `on_sent` runs with False."""
         self._closed = True
         self._transport = None
         self.plain_fd = self.free_fd = -1
@@ -263,42 +285,42 @@ class FramedTransport(asyncio.Protocol):
         self._on_closed(exc)
 
     def pause_writing(self) -> None:
-        """The kernel did not take all of the piece."""
+        """Called by asyncio when the kernel did not take all of the piece."""
         self._write_paused = True
         self.free_fd = -1
 
     def resume_writing(self) -> None:
-        """The piece has left."""
+        """Called by asyncio when all of the piece has left: writes the next one."""
         self._write_paused = False
         self.pieces += 1
         if self._outbox and self._outbox[0].in_transport:
             self._piece_left(self._outbox[0])
-        self._feed()
+        self._write_outbox()
 
-    # -- our side ------------------------------------------------------------------------------------------
+    # -- called by owners ------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Connected, and not closing."""
+        """Whether the socket is connected and not closing."""
         return self._transport is not None and not self._closed and not self._closing
 
     @property
     def pending_frame_bytes(self) -> int:
-        """Bytes of a frame that has begun and not ended."""
+        """Bytes received of a frame that has begun and not ended; 0 if there is none."""
         if self.passage is not None:
             return self.passage.begun_bytes
-        return 0 if self._blind else self.framer.pending_bytes
+        return 0 if self._raw_sink else self.framer.pending_bytes
 
     @property
     def is_idle(self) -> bool:
-        """Open, and everything that was given to `send` has left."""
+        """Whether the socket is open and all that was given to `send` has left."""
         if self._outbox or self._write_paused or self._closed or self._closing:
             return False
         return self._transport is not None
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes accepted by `send` that have not left."""
+        """Bytes given to `send` that have not left. A partly sent entry counts whole."""
         return self._outbox_bytes
 
     def send(
@@ -306,7 +328,10 @@ class FramedTransport(asyncio.Protocol):
         buffers: Sequence[Sendable],
         on_sent: Callable[[bool], None] | None = None,
     ) -> SendBuffer | None:
-        """Send `buffers`, after all that was given before. None when nothing of it waits here: `on_sent` has run."""
+        """Send `buffers` after all earlier ones. Returns an entry that may wait here, or None:
+        nothing waits, and `on_sent` has run, with False if the connection is closed or closing.
+        Before the socket is open, all waits.
+        """
         if self._closed or self._closing:
             if on_sent:
                 on_sent(False)
@@ -316,14 +341,14 @@ class FramedTransport(asyncio.Protocol):
             outgoing = SendBuffer(buffers, on_sent)
             self._outbox.append(outgoing)
             self._outbox_bytes += outgoing.size_bytes
-            self._feed()
+            self._write_outbox()
             return outgoing
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:
             self._transport.writelines(buffers)
         if self._write_paused:
-            return self._wait_stuck(size_bytes, on_sent)
+            return self._queue_unsent(size_bytes, on_sent)
         if on_sent:
             on_sent(True)
         if self.on_drained and not (self._outbox or self._closing):
@@ -333,21 +358,24 @@ class FramedTransport(asyncio.Protocol):
     def send_piece(
         self, piece: Sendable, size_bytes: int, on_sent: Callable[[bool], None] | None = None
     ) -> SendBuffer | None:
-        """`send` of one buffer. One that nothing is before, and that is no larger than a piece, needs no place in the
-        line unless the kernel does not take it all; for such a one `on_drained` does not run.
+        """`send` for one buffer of `size_bytes`. If the outbox is empty, a buffer up to PIECE_BYTES
+        is written at once, and gets an entry only if the kernel takes less. `on_drained` does not
+        run for a buffer that left at once.
         """
         transport = self._transport
         if transport is None or self._outbox or self._closed or self._closing or size_bytes > PIECE_BYTES:
             return self.send((piece,), on_sent)
         transport.write(piece)
         if self._write_paused:
-            return self._wait_stuck(size_bytes, on_sent)
+            return self._queue_unsent(size_bytes, on_sent)
         if on_sent:
             on_sent(True)
         return None
 
-    def _wait_stuck(self, size_bytes: int, on_sent: Callable[[bool], None] | None) -> SendBuffer:
-        """The kernel did not take all of what was never in the line."""
+    def _queue_unsent(self, size_bytes: int, on_sent: Callable[[bool], None] | None) -> SendBuffer:
+        """Add an entry for `size_bytes` of which the kernel did not take all: the transport holds
+        the rest.
+        """
         outgoing = SendBuffer((), on_sent)
         outgoing.size_bytes = size_bytes
         outgoing.in_transport = True
@@ -355,7 +383,7 @@ class FramedTransport(asyncio.Protocol):
         self._outbox_bytes += size_bytes
         return outgoing
 
-    def _feed(self) -> None:
+    def _write_outbox(self) -> None:
         self.free_fd = -1
         while self._outbox and not self._write_paused and self._transport is not None:
             head = self._outbox[0]
@@ -386,7 +414,7 @@ class FramedTransport(asyncio.Protocol):
         head.end(True)
 
     def hold_reading(self, why: object) -> None:
-        """Take no more from the peer until every reason given here was released. Reasons are compared by
+        """Pause reading until every `why` that was given here is released. Reasons are compared by
         identity.
         """
         first = not self._read_holds
@@ -395,7 +423,7 @@ class FramedTransport(asyncio.Protocol):
             self._transport.pause_reading()
 
     def release_reading(self, why: object) -> None:
-        """`why` no longer stands against reading."""
+        """Withdraw one reason; reading resumes when none is left. An unknown `why` is ignored."""
         if not self._read_holds or self._read_holds.pop(id(why), None) is None:
             return
         if not self._read_holds and self._transport is not None:
@@ -403,16 +431,18 @@ class FramedTransport(asyncio.Protocol):
 
     @property
     def reading_held(self) -> bool:
-        """Whether the peer is being held back."""
+        """Whether reading is paused."""
         return bool(self._read_holds)
 
     def go_blind(self, sink: Callable[[bytes], None]) -> None:
-        """From here on hand raw bytes to `sink`: the peer speaks something unframed (SaslHandshake v0)."""
-        self._blind = sink
+        """Hand raw bytes to `sink` from now on: the peer sends bytes without frames (after
+        SaslHandshake v0).
+        """
+        self._raw_sink = sink
 
     def close_when_sent(self) -> None:
-        """Close once everything that was given to `send` has left; nothing more is read. A socket still
-        connecting sends first.
+        """Close once all that was given to `send` has left, or after LINGER_S. Nothing more is
+        read. A socket that is still connecting sends first.
         """
         if self._closed or self._closing:
             return
@@ -420,10 +450,10 @@ class FramedTransport(asyncio.Protocol):
         self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         self.framer.let_go()
         self.hold_reading(self)
-        self._feed()
+        self._write_outbox()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once. Unsent bytes are lost."""
         self._closed = True
         self.free_fd = -1
         if self._transport is not None:

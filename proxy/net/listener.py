@@ -1,7 +1,8 @@
-"""A client-facing socket and the one broker behind it. [socket]
+"""Listener: a client-facing socket and the one broker behind it. [socket]
 
-Owns accepting, TLS on both sides and the list of client links. It must not know what clients ask. Invariants: a
-connection above the process's bound is closed at once and counted; after `stop` nothing is accepted.
+Owns accepting, TLS on both sides and the list of client connections. Must not know the clients'
+requests. Invariants: a connection above `limits.maxConnections` is closed at once and counted;
+after `stop` nothing is accepted.
 """
 
 from __future__ import annotations
@@ -30,26 +31,28 @@ log = logging.getLogger("forebay.listener")
 
 BACKLOG = 1024
 PROBES = 10
-"""Keepalive probes within `limits.idleTimeout`."""
+"""Number of keepalive probes within `limits.idleTimeout`."""
 
 
 class Dispatch(Protocol):
-    """Takes the requests of one client connection."""
+    """Handles the requests of one client connection."""
 
     def open(self) -> None:
-        """The connection is complete: make what handlers keep of it."""
+        """Make the objects that handlers keep for the connection, whose construction is complete."""
 
     def receive(self, frame: Frame) -> None:
-        """One request, whole."""
+        """Handle one whole request frame."""
 
 
 class Listener:
-    """One entry of `listeners`, at work."""
+    """The running part of one entry of `listeners` in the configuration."""
 
     def __init__(
         self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientConnection], Dispatch]
     ) -> None:
-        """`dispatch` takes the requests of a connection."""
+        """`dispatch` makes the handler of a connection's requests. Raises OSError (ssl.SSLError
+        included) if a file of `upstreamTls` cannot be loaded.
+        """
         self.broker = broker
         self.config = config
         self.dispatch = dispatch
@@ -63,17 +66,18 @@ class Listener:
         )
         self.links: dict[ClientConnection, None] = {}
         self.tended: dict[ClientConnection, None] = {}
-        """Those with something that time may end; the janitor takes them out."""
+        """Connections with a pending timeout, for the janitor, which also removes them."""
         self.wants_sasl = False
-        """The broker has accepted a SASL exchange here, a client's or Forebay's own. Where it wants none, it refuses
-        the handshake (KafkaApis.handleSaslHandshakeRequest).
+        """Whether the broker has accepted a SASL exchange here, a client's or Forebay's own. A
+        broker's listener without SASL refuses the handshake (KafkaApis.handleSaslHandshakeRequest).
         """
         self.bound: Address | None = None
+        """The address that clients connect to; None before `start`."""
         self._server: asyncio.Server | TlsServer | None = None
         self._accepted = 0
         self._stopping = False
         self.drained = asyncio.Event()
-        """Set once `stop` was called and the last client is gone."""
+        """Set once `stop` was called and the last client connection is closed."""
 
     @property
     def is_bound(self) -> bool:
@@ -81,14 +85,16 @@ class Listener:
         return self._server is not None and self._server.is_serving()
 
     async def start(self) -> None:
-        """Listen. OSError where the address cannot be had."""
+        """Listen. Raises OSError if the address cannot be bound, or a file of `tls` cannot be
+        loaded.
+        """
         loop = asyncio.get_running_loop()
         host, port = self.config.listen
         context = build_server_context(self.config)
         if context is None:
             self._server = await loop.create_server(self._accept, host or None, port, backlog=BACKLOG)
         else:
-            self._server = TlsServer(self.broker.handshakes, context, self._shaken, BACKLOG)
+            self._server = TlsServer(self.broker.handshakes, context, self._accept_tls, BACKLOG)
             await self._server.start(host or None, port)
         for one in self._server.sockets:
             end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
@@ -114,14 +120,16 @@ class Listener:
         link = ClientConnection(self, self._accepted)
         return link.wire
 
-    def _shaken(self, transport: asyncio.Transport) -> None:
-        """A client has finished its TLS handshake."""
+    def _accept_tls(self, transport: asyncio.Transport) -> None:
+        """Make a connection for a client that has finished its TLS handshake."""
         protocol = self._accept()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
     def opened(self, link: ClientConnection) -> None:
-        """A client is connected, and counted."""
+        """Add `link`, which is counted as active already, or close it above
+        `limits.maxConnections`.
+        """
         broker = self.broker
         if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
             link.close("too_many_connections", "closing a client at limits.maxConnections")
@@ -129,11 +137,11 @@ class Listener:
         self.links[link] = None
 
     def tend(self, link: ClientConnection) -> None:
-        """There is something of it now that time may end: the janitor is to look after it."""
+        """Have the janitor check `link`, which has a pending timeout."""
         self.tended[link] = None
 
     def closed(self, link: ClientConnection) -> None:
-        """A client is gone."""
+        """Remove `link`, which is closed."""
         self.links.pop(link, None)
         self.tended.pop(link, None)
         self._note_drained()
@@ -143,7 +151,9 @@ class Listener:
             self.drained.set()
 
     def stop(self) -> None:
-        """Accept nobody else; let every client finish."""
+        """Stop accepting, and let every client finish. `drained` is set when the last connection is
+        closed.
+        """
         if self._server is not None:
             self._server.close()
         self._stopping = True
@@ -152,15 +162,16 @@ class Listener:
         self._note_drained()
 
     def abort(self) -> None:
-        """The grace period is over."""
+        """Close all client connections at once: the grace period is over."""
         for link in list(self.links):
             link.close("drain_timeout")
 
 
 def end_vanished(fd: int, timeout_s: float) -> None:
-    """What is accepted from the listening socket `fd` ends by itself when its peer has not answered for `timeout_s`:
-    probes where nothing is under way, TCP_USER_TIMEOUT where something is. Linux hands both on to what is accepted.
-    That time holds for a peer that lives and does not read, too (tcp_probe_timer), so it is no short one.
+    """Have the kernel end connections accepted from the listening socket `fd` if their peer has not
+    answered for `timeout_s` seconds. Keepalive probes cover idle connections, TCP_USER_TIMEOUT
+    those with unacknowledged data. Linux copies both settings to accepted sockets. The time also
+    ends a live peer that does not read (tcp_probe_timer), so it must not be short.
     """
     listening = socket.socket(fileno=fd)
     try:
@@ -176,7 +187,9 @@ def end_vanished(fd: int, timeout_s: float) -> None:
 
 
 def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:
-    """How to reach the broker at `address`, with the security of `config`."""
+    """How to reach the broker at `address`, with the TLS settings of `config`. Raises OSError
+    (ssl.SSLError included) if a file cannot be loaded.
+    """
     host, port = address
     tls = config.upstream_tls
     return Dial(
@@ -190,7 +203,9 @@ def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial
 
 
 def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:
-    """TLS toward the broker: its certificate is checked unless the configuration says otherwise."""
+    """TLS settings toward the broker. The broker's certificate is checked unless
+    `insecureSkipVerify` is set.
+    """
     context = ssl.create_default_context(cafile=tls.ca_file)
     if tls.insecure_skip_verify:
         context.check_hostname = False
@@ -201,7 +216,7 @@ def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:
 
 
 def build_server_context(config: ListenerConfig) -> ssl.SSLContext | None:
-    """TLS toward clients, or None for plain text."""
+    """TLS settings toward clients, or None for plain text."""
     if config.tls is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

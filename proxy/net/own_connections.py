@@ -1,11 +1,16 @@
-"""Forebay's own connections to the broker, for the watch: opened, authenticated, reopened. [socket]
+"""Forebay's own connections to the broker, for the replica fetcher: opened, authenticated,
+reopened. [socket]
 
-Owns one link per name ("watch", "proof", "idle-N"), the question whether Forebay may have links of its own at all, and
-whether the broker answers. It must not know what else is asked over them. Invariants: a link is handed out only when
-the broker has answered a Metadata request on it, which a listener that wants credentials does not; a link that is lost
-is opened again after a pause that doubles, up to UNREACHABLE_PAUSE_S while the broker is away, so that a restart
-is noticed soon, and up to REFUSED_PAUSE_S while it answers and refuses us; a broker that owes an answer for
-`limits.upstreamTimeout` is given up, with all links to it, and so are connections of which only this end is left.
+Owns a connection per name ("watch", "proof", "idle-N"), whether Forebay may have its own
+connections at all, and whether the broker answers. Must not know the other requests on them.
+Invariants:
+* a connection is handed out only after the broker has answered a Metadata request on it. A listener
+  that wants credentials does not answer without.
+* a lost connection is opened again after a pause that doubles: up to UNREACHABLE_PAUSE_S while the
+  broker is away, so that a restart is noticed soon, and up to REFUSED_PAUSE_S while it answers and
+  refuses Forebay.
+* a broker that owes a response for `limits.upstreamTimeout` is given up with all connections to it,
+  those included whose other end is gone.
 """
 
 from __future__ import annotations
@@ -34,11 +39,15 @@ FIRST_PAUSE_S = 0.2
 UNREACHABLE_PAUSE_S = 0.5
 REFUSED_PAUSE_S = 30.0
 HEARTBEATS = 5
-"""How often within `limits.upstreamTimeout` the broker is asked whether it answers."""
+"""Number of heartbeats (ApiVersions requests) within `limits.upstreamTimeout`."""
 
 
 class OwnConnections:
-    """Forebay's own links by name, all to the broker behind one listener."""
+    """Forebay's own connections by name, all to the broker behind one listener.
+
+    `usable`: the broker accepts Forebay's own connections. `reachable`: the broker answers.
+    `refusal`: why the last attempt failed; "" after a success.
+    """
 
     def __init__(self, broker: NetServices, listener: Listener) -> None:
         self._broker = broker
@@ -50,38 +59,42 @@ class OwnConnections:
         self.reachable = False
         self.refusal = ""
         self._silent_since: float | None = None
-        self._is_beating = False
-        self._beat_at = float("-inf")
+        self._heartbeat_pending = False
+        self._heartbeat_at = float("-inf")
 
     @property
     def connected(self) -> int:
-        """Links that are open."""
+        """Number of connections that are open."""
         return sum(link.is_connected for link in self._links.values())
 
     def silent_s(self, now: float) -> float:
-        """For how long the broker has owed an answer, or could not be reached; 0 while it owes none."""
+        """Seconds for which the broker has owed a response, or could not be reached; 0 while it
+        owes none.
+        """
         return 0.0 if self._silent_since is None else now - self._silent_since
 
     def tick(self, now: float) -> None:
-        """Timed: ask whether the broker answers, and give it up once it has owed that for too long."""
+        """Timed: send a heartbeat, and give the broker up if it has owed a response for
+        `limits.upstreamTimeout`.
+        """
         timeout_s = self._broker.config.limits.upstream_timeout_s
         link = self._links.get("proof")
         if link is None:
-            return  # it is being opened, which asks, too
+            return  # being opened, which asks the broker, too
         if self.silent_s(now) >= timeout_s:
             self._give_up(f"it has not answered for {timeout_s:g} s")
-        elif not self._is_beating and now - self._beat_at >= timeout_s / HEARTBEATS:
-            self._is_beating, self._beat_at = True, now
+        elif not self._heartbeat_pending and now - self._heartbeat_at >= timeout_s / HEARTBEATS:
+            self._heartbeat_pending, self._heartbeat_at = True, now
             self._silent_since = now if self._silent_since is None else self._silent_since
-            link.send(self._build_hello(), 0, self._beaten)
+            link.send(self._build_hello(), 0, self._on_heartbeat)
 
-    def _beaten(self, answer: Frame | None) -> None:
-        self._is_beating = False
+    def _on_heartbeat(self, answer: Frame | None) -> None:
+        self._heartbeat_pending = False
         if answer is not None:
-            self._heard()
+            self._note_answer()
 
-    def _heard(self) -> None:
-        """The broker answers."""
+    def _note_answer(self) -> None:
+        """Note that the broker answers."""
         silent_s, self._silent_since = self.silent_s(self._broker.now()), None
         if not self.reachable and self.refusal:
             log.info("the broker at %s answers again after %.1f s", self._listener.upstream, silent_s)
@@ -101,11 +114,13 @@ class OwnConnections:
         )
 
     def start(self) -> None:
-        """Open the first link: it says whether there can be any."""
+        """Open the first connection, which shows whether Forebay may have its own."""
         self._open("proof")
 
     def link(self, name: str) -> BrokerConnection | None:
-        """That link if it is open; else it is being opened, and the watch is pumped when it is."""
+        """The connection of that name if it is open; else None. The connection is then being
+        opened, and the replica fetcher runs again when it is open.
+        """
         link = self._links.get(name)
         if link is None or link.closed:
             self._open(name)
@@ -129,7 +144,7 @@ class OwnConnections:
                 self._silent_since = self._broker.now()
             try:
                 async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
-                    await self._greet(link)
+                    await self._prepare(link)
             except (ConnectionError, OSError, TimeoutError, BadFrame, sasl_client.Refused) as error:
                 link.close()
                 self._refused(name, error)
@@ -146,18 +161,22 @@ class OwnConnections:
         self.usable, self.refusal = True, ""
         self._broker.watch.pump()
 
-    async def _greet(self, link: BrokerConnection) -> None:
-        """ApiVersions, which every listener answers, then `_sign_in`. Refused where the broker ends that."""
+    async def _prepare(self, link: BrokerConnection) -> None:
+        """Send ApiVersions, which every listener answers, then `_sign_in`. Raises Refused if the
+        broker closes during that.
+        """
         hello = self._build_hello()
         control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
-        self._heard()
+        self._note_answer()
         try:
             await self._sign_in(link)
-        except ConnectionError as error:  # it answers, but not us: that makes no broker unreachable
+        except ConnectionError as error:  # the broker has answered ApiVersions, so it is reachable
             raise sasl_client.Refused(f"{error}") from error
 
     async def _sign_in(self, link: BrokerConnection) -> None:
-        """Our own credentials if there are any, and one Metadata request to see that we may ask at all."""
+        """Authenticate if credentials are configured, and send one Metadata request to see whether
+        Forebay may ask at all. Raises Refused, ConnectionError, BadFrame.
+        """
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:
             await sasl_client.authenticate(link, credentials)
@@ -192,7 +211,7 @@ class OwnConnections:
                 self._open(name)
 
     async def close(self) -> None:
-        """End all links."""
+        """End all connections, and stop opening others."""
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()

@@ -1,10 +1,12 @@
-"""The replies of one connection leave in the order of its requests.
+"""Response order: the responses of one connection leave in the order of its requests.
 
-Owns the places reserved for answers. It must not know what an answer means or where it goes: `deliver` sends
-it. Invariants: a place is reserved when its request has been peeked; it is completed at most once; a
-completed reply leaves when all places before it have. A request that expects no reply (acks=0) reserves no
-place. What stands in the line and is no `Reply` is a request itself: its answer leaves when it comes, if it is its
-turn, and else a reply stands in for it.
+Owns the queue of places that are reserved for responses. Must not know what a response means or
+where it goes: `deliver` sends it. Invariants:
+* a place is reserved when the header of its request has been read, and completed at most once.
+* a completed response leaves when all places before it have left.
+* a request without a response (acks=0) reserves no place.
+* the queue holds `Reply` objects, or requests that act as their own place. Such a request is
+  replaced by a `Reply` if its response cannot be sent at once.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """What may stand in the line."""
+    """An entry of the queue: a `Reply`, or a request that acts as its own place."""
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a control request's."""
+        """Whether the place belongs to a control request."""
         ...
 
 
 class Reply:
-    """One reserved place. `outgoing` is set once its buffers were handed to the wire. `held_bytes` of heap memory
-    are charged for it until it has left (`ClientConnection.hold`).
+    """A reserved place. `buffers` is None until the response is complete. `outgoing` is what of
+    them waits in the framed transport; None before they were sent, and if all left at once.
+    `held_bytes` of heap memory are charged for the response until it has left
+    (`ClientConnection.hold`).
     """
 
     __slots__ = ("_replies", "buffers", "held_bytes", "is_control", "on_sent", "outgoing")
@@ -46,8 +50,8 @@ class Reply:
         self.outgoing: SendBuffer | None = None
 
     def complete(self, buffers: Sequence[Sendable], on_sent: Sent | None = None) -> None:
-        """Fill the place with one whole response frame; on_sent(True) once its last byte left, on_sent(False)
-        if it never will.
+        """Fill the place with one whole response frame. Runs on_sent(True) once its last byte left,
+        on_sent(False) if it never will. AssertionError if the place was completed before.
         """
         if self.buffers is not None:
             raise AssertionError("a reply is completed once")
@@ -56,20 +60,22 @@ class Reply:
         self._replies.release()
 
     def hand_over(self) -> tuple[Sequence[Sendable], Sent | None]:
-        """What is to be sent, and no more of it here: who made it holds this place, and would be held by it."""
+        """The buffers and their callback, which this place drops: the maker of the response holds
+        the place, so that keeping them would make a cycle.
+        """
         buffers, on_sent = self.buffers or (), self.on_sent
         self.buffers, self.on_sent = (), None
         return buffers, on_sent
 
     @property
     def unsent_bytes(self) -> int:
-        """What has not been given to the kernel's writer yet."""
+        """Bytes that the transport has not been given yet."""
         buffers = self.outgoing.buffers if self.outgoing is not None else self.buffers or ()
         return sum(map(len, buffers))
 
     def copy_out(self) -> bool:
-        """Replace views of foreign memory by copies. False if a piece is with the kernel's writer at this
-        moment.
+        """Replace views of foreign memory by copies. False, and no copy, while the transport holds
+        a piece of the response.
         """
         if self.outgoing is not None:
             return self.outgoing.copy_out()
@@ -79,7 +85,9 @@ class Reply:
 
 
 class ResponseOrder:
-    """The line of one connection's replies."""
+    """The queue of one connection's responses. `deliver` sends buffers and returns the rest that
+    waits, or None; `on_progress` runs after responses were delivered.
+    """
 
     __slots__ = ("_deliver", "_on_progress", "control", "line")
 
@@ -88,34 +96,38 @@ class ResponseOrder:
         self._on_progress = on_progress
         self.line: deque[Place] = deque()
         self.control = 0
-        """Places of control requests in the line."""
+        """Number of places in the queue that belong to control requests."""
 
     def __len__(self) -> int:
         return len(self.line)
 
     @property
     def oldest(self) -> Place | None:
-        """What all others wait for."""
+        """The place that all others wait for; None if the queue is empty."""
         return self.line[0] if self.line else None
 
     def reserve(self, is_control: bool = False) -> Reply:
-        """A place at the end of the line."""
+        """Add a place to the end of the queue. `Reply.complete` fills in its response."""
         reply = Reply(self, is_control)
         self.line.append(reply)
         self.control += is_control
         return reply
 
     def stand_in(self, place: Place) -> Reply:
-        """The reply of a place whose answer cannot leave at once: a new one, where a request stands there itself."""
+        """The `Reply` for a place whose response cannot leave at once. A request that acts as its
+        own place is replaced by a new `Reply`.
+        """
         if isinstance(place, Reply):
             return place
         reply = Reply(self, False)
-        if place in self.line:  # else the connection is gone, and it goes nowhere
+        if place in self.line:  # else `abandon` has run, and nothing will be sent
             self.line[self.line.index(place)] = reply
         return reply
 
     def release(self) -> None:
-        """Let everything leave that nothing holds back."""
+        """Deliver completed responses from the front of the queue, up to the first place that is
+        not complete.
+        """
         moved = False
         while self.line:
             reply = self.line[0]
@@ -130,8 +142,8 @@ class ResponseOrder:
             self._on_progress()
 
     def abandon(self) -> None:
-        """The connection is gone: completed replies learn that they were not sent, later completions go
-        nowhere.
+        """Empty the queue of a connection that is gone. Completed responses get on_sent(False);
+        responses that are completed later are never delivered.
         """
         line, self.line = self.line, deque()
         for reply in line:

@@ -1,9 +1,9 @@
-"""Forebay's own authentication toward the broker, for the watch: PLAIN, SCRAM and OAUTHBEARER as a client.
+"""SASL client for Forebay's own connections to the broker: PLAIN, SCRAM and OAUTHBEARER.
 
 Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's
-SaslHandshake v1 and SaslAuthenticate. It must not know what the link is for. Clients' own SASL is none of its
-business: that is passed through. Invariants: secrets are read from their files at each authentication and
-kept nowhere.
+SaslHandshake v1 and SaslAuthenticate. Must not know the purpose of a connection. The replica
+fetcher needs these connections; clients' own SASL is passed through and does not come here.
+Invariants: secrets are read from their files at each authentication and kept nowhere.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 2
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MAX_ITERATIONS = 1_000_000
+"""Most PBKDF2 iterations that a broker's challenge may ask for, since they run on the event loop.
+"""
 
 
 class Refused(Exception):
-    """The broker does not accept our credentials, or cannot prove that it knows them."""
+    """The broker does not accept Forebay's credentials, or cannot prove that it knows them."""
 
 
 async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials) -> None:
-    """Run one whole exchange on a fresh link. `Refused`, or ConnectionError where it closes instead."""
+    """Authenticate `link`, on which nothing was sent but ApiVersions. Raises Refused, or
+    ConnectionError if the broker closes instead. Marks the connection as `authenticated`, so that
+    it is never reopened silently.
+    """
     mechanism = credentials.mechanism
     hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism)
     answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)
@@ -79,7 +84,7 @@ async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_
     server_first = await _exchange(link, b"n,," + first_bare)
     whole_nonce, salt, iterations = _challenge(server_first, nonce)
     salted = hashlib.pbkdf2_hmac(hash_name, _secret(credentials.password_file), salt, iterations)
-    final_bare = b"c=biws,r=" + whole_nonce
+    final_bare = b"c=biws,r=" + whole_nonce  # biws: base64 of the GS2 header "n,,"
     signed = b",".join((first_bare, server_first, final_bare))
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
@@ -91,8 +96,8 @@ async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_
 
 
 def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
-    """The whole nonce, the salt and the iterations of the broker's first message; `Refused` where it is
-    garbled or none to ours.
+    """The whole nonce, the salt and the iteration count of the broker's first message. Raises
+    Refused if the message is malformed, or its nonce does not begin with `nonce`.
     """
     fields = _fields(server_first)
     try:
@@ -105,5 +110,5 @@ def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
 
 
 def _fields(message: bytes) -> dict[bytes, bytes]:
-    """SCRAM's `k=value,k=value`."""
+    """The values of SCRAM's `k=value,k=value` by key."""
     return dict(part.split(b"=", 1) for part in message.split(b",") if b"=" in part)

@@ -1,7 +1,8 @@
-"""What waits to be sent on one socket, in pieces.
+"""Send buffer: the unsent bytes of one response or request, cut into pieces.
 
-Owns one reply's or request's unsent buffers. Must not know: the socket, what the bytes are. Invariants: `on_sent` runs
-once; a view of foreign memory is held only until its bytes have left or were copied out.
+Owns the unsent buffers and the callback that reports delivery. Must not know the socket, nor what
+the bytes are. Invariants: `on_sent` runs once; a view of foreign memory (the arena) is held only
+until its bytes have left or were copied out.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
     Sendable = bytes | bytearray | memoryview
 
 PIECE_BYTES = (1 << 20) + (1 << 16)
-"""The answer to a Fetch of 1 MiB leaves in one piece."""
+"""Largest piece that is handed to the transport at once: the response to a Fetch of 1 MiB fits in
+one.
+"""
 
 
 def cut_buffers(buffers: Sequence[Sendable], sent_bytes: int) -> list[Sendable]:
-    """What is left of them once so many bytes have left."""
+    """The rest of `buffers` after `sent_bytes` of them have left; an empty list if nothing is left.
+    Copies nothing.
+    """
     left: list[Sendable] = []
     for buffer in buffers:
         size_bytes = len(buffer)
@@ -30,7 +35,10 @@ def cut_buffers(buffers: Sequence[Sendable], sent_bytes: int) -> list[Sendable]:
 
 
 class SendBuffer:
-    """One reply or request on its way out: its unsent buffers, and who wants to know when they have left."""
+    """A response or request that waits to be sent. `on_sent(True)` runs once its last byte has left
+    this process, `on_sent(False)` if it never will. `in_transport`: the transport holds a piece of
+    it.
+    """
 
     __slots__ = ("buffers", "in_transport", "on_sent", "size_bytes")
 
@@ -41,21 +49,27 @@ class SendBuffer:
         self.in_transport = False
 
     def end(self, delivered: bool) -> None:
-        """It has left, or never will. Whoever waits for that holds this, and is let go of."""
+        """Run `on_sent` once (True: delivered). Drops the reference to break the cycle with its
+        owner.
+        """
         on_sent, self.on_sent = self.on_sent, None
         self.buffers.clear()
         if on_sent:
             on_sent(delivered)
 
     def copy_out(self) -> bool:
-        """Give up every view of foreign memory: True if nothing of this reply needs it any more."""
+        """Replace views of foreign memory by copies. False, and no copy, while the transport holds
+        a piece, whose memory it still reads.
+        """
         if self.in_transport:
             return False
         self.buffers = deque(bytes(b) for b in self.buffers)
         return True
 
     def next_piece(self) -> list[Sendable]:
-        """Take up to PIECE_BYTES off the front."""
+        """Remove up to PIECE_BYTES from the front and return them; an empty list if nothing is
+        left.
+        """
         piece: list[Sendable] = []
         room = PIECE_BYTES
         while self.buffers and room > 0:

@@ -1,8 +1,11 @@
-"""TLS handshakes of clients: accepted, counted and ended before anything else is made for a client. [socket]
+"""TLS handshakes of clients: accepted, counted and ended before any other object is made for a
+client. [socket]
 
-Owns accepting on a listener with TLS, and the handshakes of all of them, oldest first. It must not know what becomes of
-a client that has finished one. Invariants: a handshake counts as a connection, and above the bound on these is closed
-at once; above `limit` the oldest is closed, since an honest one takes milliseconds; none takes longer than TIMEOUT_S.
+Owns accepting on listeners with TLS, and the handshakes of all of them, oldest first. Must not know
+what happens to a client after its handshake. Invariants:
+* a handshake counts as a connection, and is closed at once above `limits.maxConnections`.
+* above `limit` handshakes the oldest is closed, since an honest handshake takes milliseconds.
+* no handshake takes longer than TIMEOUT_S.
 """
 
 from __future__ import annotations
@@ -22,24 +25,26 @@ log = logging.getLogger("forebay.listener")
 
 TIMEOUT_S = 10.0
 SHARE = 8
-"""One of so many connections may be in its handshake."""
+"""At most one in SHARE connections may be in its handshake."""
 PAUSE_S = 1.0
-"""After accepting has failed (no descriptors left), as asyncio's own servers."""
+"""Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 
 
 class Handshake(asyncio.Protocol):
-    """Stands for a client until it is one; `made` is given the transport then."""
+    """The protocol of a socket during its handshake. `made` gets the transport when the handshake
+    has succeeded.
+    """
 
     def __init__(self, made: Callable[[asyncio.Transport], None]) -> None:
         self._made = made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake has succeeded."""
+        """Called by asyncio when the handshake has succeeded."""
         self._made(cast("asyncio.Transport", transport))
 
 
 class Handshakes:
-    """Those under way, of all listeners of the process."""
+    """The handshakes under way, of all listeners of the process; `len` is their number."""
 
     def __init__(self, counters: Counters, max_connections: int) -> None:
         self._counters = counters
@@ -52,13 +57,15 @@ class Handshakes:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many connections as there may be, handshakes included."""
+        """Whether `max_connections` are open, handshakes included."""
         return self._counters.active_connections + len(self) >= self._max_connections
 
     def begin(
         self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
     ) -> None:
-        """Shake hands with `client`; `made` is given its transport if that succeeds."""
+        """Start a handshake with `client`, or close it if all connections are in use. `made` gets
+        its transport after success.
+        """
         if self.is_full:
             self._end("too_many_connections")
             log.warning("closing a client at limits.maxConnections")
@@ -69,21 +76,21 @@ class Handshakes:
             del self._under_way[oldest]
             self._end("too_many_handshakes")
             oldest.cancel()
-        task = asyncio.get_running_loop().create_task(self._shake(client, context, made))
+        task = asyncio.get_running_loop().create_task(self._run_handshake(client, context, made))
         self._under_way[task] = None
         task.add_done_callback(self._over)
 
-    async def _shake(
+    async def _run_handshake(
         self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
     ) -> None:
-        """The socket is the transport's from here on: it closes it, whatever happens."""
+        """Run one handshake. From here on the transport owns the socket and closes it in any case."""
         task = asyncio.current_task()
         assert task is not None
 
         def succeeded(transport: asyncio.Transport) -> None:
             if self._under_way.pop(task, False) is None:
                 made(transport)
-            else:  # ended meanwhile
+            else:  # closed meanwhile, as the oldest of too many
                 transport.abort()
 
         await asyncio.get_running_loop().connect_accepted_socket(
@@ -102,13 +109,13 @@ class Handshakes:
         self._counters.disconnects[cause] += 1
 
     def close(self) -> None:
-        """End all that are under way."""
+        """End all handshakes under way."""
         for task in list(self._under_way):
             task.cancel()
 
 
 class TlsServer:
-    """Accepts on one address."""
+    """Accepts TLS clients on one address. `made` gets the transport of each finished handshake."""
 
     def __init__(
         self,
@@ -125,7 +132,9 @@ class TlsServer:
         self._accepting: list[asyncio.Task[None]] = []
 
     async def start(self, host: str | None, port: int) -> None:
-        """Listen on all addresses of `host`, None: of all interfaces. OSError where one cannot be had."""
+        """Listen on all addresses of `host`; None: on all interfaces. Raises OSError if an address
+        cannot be bound.
+        """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -154,7 +163,7 @@ class TlsServer:
             self._handshakes.begin(client, self._context, self._made)
 
     def close(self) -> None:
-        """Accept nobody else."""
+        """Stop accepting, and close the listening sockets. Handshakes under way continue."""
         for task in self._accepting:
             task.cancel()
         self._accepting = []
