@@ -266,7 +266,7 @@ class DelayedFetch:
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
             return False
-        return now >= self._deadline or (partition.covered > 0 and not partition.leader_state.frozen)
+        return now >= self._deadline or (partition.open_polls > 0 and not partition.leader_state.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
         """Whether it would be answered empty before a Produce that came before it on its connection."""
@@ -297,7 +297,7 @@ class DelayedFetch:
             assert status.partition is not None
             if not broker.watch.ask(status.partition, link, status.asked):
                 return False
-        return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
+        return all(partition.open_polls or broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these: one that was forgotten and is followed again is another."""

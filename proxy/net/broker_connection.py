@@ -203,7 +203,7 @@ class BrokerConnection:
         """From now on an answer that nothing is `expected` before may be one of these."""
         self.pipeline = pipeline
         if self._wire is not None:
-            pipeline.wire, self._wire.shortcut = self._wire, pipeline.land
+            pipeline.wire, self._wire.shortcut = self._wire, pipeline.complete
 
     def send_rest(self, rest: bytes) -> bool:
         """The kernel did not take this of what was written past `send`. True where something of it has yet to leave."""

@@ -18,11 +18,11 @@ SEQUENCES = 1 << 31
 NO_PRODUCER_ID = -1
 
 
-class Sending(Enum):
+class DuplicateCheck(Enum):
     """What a batch on its way to the broker is, as far as duplicates go."""
 
-    FRESH = "fresh"
-    WARM_UP = "warm-up"
+    NOT_DUPLICATE = "fresh"
+    UNDECIDED = "warm-up"
     RESENT = "resent"
 
 
@@ -51,10 +51,10 @@ class ProducerLedger:
 
     def note(
         self, leader_epoch: int, producer_id: int, producer_epoch: int, base_sequence: int, count: int
-    ) -> Sending:
+    ) -> DuplicateCheck:
         """A batch of `count` records is about to be forwarded while `leader_epoch` is the proven one."""
         if producer_id == NO_PRODUCER_ID:
-            return Sending.FRESH
+            return DuplicateCheck.NOT_DUPLICATE
         if leader_epoch != self._leader_epoch:
             self._producers.clear()
             self._leader_epoch = leader_epoch
@@ -70,8 +70,12 @@ class ProducerLedger:
         if producer.next_sequence >= 0 and base_sequence != producer.next_sequence:
             behind = (producer.next_sequence - base_sequence) % SEQUENCES
             if behind < SEQUENCES // 2:
-                return Sending.RESENT
+                return DuplicateCheck.RESENT
             producer.forwarded = 0
         producer.next_sequence = following
         producer.forwarded += 1
-        return Sending.FRESH if producer.forwarded > NUM_BATCHES_TO_RETAIN else Sending.WARM_UP
+        return (
+            DuplicateCheck.NOT_DUPLICATE
+            if producer.forwarded > NUM_BATCHES_TO_RETAIN
+            else DuplicateCheck.UNDECIDED
+        )

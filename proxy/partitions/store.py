@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch, produce
 from protocol.errors import BadFrame, ErrorCode
-from proxy.partitions.producer_state import Sending
+from proxy.partitions.producer_state import DuplicateCheck
 from proxy.partitions.recompression import CODEC_MASK, HEAD_OUTSIDE_CRC
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Key = tuple[str | bytes, int]
 """Topic, as a request names it, and partition."""
 ZSTD, MAGIC_V2 = 4, 2
-FRESH = Sending.FRESH
+NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
@@ -51,7 +51,7 @@ class Forwarded(NamedTuple):
 
     partition: Partition
     batch: Batch
-    sending: Sending
+    duplicate_check: DuplicateCheck
     epoch: int
     high_watermark: int
     generation: int
@@ -70,11 +70,13 @@ def settle(partition: Partition, lapsed: bool) -> None:
 def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
     """A batch is about to be forwarded."""
     leader_state = partition.leader_state
-    sending = partition.producers.note(
+    duplicate_check = partition.producers.note(
         leader_state.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
     )
     generation = partition.topic.fidelity.generation
-    return Forwarded(partition, sent, sending, leader_state.epoch, leader_state.high_watermark, generation)
+    return Forwarded(
+        partition, sent, duplicate_check, leader_state.epoch, leader_state.high_watermark, generation
+    )
 
 
 def admit_answer(
@@ -105,8 +107,8 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
         return
     if epoch > leader_state.led_epoch:
         leader_state.led_epoch = epoch
-    if partition.stand_at < base_offset:
-        partition.stand_at = base_offset
+    if partition.probe_offset < base_offset:
+        partition.probe_offset = base_offset
     if partition.young_from < 0:
         partition.young_from = base_offset
     if partition.acknowledged_end < base_offset + records:
@@ -126,7 +128,7 @@ def announce(
 
 def plan_produced(
     partition: Partition,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
@@ -139,8 +141,8 @@ def plan_produced(
     leader_state, fidelity = partition.leader_state, partition.topic.fidelity
     if epoch < 0 or epoch != leader_state.epoch or leader_state.frozen or not partition.is_followed:
         return "no-epoch"
-    if sending is not Sending.FRESH:
-        return str(sending.value)
+    if duplicate_check is not DuplicateCheck.NOT_DUPLICATE:
+        return str(duplicate_check.value)
     if base_offset < high_watermark or base_offset < leader_state.log_start_offset or base_offset < 0:
         return "below-hw"
     if fidelity.log_append_time is None or generation != fidelity.generation:
@@ -153,13 +155,13 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
     sent = forwarded.batch
     if sent.magic < MAGIC_V2:
         return "old-format"
-    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
+    known = (forwarded.duplicate_check, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
 def is_stored_as_sent(
     partition: Partition,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
@@ -175,7 +177,7 @@ def is_stored_as_sent(
         0 <= epoch == leader_state.epoch
         and not leader_state.frozen
         and partition.is_followed
-        and sending is FRESH
+        and duplicate_check is NOT_DUPLICATE
         and base_offset >= 0
         and base_offset >= high_watermark
         and base_offset >= leader_state.log_start_offset
@@ -225,10 +227,12 @@ def _find_surprise(broker: Broker, forwarded: Forwarded, acknowledged: ProducedP
     """
     partition = forwarded.partition
     is_below = 0 <= acknowledged.base_offset < forwarded.high_watermark
-    if is_below and forwarded.sending is not Sending.RESENT:
+    if is_below and forwarded.duplicate_check is not DuplicateCheck.RESENT:
         broker.watch.doubt(partition)  # a duplicate of another's sending, or the log is another
     is_log_append_time = acknowledged.log_append_time_ms >= 0
-    if forwarded.sending is FRESH and not partition.topic.fidelity.is_as_known(is_log_append_time):
+    if forwarded.duplicate_check is NOT_DUPLICATE and not partition.topic.fidelity.is_as_known(
+        is_log_append_time
+    ):
         broker.distrust(partition.topic, "unlike")
 
 

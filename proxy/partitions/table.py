@@ -39,7 +39,6 @@ class Partition:
 
     __slots__ = (
         "acknowledged_end",
-        "covered",
         "divergences",
         "failures",
         "index",
@@ -50,13 +49,14 @@ class Partition:
         "missed_from",
         "news_at",
         "old_format",
+        "open_polls",
         "own_refused_until",
         "parked",
+        "probe_offset",
         "produced_from",
         "producers",
         "retry_at",
         "slot",
-        "stand_at",
         "tail",
         "topic",
         "transactions",
@@ -74,9 +74,9 @@ class Partition:
         self.transactions = transactions
         self.producers = ProducerLedger()
         self.parked: dict[Waiter, None] = {}
-        self.covered = 0
+        self.open_polls = 0
         self.tail = -1
-        self.stand_at = -1
+        self.probe_offset = -1
         self.acknowledged_end = -1
         self.log_start_offset = -1
         self.produced_from = -1
@@ -100,7 +100,7 @@ class Partition:
         """
         high_watermark = self.leader_state.high_watermark
         if high_watermark < 0:
-            return self.stand_at
+            return self.probe_offset
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
 
     def has_unseen(self, offset: int) -> bool:

@@ -84,7 +84,7 @@ def _learn(
     before = leader_state.offsets
     is_news = not leader_state.has_lease(broker.now()) or answered.end > answered.start
     lapsed = not leader_state.has_lease(sent_at)
-    partition.stand_at = answered.high_watermark
+    partition.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,
         answered.high_watermark,
@@ -144,7 +144,7 @@ def learn_error(
         broker.invalidate(partition, 0, "out-of-range")
         leader_state.forget_offsets()
         leader_state.frozen = False
-        partition.stand_at = partition.acknowledged_end = -1
+        partition.probe_offset = partition.acknowledged_end = -1
     return True
 
 
@@ -180,7 +180,7 @@ def _diverged(
     broker.invalidate(partition, from_offset, "diverged")
     leader_state.forget_offsets()
     leader_state.frozen = partition.has_stored(broker.cache)
-    partition.stand_at = max(end_offset, 0)
+    partition.probe_offset = max(end_offset, 0)
     partition.acknowledged_end = -1
     broker.watch.prove_next(partition)
 

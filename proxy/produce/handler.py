@@ -99,14 +99,14 @@ def _hand_over_unanswered(
     """acks=0: it waits for its turn, and is never refused; nothing says when the broker is done with it."""
     scheduler = link.broker.scheduler
 
-    def go(entry: Entry) -> None:
+    def dispatch(entry: Entry) -> None:
         _want_those_of(link, request)
         link.forward(head, frame, None)
-        scheduler.leave(entry)
+        scheduler.withdraw(entry)
 
     topics = _topics(link, request)
     whole = partial(relay_whole, link, frame, None)
-    scheduler.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
+    scheduler.submit(link, dispatch, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
 
 
 class ProduceHandling:
@@ -177,9 +177,9 @@ class ProduceHandling:
         if plan.refuses and plan.passes:
             kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
         may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
-        self._link.broker.scheduler.enter(
+        self._link.broker.scheduler.submit(
             self._link,
-            self.go,
+            self.dispatch,
             self.refuse_late if may_refuse else None,
             topics=kept,
             size_bytes=len(self._frame),
@@ -220,7 +220,7 @@ class ProduceHandling:
             is_transactional=self._request.transactional_id is not None,
         )
 
-    def go(self, entry: Entry) -> None:
+    def dispatch(self, entry: Entry) -> None:
         """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where
         it goes as it arrives, that is what was planned.
         """
@@ -229,7 +229,7 @@ class ProduceHandling:
             hung = self._hung_topics()
             plan = self._plan(lambda one: one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
-            self._link.broker.scheduler.leave(entry)
+            self._link.broker.scheduler.withdraw(entry)
             self._end(plan)
         else:
             self._forward(entry, plan)
@@ -318,7 +318,7 @@ class ProduceHandling:
                 broker.attempt(partial(_want_acknowledged, link, version, answer), "asking about a new topic")
             self._settle()
 
-        link.broker.scheduler.sent(entry)
+        link.broker.scheduler.dispatched(entry)
         link.forward(self._head, frame, on_answer)
 
     def _note(self, keep: Sequence[bool] | None) -> dict[Key, Forwarded]:

@@ -17,11 +17,11 @@ from isolation.tickets import ACKS
 from protocol import api
 from proxy.accounting.counters import WAIT_BOUNDS_S
 from proxy.partitions.producer_state import NO_PRODUCER_ID
-from proxy.produce._flights import ffi, lib
+from proxy.produce._pipeline import ffi, lib
 from proxy.produce.single_batch import (
     CORRELATION_ID,
-    FRESH,
     NOT_BEGUN,
+    NOT_DUPLICATE,
     PRODUCER_ID,
     ROUTE_END,
     ROUTE_START,
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
     from proxy.net.client_connection import ClientConnection
     from proxy.net.framed_transport import FramedTransport
-    from proxy.partitions.producer_state import Sending
+    from proxy.partitions.producer_state import DuplicateCheck
     from proxy.produce.single_batch import Route
 
-    Flight = tuple[bytes, Route, float, Sending | None, int, int, int]
+    InFlight = tuple[bytes, Route, float, DuplicateCheck | None, int, int, int]
     """A request that the broker has, what it is about, when it came, and what was known of its partition then: epoch
     and high watermark last. Without a `Sending` it is not to be stored.
     """
 
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
-take_flight, land_flight = lib.fl_take, lib.fl_land
+take_request, match_response = lib.fl_take, lib.fl_land
 TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
 
 
@@ -72,12 +72,24 @@ class Pipeline:
     """Those of one client. It is made with its first ordinary Produce: most connections need none."""
 
     __slots__ = (
-        "_broker", "_clears", "_gate", "_headers", "_held_limit_bytes", "_in_flight", "_is_alone", "_limit", "_link",
-        "_native", "_route", "_started_at", "_stores", "wire",
-    )  # fmt: skip
+        "_broker",
+        "_clears",
+        "_headers",
+        "_held_limit_bytes",
+        "_in_flight",
+        "_is_alone",
+        "_limit",
+        "_link",
+        "_native",
+        "_route",
+        "_scheduler",
+        "_started_at",
+        "_stores",
+        "wire",
+    )
 
     def __init__(self, link: ClientConnection) -> None:
-        self._link, self._broker, self._gate = link, link.broker, link.broker.scheduler
+        self._link, self._broker, self._scheduler = link, link.broker, link.broker.scheduler
         limits = link.broker.config.limits
         self._held_limit_bytes = limits.connection_request_memory_bytes
         self._limit = limits.pipelined_requests
@@ -85,7 +97,7 @@ class Pipeline:
         self._native = ffi.new("fl_link *")
         self._native.counts = link.broker.pipeline_counts.native
         self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
-        self._in_flight: deque[Flight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._started_at = NOT_BEGUN  # when the broker came to work on the oldest
         self._is_alone = False  # nothing but flights has been on the connection since nothing was
         self._route: Route | None = None
@@ -98,9 +110,9 @@ class Pipeline:
 
     # -- there ---------------------------------------------------------------------------------------------
 
-    def take(self, frame: bytes) -> bool:
+    def try_forward(self, frame: bytes) -> bool:
         """A request has come: send it on, if it is an ordinary Produce and nothing stands against it."""
-        link, broker, scheduler = self._link, self._broker, self._gate
+        link, broker, scheduler = self._link, self._broker, self._scheduler
         native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
         requests = broker.requests
         if (
@@ -115,30 +127,38 @@ class Pipeline:
         if route is None or self._clears != broker.routes.clears:
             native.route = ffi.NULL
         elif (queue := route.line) is not None and not (
-            now < scheduler.evaluate
+            now < scheduler.next_health_check_at
             and not scheduler.watched
-            and not scheduler.is_going
+            and not scheduler.is_dispatching
             and (scheduler.due_at <= now + scheduler.release_after_s or route.waits is not ACKS)
             and scheduler.queues.lift(queue, link, now)
         ):
             return False
-        code = take_flight(native, frame, size_bytes, fd)
+        code = take_request(native, frame, size_bytes, fd)
         if code <= OTHER_ROUTE:
             if queue is not None:
                 scheduler.queues.drop(queue)
-            return code == OTHER_ROUTE and self._turn_to(frame) and self.take(frame)
+            return code == OTHER_ROUTE and self._switch_route(frame) and self.try_forward(frame)
         assert route is not None
         if not in_flight and link not in scheduler.lines:
             self._started_at = now
         partition = route.partition
         if self._stores and partition is not None:
-            leader_state, sending = partition.leader_state, FRESH
+            leader_state, duplicate_check = partition.leader_state, NOT_DUPLICATE
             if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
-                sending = partition.producers.note(leader_state.epoch, *said[PRODUCER_ID:])
+                duplicate_check = partition.producers.note(leader_state.epoch, *said[PRODUCER_ID:])
             generation = partition.topic.fidelity.generation
             in_flight.append(
-                (frame, route, now, sending, leader_state.epoch, leader_state.high_watermark, generation)
+                (
+                    frame,
+                    route,
+                    now,
+                    duplicate_check,
+                    leader_state.epoch,
+                    leader_state.high_watermark,
+                    generation,
+                )
             )
         else:
             in_flight.append((frame, route, now, None, -1, -1, -1))
@@ -158,7 +178,7 @@ class Pipeline:
         self._is_alone = not (line or upstream.expected) and self._limit > RING + 1
         return len(line) + len(self._in_flight) + 1 < self._limit
 
-    def _turn_to(self, frame: bytes) -> bool:
+    def _switch_route(self, frame: bytes) -> bool:
         """The request is about another partition than the one before: whether that one's route is known."""
         native = self._native
         said = self._headers[(native.first + native.count) % RING]
@@ -170,22 +190,22 @@ class Pipeline:
 
     # -- and back ------------------------------------------------------------------------------------------
 
-    def land(self, answer: bytes) -> bool:
+    def complete(self, answer: bytes) -> bool:
         """The broker has answered: hand it on and store what it acknowledges, if it answers what flies, and its turn
         has come.
         """
-        in_flight, link, scheduler = self._in_flight, self._link, self._gate
+        in_flight, link, scheduler = self._in_flight, self._link, self._scheduler
         if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
             return False
         broker, fd, size_bytes = self._broker, link.wire.free_fd, len(answer)
         if fd < 0 or type(answer) is not bytes:
             return False
         now = broker.now()
-        frame, route, since_s, sending, epoch, high_watermark, generation = in_flight[0]
+        frame, route, since_s, duplicate_check, epoch, high_watermark, generation = in_flight[0]
         queue, topic, started_at = route.line, route.topic, self._started_at
         if queue is not None and (
             scheduler.watched
-            or topic not in scheduler.acquitted
+            or topic not in scheduler.last_timely
             or started_at < 0
             or now - started_at >= scheduler.hang_after_s
             or queue.waiting
@@ -194,7 +214,7 @@ class Pipeline:
             return False
         native = self._native
         said = self._headers[native.first]
-        base_offset = land_flight(native, answer, size_bytes, fd, now - since_s)
+        base_offset = match_response(native, answer, size_bytes, fd, now - since_s)
         if base_offset == NOT_LANDED:
             return False
         in_flight.popleft()
@@ -202,8 +222,8 @@ class Pipeline:
         self._started_at = now if in_flight else NOT_BEGUN
         if queue is not None:
             scheduler.queues.land(queue, now, now - started_at)
-            if scheduler.acquitted[topic] < started_at:
-                scheduler.acquitted[topic] = started_at
+            if scheduler.last_timely[topic] < started_at:
+                scheduler.last_timely[topic] = started_at
         if base_offset < 0 and native.sent != size_bytes:
             link.answer_rest(api.PRODUCE, answer[native.sent :], size_bytes)
             base_offset = native.base_offset
@@ -215,12 +235,21 @@ class Pipeline:
         if link.holds_client:
             link.release_client()
         # before any Fetch behind it is answered, but the client need not wait for it
-        if sending is not None:
+        if duplicate_check is not None:
             try:
                 admit_acknowledged(
-                    broker, route, said.tolist(), frame, sending, epoch, high_watermark, generation,
-                    base_offset, answer, now,
-                )  # fmt: skip
+                    broker,
+                    route,
+                    said.tolist(),
+                    frame,
+                    duplicate_check,
+                    epoch,
+                    high_watermark,
+                    generation,
+                    base_offset,
+                    answer,
+                    now,
+                )
             except Exception:
                 broker.failed("storing from Produce")
         link.answered_ordinal = ordinal
@@ -240,26 +269,30 @@ class Pipeline:
         self._is_alone = False
         if not self._in_flight:
             return
-        link, scheduler, native = self._link, self._gate, self._native
+        link, scheduler, native = self._link, self._scheduler, self._native
         in_flight = list(self._in_flight)
         self._in_flight.clear()  # the same one: who takes may be asking
         first, started_at, native.count = native.first, self._started_at, 0
         self._started_at = NOT_BEGUN
-        booked = []
-        for number, (frame, route, since_s, sending, epoch, high_watermark, generation) in enumerate(
+        materialized = []
+        for number, (frame, route, since_s, duplicate_check, epoch, high_watermark, generation) in enumerate(
             in_flight
         ):
             scanned = self._headers[(first + number) % RING].tolist()
-            going = SingleBatchProduce(link, frame, len(frame), route, scanned, since_s)
-            going.sending, going.epoch, going.high_watermark = sending, epoch, high_watermark
-            going.generation = generation
-            going.ordinal = link.last_ordinal - len(in_flight) + 1 + number
-            link.replies.line.append(going)
-            link.upstream.expect(scanned[CORRELATION_ID], going.on_answer)
-            booked.append(going)
-        booked[0].started_at = started_at
+            request = SingleBatchProduce(link, frame, len(frame), route, scanned, since_s)
+            request.duplicate_check, request.epoch, request.high_watermark = (
+                duplicate_check,
+                epoch,
+                high_watermark,
+            )
+            request.generation = generation
+            request.ordinal = link.last_ordinal - len(in_flight) + 1 + number
+            link.replies.line.append(request)
+            link.upstream.expect(scanned[CORRELATION_ID], request.on_answer)
+            materialized.append(request)
+        materialized[0].started_at = started_at
         if scheduler.enabled:
-            scheduler.materialize(link, booked)
+            scheduler.materialize(link, materialized)
 
 
 def start_pipeline(link: ClientConnection) -> None:
@@ -271,6 +304,6 @@ def start_pipeline(link: ClientConnection) -> None:
         return
     if upstream.is_connected and upstream.wire.plain_fd >= 0:
         link.pipeline = Pipeline(link)
-        link.wire.shortcut = link.pipeline.take
+        link.wire.shortcut = link.pipeline.try_forward
         upstream.carry(link.pipeline)
-        link.broker.scheduler.pipeline[link.pipeline] = None
+        link.broker.scheduler.pipelines[link.pipeline] = None

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import ordinary
-from proxy.partitions.producer_state import Sending
+from proxy.partitions.producer_state import DuplicateCheck
 from proxy.partitions.store import is_stored_as_sent
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     leader_state = partition.leader_state
     above = max(0, leader_state.log_start_offset)
     generation = partition.topic.fidelity.generation
-    if not is_stored_as_sent(partition, Sending.FRESH, leader_state.epoch, -1, generation, attributes, above):
+    if not is_stored_as_sent(
+        partition, DuplicateCheck.NOT_DUPLICATE, leader_state.epoch, -1, generation, attributes, above
+    ):
         return None
     try:
         return broker.cache.reserve(frame_bytes)

@@ -22,9 +22,9 @@ from protocol.ordinary import find_base_offset
 from protocol.produce import ProducedPartition
 from proxy.partitions import store
 from proxy.partitions.leader_state import NO_OFFSET
-from proxy.partitions.producer_state import NO_PRODUCER_ID, Sending
+from proxy.partitions.producer_state import NO_PRODUCER_ID, DuplicateCheck
 from proxy.partitions.store import Forwarded
-from proxy.produce._flights import ffi
+from proxy.produce._pipeline import ffi
 from proxy.produce.handler import ProduceHandling
 from proxy.relay import relay_whole
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
@@ -52,7 +52,7 @@ PRODUCER_ID: Final = 9
 """Places of the correlation id, of the route's end, of the batch's start and of its producer's id among what was
 scanned. The batch's end follows its start; the producer's epoch, the sequence and the number of records follow the id.
 """
-FRESH = Sending.FRESH
+NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_BEGUN: Final = -1.0
 """When the broker came to work on what is behind something else."""
 
@@ -155,20 +155,20 @@ def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, 
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    going = SingleBatchProduce(link, frame, size_bytes, route, scanned, broker.now())
-    waits = broker.scheduler.enabled and not broker.scheduler.take(going)
-    if waits and broker.scheduler.hanging(going.watched):
+    request = SingleBatchProduce(link, frame, size_bytes, route, scanned, broker.now())
+    waits = broker.scheduler.enabled and not broker.scheduler.try_dispatch(request)
+    if waits and broker.scheduler.hanging(request.watched):
         return False
     link.client_id = route.client_id
-    going.ordinal = link.last_ordinal = link.last_ordinal + 1
-    link.replies.line.append(going)
+    request.ordinal = link.last_ordinal = link.last_ordinal + 1
+    link.replies.line.append(request)
     if waits:
-        going.wait()
+        request.wait()
         return True
     try:
-        going.forward()
+        request.forward()
     except Exception:
-        broker.scheduler.leave(going)
+        broker.scheduler.withdraw(request)
         raise
     return True
 
@@ -180,10 +180,27 @@ class SingleBatchProduce:
     """
 
     __slots__ = (
-        "epoch", "frame", "generation", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned",
-        "sending",
-        "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waited", "waits",
-    )  # fmt: skip
+        "duplicate_check",
+        "epoch",
+        "frame",
+        "generation",
+        "high_watermark",
+        "holds_slot",
+        "link",
+        "ordinal",
+        "queue",
+        "route",
+        "scanned",
+        "sent",
+        "since_s",
+        "size_bytes",
+        "started_at",
+        "state",
+        "ticket",
+        "topic",
+        "waited",
+        "waits",
+    )
 
     is_control = False
     is_measured = True
@@ -201,7 +218,7 @@ class SingleBatchProduce:
     started_at: float
     ticket: SingleBatchProduce | None
     sent: Sent | None
-    sending: Sending | None
+    duplicate_check: DuplicateCheck | None
     ordinal: int
     epoch: int
     high_watermark: int
@@ -223,7 +240,7 @@ class SingleBatchProduce:
         self.frame, self.size_bytes = frame, size_bytes
         self.topic, self.queue, self.waits = route.topic, route.queue, route.waits
         self.since_s, self.started_at = since_s, NOT_BEGUN
-        self.ticket = self.sent = self.sending = self.waited = None
+        self.ticket = self.sent = self.duplicate_check = self.waited = None
 
     @property
     def watched(self) -> tuple[str | bytes]:
@@ -237,10 +254,10 @@ class SingleBatchProduce:
             leader_state = partition.leader_state
             self.epoch, self.high_watermark = leader_state.epoch, leader_state.high_watermark
             self.generation = partition.topic.fidelity.generation
-            self.sending = FRESH
+            self.duplicate_check = NOT_DUPLICATE
             producer_id, epoch, sequence, records = scanned[PRODUCER_ID:]
             if producer_id != NO_PRODUCER_ID:
-                self.sending = partition.producers.note(
+                self.duplicate_check = partition.producers.note(
                     leader_state.epoch, producer_id, epoch, sequence, records
                 )
         traffic = link.broker.counters.requests_out[api.PRODUCE]
@@ -254,9 +271,9 @@ class SingleBatchProduce:
     def wait(self) -> None:
         """No slot is free, or an earlier one of its connection waits: so does it, until `go` or `refuse`."""
         topics = self.watched
-        self.link.broker.scheduler.enter(
+        self.link.broker.scheduler.submit(
             self.link,
-            self.go,
+            self.dispatch,
             self.refuse,
             topics=topics,
             size_bytes=self.size_bytes,
@@ -266,24 +283,24 @@ class SingleBatchProduce:
             whole=partial(relay_whole, self.link, self.frame, self),
         )
 
-    def go(self, entry: Entry) -> None:
+    def dispatch(self, entry: Entry) -> None:
         """It waited, and its turn has come. Where something stands against it by now it is the other way's."""
         link, partition = self.link, self.route.partition
         is_gone = partition is not None and not partition.is_followed
         if is_gone or link.refused.entries or link.broker.scheduler.hanging(entry.watched):
-            self._in_full().go(entry)
+            self._on_general_path().dispatch(entry)
             return
         self.waited = entry
-        entry.go = entry.refuse = entry.whole = None  # they hold this request
+        entry.dispatch = entry.refuse = entry.whole = None  # they hold this request
         self.since_s = link.broker.now()
-        link.broker.scheduler.sent(entry)
+        link.broker.scheduler.dispatched(entry)
         self.forward()
 
     def refuse(self) -> None:
         """No slot came free in time, or there is no room to wait."""
-        self._in_full().refuse_late()
+        self._on_general_path().refuse_late()
 
-    def _in_full(self) -> ProduceHandling:
+    def _on_general_path(self) -> ProduceHandling:
         """The same request, in the same places, on the other way."""
         link, frame = self.link, self.frame
         head = header.peek_request(frame)
@@ -308,7 +325,7 @@ class SingleBatchProduce:
         counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         # before any Fetch behind it is answered, but the client need not wait for it
-        if self.sending is not None:
+        if self.duplicate_check is not None:
             try:
                 self._admit(answer, size_bytes, now)
             except Exception:
@@ -318,13 +335,22 @@ class SingleBatchProduce:
 
     def _admit(self, answer: Frame, size_bytes: int, now: float) -> None:
         route, base_offset = self.route, -1
-        assert self.sending is not None
+        assert self.duplicate_check is not None
         if type(answer) is bytes:
             base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
         admit_acknowledged(
-            self.link.broker, route, self.scanned, self.frame, self.sending, self.epoch, self.high_watermark,
-            self.generation, base_offset, answer, now,
-        )  # fmt: skip
+            self.link.broker,
+            route,
+            self.scanned,
+            self.frame,
+            self.duplicate_check,
+            self.epoch,
+            self.high_watermark,
+            self.generation,
+            base_offset,
+            answer,
+            now,
+        )
 
 
 def admit_acknowledged(
@@ -332,7 +358,7 @@ def admit_acknowledged(
     route: Route,
     scanned: list[int],
     frame: Frame,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
@@ -347,18 +373,22 @@ def admit_acknowledged(
     assert partition is not None
     _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = scanned
     if base_offset < 0 or partition.topic.fidelity.log_append_time:
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
+        forwarded = _forwarded(
+            partition, frame, start, end, duplicate_check, epoch, high_watermark, generation
+        )
         store.admit_answer(broker, route.version, {route.key: forwarded}, frame, answer)
         return
     store.note_acknowledged(partition, epoch, base_offset, records)
     ends = None
     if base_offset <= partition.tail and store.is_stored_as_sent(
-        partition, sending, epoch, high_watermark, generation, attributes, base_offset
+        partition, duplicate_check, epoch, high_watermark, generation, attributes, base_offset
     ):
         ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
     if ends is None:
         acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
+        forwarded = _forwarded(
+            partition, frame, start, end, duplicate_check, epoch, high_watermark, generation
+        )
         stored = store.admit_produced(broker, forwarded, acknowledged, frame)
         store.announce(broker, partition, base_offset, stored, now)
         return
@@ -383,10 +413,10 @@ def _forwarded(
     frame: Frame,
     start: int,
     end: int,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
 ) -> Forwarded:
     (sent,) = batch.scan_batches(frame, start, end)
-    return Forwarded(partition, sent, sending, epoch, high_watermark, generation)
+    return Forwarded(partition, sent, duplicate_check, epoch, high_watermark, generation)

@@ -70,7 +70,7 @@ class ReplicaFetcher:
 
     def cover(self, partition: Partition, link: ClientConnection) -> bool:
         """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
-        if partition.covered:
+        if partition.open_polls:
             return True
         if not self._own(partition):
             return self._cover_on(link)
@@ -103,11 +103,11 @@ class ReplicaFetcher:
 
     def _join(self, own: OwnConnections) -> None:
         """What is waited on while the small poll is out without it stands in one more, until that is sent again."""
-        self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
+        self._to_join = {p: None for p in self._to_join if p.parked and not p.open_polls}
         for number, poll in enumerate(self._join_polls):
             link = own.link(f"join-{number}") if self._to_join and not poll.in_flight else None
             if link is not None and poll.send(link, self._to_join):
-                self._to_join = {p: None for p in self._to_join if not p.covered}
+                self._to_join = {p: None for p in self._to_join if not p.open_polls}
         now = self._broker.now()
         for partition in self._to_join:  # each of them is out: no more than a look now and then
             if now - partition.looked_at > LOOK_EVERY_S:
@@ -130,7 +130,7 @@ class ReplicaFetcher:
         if partition.retry_at > self._broker.now():
             return False
         if asked is not None and leader_state.high_watermark < 0:
-            partition.stand_at = max(asked.fetch_offset, 0)
+            partition.probe_offset = max(asked.fetch_offset, 0)
         if self._own(partition):
             self._to_prove[partition] = None
             self.pump()
@@ -149,7 +149,7 @@ class ReplicaFetcher:
 
     def produced(self, partition: Partition, now: float | None = None) -> None:
         """A Produce of `partition` was acknowledged, at `now`."""
-        if partition.parked and not partition.covered:
+        if partition.parked and not partition.open_polls:
             for waiter in list(partition.parked)[:1]:
                 waiter.wake(partition)
             return
@@ -257,7 +257,7 @@ class ReplicaFetcher:
         for link, carried in list(self._link_polls.items()):
             if carried is poll:
                 for partition in self._broker.purgatory.list_partitions(link):
-                    if not partition.covered:
+                    if not partition.open_polls:
                         self._cover_on(link)
                         break
         self.pump()

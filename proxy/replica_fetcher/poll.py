@@ -149,7 +149,7 @@ class Poll:
         self._asked = asked
         if self.max_wait_s > 0:
             for partition in covering:
-                partition.covered += 1
+                partition.open_polls += 1
         else:
             covering = []
         self._broker.counters.watch_requests[self.source] += 1
@@ -200,7 +200,7 @@ class Poll:
     def _answered(self, answer: Frame | None, covered: Sequence[Partition], sent_at: float) -> None:
         self.in_flight = False
         for partition in covered:
-            partition.covered -= 1
+            partition.open_polls -= 1
         response = self._scan(answer)
         if response is None:
             self.forget_session()

@@ -79,7 +79,7 @@ class DiskThrottle:
         self.disks = LogDirs(broker, self._config)
         self._grace_until = broker.now() + self._config.start_grace_s
         self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
-        self._going: dict[Ticket, Callable[[], None]] = {}
+        self._on_granted: dict[Ticket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
         self._granting: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
@@ -118,7 +118,7 @@ class DiskThrottle:
         client_id: str | None,
         status: PartitionStatus,
         size_bytes: int,
-        go: Callable[[], None],
+        on_granted: Callable[[], None],
     ) -> Ticket | Refused:
         """A miss of about `size_bytes`. Granted already, or `go` is called when it is; Refused at a bound.
 
@@ -131,7 +131,7 @@ class DiskThrottle:
             return Ticket.build_free(key, client_id or "", size_bytes, now)
         ticket = self._throttle.submit(key, client_id or "", self._disk_of(status), size_bytes, now)
         if isinstance(ticket, Ticket) and not ticket.granted:
-            self._going[ticket] = go
+            self._on_granted[ticket] = on_granted
             self._schedule(now)
         return ticket
 
@@ -174,7 +174,7 @@ class DiskThrottle:
 
     def cancel(self, ticket: Ticket) -> None:
         """Nobody wants it any more."""
-        self._going.pop(ticket, None)
+        self._on_granted.pop(ticket, None)
         self._throttle.cancel(ticket)
         self._schedule(self._broker.now())
 
@@ -193,54 +193,54 @@ class DiskThrottle:
         self._due_at = float("inf")
         now = self._broker.now()
         for ticket in self._throttle.advance(now):
-            go = self._going.pop(ticket, None)
-            if go is not None:
-                self._broker.attempt(go, "letting a delayed miss go")
+            on_granted = self._on_granted.pop(ticket, None)
+            if on_granted is not None:
+                self._broker.attempt(on_granted, "letting a delayed miss go")
         self._schedule(now)
 
     def _sample(self) -> None:
         self._sampling = asyncio.get_running_loop().call_later(self._config.sample_every_s, self._sample)
         now = self._broker.now()
-        self._broker.attempt(lambda: self._look(now), "looking at the disks")
+        self._broker.attempt(lambda: self._observe_disks(now), "looking at the disks")
         self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
         self._grant()
 
-    def _look(self, now: float) -> None:
+    def _observe_disks(self, now: float) -> None:
         text = self._read(self._config.diskstats_file)
-        pressure = self._look_at_pressure() if self._config.busy_pressure else None
+        pressure = self._read_pressure() if self._config.busy_pressure else None
         stats = scan_diskstats(text or "")
         for name in self.disks.names:
             counters = stats.disks.get(name)
             self._throttle.observe(name, counters, pressure, now)
             if text is not None:
-                self._tell(
+                self._report(
                     name, counters is not None, f"no line of {self._config.diskstats_file} is about {name}"
                 )
 
-    def _look_at_pressure(self) -> Pressure | None:
+    def _read_pressure(self) -> Pressure | None:
         path = self._config.pressure_file
         text = self._read(path)
         pressure = scan_pressure(text) if text is not None else None
         if text is not None:
-            self._tell(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
+            self._report(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
         return pressure
 
     def _read(self, path: str) -> str | None:
         try:
             text = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            self._tell(path, False, f"{path} cannot be read: {error}")
+            self._report(path, False, f"{path} cannot be read: {error}")
             return None
-        self._tell(path, True, "")
+        self._report(path, True, "")
         return text
 
-    def _tell(self, what: str, is_there: bool, complaint: str) -> None:
-        if is_there and what in self._unreadable:
+    def _report(self, what: str, is_readable: bool, problem: str) -> None:
+        if is_readable and what in self._unreadable:
             self._unreadable.discard(what)
             log.info("the throttle sees %s again", what, extra={"disk": what})
-        elif not is_there and what not in self._unreadable:
+        elif not is_readable and what not in self._unreadable:
             self._unreadable.add(what)
-            log.warning("the throttle is off for what it cannot see: %s", complaint, extra={"disk": what})
+            log.warning("the throttle is off for what it cannot see: %s", problem, extra={"disk": what})
 
     def statistics(self) -> ThrottleStatistics:
         """What the throttle knows and has done."""

@@ -24,13 +24,23 @@ class Entry:
     """
 
     __slots__ = (
-        "go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "topic", "watched", "whole"
-    )  # fmt: skip
+        "dispatch",
+        "is_measured",
+        "link",
+        "refuse",
+        "reserved",
+        "sent",
+        "started_at",
+        "ticket",
+        "topic",
+        "watched",
+        "whole",
+    )
 
     def __init__(
         self,
         link: ClientConnection,
-        go: Callable[[Entry], None] | None,
+        dispatch: Callable[[Entry], None] | None,
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],
         reserved: Sequence[Reservation],
@@ -38,7 +48,7 @@ class Entry:
         whole: Callable[[], object] | None = None,
     ) -> None:
         self.link = link
-        self.go = go
+        self.dispatch = dispatch
         self.refuse = refuse
         self.whole = whole
         self.watched = watched

@@ -139,7 +139,9 @@ class World:
 
     def feed(self, chunk):
         """From the client."""
-        with mock.patch.object(dispatch, "fly", dispatch.start_pipeline if self.flies else lambda link: None):
+        with mock.patch.object(
+            dispatch, "start_pipeline", dispatch.start_pipeline if self.flies else lambda link: None
+        ):
             self.link.wire.data_received(chunk)
         self.flown += self.in_flight
 
@@ -224,7 +226,7 @@ class World:
             "client": link.client_id,
             "closed": (self.front.closed, self.back.closed),
             "partitions": [
-                (one.tail, one.stand_at, one.acknowledged_end, one.produced_from, one.transactions.end)
+                (one.tail, one.probe_offset, one.acknowledged_end, one.produced_from, one.transactions.end)
                 for one in self.partitions
             ],
             "producers": [len(one.producers) for one in self.partitions],

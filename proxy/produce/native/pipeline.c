@@ -1,5 +1,5 @@
 /* An ordinary Produce there and back. The only place here that knows sockets. */
-#include "flights.h"
+#include "pipeline.h"
 
 #include <errno.h>
 #include <string.h>

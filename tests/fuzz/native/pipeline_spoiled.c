@@ -1,7 +1,7 @@
 /* Spoiled Produces and answers through flights, between two real socket pairs; built with sanitizers by
- * test_native_flights.py.
+ * test_native_pipeline.py.
  *
- * usage: flown_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
+ * usage: pipeline_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
  * oldest in flight), state of the socket (1: 0 it takes all, 1 its buffer is full, 2 its peer is gone), size (4,
  * little-endian), and so many bytes. Each is copied to memory of its very size, so that a read beyond it is seen. What the
  * kernel took must be what the peer gets. */
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "flights.h"
+#include "pipeline.h"
 #include "rows.h"
 
 enum { ROW_HEAD = 6, REQUEST = 0, MATCHING = 2, FULL = 1, GONE = 2, ROUTES = 4096, SMALL = 4096, LONGEST = 1 << 20 };

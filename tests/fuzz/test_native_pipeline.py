@@ -16,7 +16,7 @@ from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
 
-FLIGHTS = Path(pipeline.__file__).parent / "native"
+PIPELINE = Path(pipeline.__file__).parent / "native"
 REQUEST, ANSWER, MATCHING = range(3)
 LONGEST_BYTES = 64 << 10
 
@@ -33,7 +33,7 @@ def test_spoiled_produces_fly_or_not(tmp_path: Path) -> None:
             frame = spoil(frame, rng)[: rng.choice((LONGEST_BYTES, LONGEST_BYTES, rng.randrange(12)))]
         state = rng.choice((0, 0, 0, 0, 0, 0, 1, 2))
         rows.append(struct.pack("<BBI", kind, state, len(frame)) + frame)
-    program = build_sanitized(PROGRAM.with_name("flown_spoiled.c"), FLIGHTS, tmp_path, NATIVE)
+    program = build_sanitized(PROGRAM.with_name("pipeline_spoiled.c"), PIPELINE, tmp_path, NATIVE)
     counted = count_rows(program, rows)
     assert counted["rows"] == len(rows)
     assert counted["taken"] >= counted["landed"] > counted["succeeded"] > 0

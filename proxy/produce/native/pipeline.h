@@ -1,12 +1,12 @@
-/* flights: ordinary Produces from a client's socket to the broker's and back. The only declaration.
+/* pipeline: single-batch Produces from a client's socket to the broker's and back. The only declaration.
  *
  * Owns: which of a connection's Produces are in flight and what their headers said, that each answer is the next one's,
  * giving both to the kernel, and counting that. Must not know: Python, the arena, isolation, clocks; who may fly, and what
  * follows from an answer, is proxy/produce/pipeline.py's. Invariants: a request or an answer that is not as it must be is 0, and
  * nothing has happened; what the kernel did not take of one is said (`sent`), and the caller's to send; a flight lands once.
  * The part between the cdef marks is fed to cffi unchanged. What an ordinary Produce is: protocol/native/ordinary.h. */
-#ifndef FLIGHTS_H
-#define FLIGHTS_H
+#ifndef PIPELINE_H
+#define PIPELINE_H
 #include "ordinary.h"
 /* cdef begin */
 #define FL_RING 8               /* flights of one connection at a time */
