@@ -1,15 +1,17 @@
-"""Whose turn it is toward the broker: every client's request enters here and is let through, held or refused.
+"""Request scheduler: admits, delays or refuses each client's request on its way to the broker.
 
-Owns the queues at work: their timer, the slots that requests hold, and which topics hang. It must not know
-what a request says. Invariants (design, "Isolation"):
-* `go` runs exactly once, or `refuse` does, or the client is gone; at once, within `enter`, where there is a
-  slot.
-* an entry that went is given back once: answered, or left when its link is lost.
-* what is ordered (a Produce, and what must not overtake one) leaves in the order of its arrival on its
-  connection; what has been let in goes one after the other, never from within another's going.
-* bytes reserved under quotas are given back with the entry, however it ends.
-* a request counts as being served from when everything before it on its link is answered: a broker works on
-  one request of a connection. Health is told of what is unanswered at a look (`_look`), not of each request.
+Owns the queues and their timer, the slots that requests hold, and which topics hang. Must not know
+the contents of a request. Invariants (design, "Isolation"):
+* `dispatch` runs exactly once, or `refuse` does, or the client is gone. If a slot is free,
+  `dispatch` runs within `submit`.
+* a dispatched entry returns its slot once: answered, or withdrawn when its connection is lost.
+* ordered requests (a Produce, and all that must not overtake one) leave in the order of their
+  arrival on their connection. Admitted requests are dispatched one after the other, never from
+  within another's dispatch.
+* bytes reserved under quotas are released with the entry, however it ends.
+* service time begins when everything before the request on its connection is answered: a broker
+  works on one request of a connection. Health is told of unanswered requests at a check, not of
+  each request.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ log = logging.getLogger("forebay.gate")
 
 
 class RequestScheduler:
-    """All requests of all clients toward one broker."""
+    """Schedules the requests of all clients toward one broker."""
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config.isolation
@@ -63,17 +65,19 @@ class RequestScheduler:
         self.watched, self.last_timely = self._health.keys, self._health.last_timely
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
-        # sent on a client's first link and unanswered; its others
+        # unanswered requests on a client's first broker connection, oldest first
         self.lines: dict[ClientConnection, list[Entry | SingleBatchProduce]] = {}
+        # all other requests of a client: waiting, or sent on another broker connection
         self._of_connection: defaultdict[ClientConnection, dict[Entry, None]] = defaultdict(dict)
-        self.pipelines: dict[Pipeline, None] = {}  # what is only counted
+        # pipelines whose requests are counted, but not listed here
+        self.pipelines: dict[Pipeline, None] = {}
         self._admitted: deque[Entry] = deque()
         self.is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self.due_at = float("inf")
         self.next_health_check_at = self._health_at = float("-inf")
 
-    # -- in ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -90,8 +94,11 @@ class RequestScheduler:
         reserved: Sequence[Reservation] = (),
         whole: Callable[[], object] | None = None,
     ) -> None:
-        """A request arrives. `refuse` None: it may not be refused, and waits. `reserved` is released when the
-        request is answered, refused or gone. `whole`: what `Broker.fall_back` does where `go` or `refuse` raises.
+        """Submit a request: `dispatch` runs now or later, or `refuse` runs.
+
+        `refuse` None: the request must not be refused, and waits. `reserved` is released when the
+        request is answered, refused or withdrawn. `whole`: what `Broker.fall_back` calls if
+        `dispatch` or `refuse` raises.
         """
         entry = Entry(link, dispatch, refuse, watched, reserved, is_ordered and not is_control, whole)
         if not self.enabled:
@@ -122,8 +129,11 @@ class RequestScheduler:
             self._schedule(now, ticket.queue)
 
     def try_dispatch(self, entry: SingleBatchProduce) -> bool:
-        """`enter`, `go` and `sent` in one, at `entry.since_s`, for a Produce of one topic that does not hang, where
-        nothing waits on its connection and a slot of its queue is free. False otherwise, and nothing has changed.
+        """Do `submit`, `dispatch` and `dispatched` in one step, at `entry.since_s`; return True on
+        success. On False nothing has changed.
+
+        The Produce must have one topic, which does not hang. No request may wait on its connection,
+        and a slot of its queue must be free.
         """
         now, link = entry.since_s, entry.link
         if now >= self.next_health_check_at:
@@ -145,7 +155,9 @@ class RequestScheduler:
         return True
 
     def _dispatch_admitted(self, tickets: Sequence[Ticket] = ()) -> None:
-        """One after the other, in their order: what one's going lets in goes after it, not within it."""
+        """Dispatch admitted requests in their order. Requests admitted during a dispatch are
+        dispatched after it, not within it.
+        """
         for ticket in tickets:
             self._admitted.append(ticket.item)
         if self.is_dispatching:
@@ -158,9 +170,9 @@ class RequestScheduler:
             self.is_dispatching = False
 
     def _dispatch(self, entry: Entry) -> None:
-        """It may go. Whether it does is `go`'s to say: it calls `sent`, or `leave`."""
+        """Call the entry's `dispatch`, which then calls `dispatched` or `withdraw`."""
         if entry.ticket is None:
-            return  # its client is gone
+            return  # its client is gone: `drop_link` withdrew the entry
         assert entry.dispatch is not None
         self._run_guarded(entry, entry.dispatch, entry)
         if entry.ticket is not None and entry.link.upstream.closed:
@@ -175,7 +187,7 @@ class RequestScheduler:
             self._broker.fall_back(entry.link, gone, "sending or refusing a request", entry.whole)
 
     def dispatched(self, entry: Entry) -> None:
-        """The request is on its way to the broker, on its client's first link."""
+        """Note that the request was sent to the broker, on its client's first broker connection."""
         if entry.ticket is None:
             return
         if entry.link.pipeline is not None:
@@ -185,7 +197,8 @@ class RequestScheduler:
         watched, is_first = entry.watched, entry.link not in self.lines
         if watched:
             entry.topic = watched[0] if len(watched) == 1 else None
-            if not self._health.hung.isdisjoint(watched):  # it is a probe
+            # the request is a probe of a hanging topic
+            if not self._health.hung.isdisjoint(watched):
                 self._check_health(now)
                 entry.sent = self._health.sent(watched, now, is_first=is_first)
         if is_first:
@@ -197,7 +210,7 @@ class RequestScheduler:
             self._dispatch_admitted(self.queues.release_early(entry.ticket, now))
 
     def _check_health(self, now: float) -> None:
-        """Health is told of what it does not know yet: of each link, what the broker has come to work on."""
+        """Report to Health the oldest unanswered request of each connection that it has not seen."""
         self.next_health_check_at = now + self._health.look_every_s
         self._materialize()
         unreported = [line[0] for line in self.lines.values() if line[0].sent is None and line[0].watched]
@@ -211,18 +224,24 @@ class RequestScheduler:
             pipeline.materialize()
 
     def materialize(self, link: ClientConnection, in_flight: Sequence[SingleBatchProduce]) -> None:
-        """What flew, behind all else of its link, is noted from now on; if the first has begun, it says when."""
+        """Take over the requests of a pipeline, which are behind all others of their connection. If
+        the broker has begun with the first, its `started_at` says when.
+        """
         for entry in in_flight:
             entry.ticket = entry
         self.lines.setdefault(link, []).extend(in_flight)
         self.queues.note(in_flight)
 
     def in_order(self, link: ClientConnection) -> bool:
-        """Whether nothing of the connection waits, so that what order demands of a newcomer is known now."""
+        """True if no request of the connection waits. Then the order demands nothing more of a new
+        request.
+        """
         return not self.queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
 
     def hanging(self, topics: Iterable[str | bytes]) -> dict[str | bytes, Verdict]:
-        """Those topics of which no request, or one probe, may be sent now; none in good times."""
+        """Return those of `topics` that hang, with the verdict: no request, or one probe, may be
+        sent now. The result is empty in good times.
+        """
         found: dict[str | bytes, Verdict] = {}
         if self.enabled:
             now = self._broker.now()
@@ -234,10 +253,10 @@ class RequestScheduler:
                     found[topic] = verdict
         return found
 
-    # -- out -----------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------
 
     def answered(self, entry: Entry | SingleBatchProduce, now: float | None = None) -> None:
-        """The broker has answered it, at `now`."""
+        """Note that the broker answered the request at `now` (seconds; None: the present time)."""
         if entry.ticket is None:
             return
         if now is None:
@@ -258,7 +277,7 @@ class RequestScheduler:
         self._finish(entry, now, latency_s)
 
     def _report_answer(self, entry: Entry | SingleBatchProduce, now: float) -> None:
-        """What its answer says for its topics."""
+        """Report to Health what the answer shows for the request's topics."""
         if len(self.last_timely) >= self._health.rule.max_keys:
             self._check_health(now)
         if entry.sent is None:
@@ -269,14 +288,18 @@ class RequestScheduler:
             log.info("a topic answers again", extra={"topic": _printed(topic)})
 
     def _start_serving(self, entry: Entry | SingleBatchProduce, now: float) -> None:
-        """Everything before it on its link is answered: the broker works on it from now on."""
+        """Note that everything before the request on its connection is answered: the broker works
+        on it from now on.
+        """
         entry.started_at = now
         if entry.sent is not None:
             self._check_health(now)
             self._health.started(entry.sent, now)
 
     def withdraw(self, entry: Entry | SingleBatchProduce) -> None:
-        """It went and needs no answer, or did not go after all, or its link is lost: no sample of the broker."""
+        """Remove a request without a latency sample: it needs no answer, was not sent, or its
+        connection is lost.
+        """
         if entry.ticket is None:
             return
         now = self._broker.now()
@@ -300,9 +323,9 @@ class RequestScheduler:
             line.remove(entry)
         else:
             self._forget_queued(entry)
-        if isinstance(entry, Entry):  # an ordinary Produce is under no quota
+        if isinstance(entry, Entry):  # a SingleBatchProduce is under no quota
             entry.release()
-        lingered = not ticket.holds_slot  # its end lets others linger, who may be due by now
+        lingered = not ticket.holds_slot  # its end may make lingering requests due now
         if ticket.state is ADMITTED:
             admitted = self.queues.finished(ticket, now, latency_s)
         else:
@@ -320,7 +343,7 @@ class RequestScheduler:
                 del self._of_connection[entry.link]
 
     def drop_link(self, link: ClientConnection) -> None:
-        """The client is gone, and its link to the broker with it."""
+        """Withdraw all requests of a client that is gone, and of its broker connection."""
         for entry in [*self.lines.get(link, ()), *self._of_connection.get(link, ())]:
             self.withdraw(entry)
         self.lines.pop(link, None)
@@ -330,7 +353,9 @@ class RequestScheduler:
     # -- time ----------------------------------------------------------------------------------------------
 
     def _schedule(self, now: float, queue: int | None = None) -> None:
-        """`queue`: the only one that has changed."""
+        """Set the timer for the next due time. `queue`: number of the only queue that has changed;
+        None: any.
+        """
         due_at = self.queues.next_due_s(now, queue)
         if due_at is None or due_at >= self.due_at:
             return
@@ -346,8 +371,9 @@ class RequestScheduler:
         self._schedule(now)
 
     def _end_turn(self, turn: Turn) -> None:
-        """What is refused was before what is admitted, or is of other connections: it is refused first. What
-        comes in meanwhile goes behind both.
+        """Refuse the expired requests first, then dispatch the admitted ones. Expired ones came
+        before them, or are of other connections. Requests that arrive meanwhile are dispatched
+        behind both.
         """
         self._admitted.extend(ticket.item for ticket in turn.admitted)
         was_dispatching, self.is_dispatching = self.is_dispatching, True
@@ -361,7 +387,7 @@ class RequestScheduler:
         for ticket in tickets:
             entry: Entry = ticket.item
             if entry.ticket is None:
-                continue  # its client is gone, by the refusal of another
+                continue  # its client is gone, because another request was refused
             entry.ticket = None
             self._forget_queued(entry)
             entry.release()
@@ -369,7 +395,9 @@ class RequestScheduler:
                 self._run_guarded(entry, entry.refuse)
 
     def tick(self, now: float) -> None:
-        """Timed: what waits for a topic that has come to hang is refused."""
+        """Check the topics' health, and refuse the waiting requests of a topic that now hangs.
+        Called periodically.
+        """
         if not self.enabled or now - self._health_at < LOOK_EVERY_S:
             return
         self._health_at = now
@@ -383,12 +411,12 @@ class RequestScheduler:
             self._end_turn(self.queues.refuse_waiting(queue, partial(_is_of, topic), now))
 
     def stop(self) -> None:
-        """No more turns."""
+        """Cancel the timer: no request is admitted or refused by time any more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def report(self) -> dict[str, object]:
-        """For an operator: queues by name, topics that hang, quotas."""
+        """Return the state for an operator: queues by name, hanging topics, quotas."""
         queues, health = self.statistics()
         hanging = [_printed(topic) for topic in self._health.hanging()]
         return {
@@ -402,7 +430,7 @@ class RequestScheduler:
         }
 
     def statistics(self) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
-        """Queues by number (-1: control), and the health of topics."""
+        """Return the state of the queues by number (-1: control), and the health counts of topics."""
         now = self._broker.now()
         self._check_health(now)
         return self.queues.statistics(now), self._health.statistics()
@@ -413,5 +441,5 @@ def _is_of(topic: str | bytes, entry: Entry) -> bool:
 
 
 def _printed(topic: Hashable) -> str:
-    """A topic's name, or its id in hexadecimal."""
+    """Return a topic's name, or its id in hexadecimal."""
     return topic.hex() if isinstance(topic, bytes) else str(topic)
