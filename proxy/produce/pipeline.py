@@ -1,11 +1,14 @@
-"""Ordinary Produces in flight: from the client's socket to the broker's and back by two calls of C.
+"""Pipeline of single-batch Produces: two calls of C carry one to the broker and its response back.
 
-Owns what of one connection is in flight this way, from the moment its frame is the kernel's to its answer's. Must not
-know how a Produce waits, is refused, cut or charged to a quota: whatever is to happen to one but its answer makes
-ordinary requests of all (`materialize`), which `proxy.produce.single_batch` knows. Invariants: where `take` or `land`
-is False nothing has happened; what flies is behind all else of its connection, and nothing is put behind it but
-another; what becomes of a request is the same on all ways; what is isolated holds a slot, and is known to its queue
-and to health whenever they look. Why: docs/decisions/0025.
+Owns the requests in flight on this path, per connection, from sending until the response. Must not
+know how a Produce waits, is refused, is cut or is charged to a quota. Any event other than the next
+response turns the requests in flight into `SingleBatchProduce` (`materialize`). Invariants:
+* if `try_forward` or `complete` returns False, nothing has changed.
+* requests in flight are behind all others of their connection; only another may follow them.
+* a request has the same effects on every path.
+* an isolated request holds a slot; its queue and the health check know it whenever they look.
+
+Why: docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
     from proxy.produce.single_batch import Route
 
     InFlight = tuple[bytes, Route, float, DuplicateCheck | None, int, int, int]
-    """A request that the broker has, what it is about, when it came, and what was known of its partition then: epoch
-    and high watermark last. Without a `Sending` it is not to be stored.
+    """A request that the broker has: frame, route, arrival time (seconds), duplicate check, then
+    epoch, high watermark and generation of its partition at the time. Duplicate check None: the
+    batch is not to be stored.
     """
 
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
@@ -47,7 +51,7 @@ TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_
 
 
 class PipelineCounts:
-    """What C counts of all flights, until somebody reads it."""
+    """Counts that C keeps of all pipelines of a process, until the scrape reads them."""
 
     __slots__ = ("native",)
 
@@ -56,7 +60,7 @@ class PipelineCounts:
         self.native.bounds_s = WAIT_BOUNDS_S
 
     def settle(self, counters: Counters) -> None:
-        """Add it to what is counted of all Produces."""
+        """Move the counts into `counters`, and reset them."""
         native = self.native
         for name in HOPS:
             counted, traffic = getattr(native, name), getattr(counters, name)[api.PRODUCE]
@@ -69,7 +73,9 @@ class PipelineCounts:
 
 
 class Pipeline:
-    """Those of one client. It is made with its first ordinary Produce: most connections need none."""
+    """Requests in flight of one client. `start_pipeline` creates it with the client's first
+    single-batch Produce: most connections need none.
+    """
 
     __slots__ = (
         "_broker",
@@ -98,20 +104,22 @@ class Pipeline:
         self._native.counts = link.broker.pipeline_counts.native
         self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
         self._in_flight: deque[InFlight] = deque()
-        self._started_at = NOT_BEGUN  # when the broker came to work on the oldest
-        self._is_alone = False  # nothing but flights has been on the connection since nothing was
+        self._started_at = NOT_BEGUN  # when the broker began to work on the oldest request
+        self._is_alone = False  # since it was last empty, only this pipeline used the connection
         self._route: Route | None = None
         self._clears = -1
         self.wire: FramedTransport = link.upstream.wire
-        """The broker's."""
+        """The broker connection's framed transport."""
 
     def __len__(self) -> int:
         return len(self._in_flight)
 
-    # -- there ---------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def try_forward(self, frame: bytes) -> bool:
-        """A request has come: send it on, if it is an ordinary Produce and nothing stands against it."""
+        """Forward a request that has arrived, if it is a single-batch Produce and no check fails.
+        Return False if the caller has to handle it.
+        """
         link, broker, scheduler = self._link, self._broker, self._scheduler
         native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
         requests = broker.requests
@@ -171,7 +179,7 @@ class Pipeline:
         return True
 
     def _may_follow(self) -> bool:
-        """Whether a request may fly behind all that is on the connection now."""
+        """True if a request may be forwarded behind all requests that are on the connection now."""
         link, upstream, line = self._link, self._link.upstream, self._link.replies.line
         if link.replies.control or link.refused.entries or upstream.last_unanswerable or upstream.is_taking:
             return False
@@ -179,7 +187,9 @@ class Pipeline:
         return len(line) + len(self._in_flight) + 1 < self._limit
 
     def _switch_route(self, frame: bytes) -> bool:
-        """The request is about another partition than the one before: whether that one's route is known."""
+        """Use the route of this request, which is for another partition than the last. Return False
+        if the route is unknown.
+        """
         native = self._native
         said = self._headers[(native.first + native.count) % RING]
         route = self._broker.routes.known.get((said[0], frame[ROUTE_START : said[ROUTE_END]]))
@@ -188,11 +198,12 @@ class Pipeline:
         self._route, native.route, self._clears = route, route.native, self._broker.routes.clears
         return True
 
-    # -- and back ------------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
     def complete(self, answer: bytes) -> bool:
-        """The broker has answered: hand it on and store what it acknowledges, if it answers what flies, and its turn
-        has come.
+        """Send a broker's response to the client, and store the batch that it acknowledges. Return
+        False if the response does not answer the oldest request in flight, or if its turn has
+        not come.
         """
         in_flight, link, scheduler = self._in_flight, self._link, self._scheduler
         if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
@@ -234,7 +245,7 @@ class Pipeline:
             requests.sub(0)
         if link.holds_client:
             link.release_client()
-        # before any Fetch behind it is answered, but the client need not wait for it
+        # store before a later Fetch is answered, but after the client has its response
         if duplicate_check is not None:
             try:
                 admit_acknowledged(
@@ -256,22 +267,27 @@ class Pipeline:
         return True
 
     def begin(self, now: float) -> None:
-        """All that was before what flies is answered: the broker works on that from now on."""
+        """Note that all requests before the pipeline's are answered: the broker works on the oldest
+        from now on.
+        """
         if self._in_flight:
             self._started_at = now
 
-    # -- all else ------------------------------------------------------------------------------------------
+    # -- leaving the pipeline ----------------------------------------------------------------------
 
     def materialize(self) -> None:
-        """Something is to happen but the next answer: what flies is ordinary from now on, in all the places where such
-        a request stands.
+        """Call before any event other than the next in-order broker response.
+
+        Turns each request in flight into a `SingleBatchProduce`: in the response order, the
+        expected responses and the request scheduler.
         """
         self._is_alone = False
         if not self._in_flight:
             return
         link, scheduler, native = self._link, self._scheduler, self._native
         in_flight = list(self._in_flight)
-        self._in_flight.clear()  # the same one: who takes may be asking
+        # clear in place: `try_forward` may be the caller, and holds this deque
+        self._in_flight.clear()
         first, started_at, native.count = native.first, self._started_at, 0
         self._started_at = NOT_BEGUN
         materialized = []
@@ -296,8 +312,8 @@ class Pipeline:
 
 
 def start_pipeline(link: ClientConnection) -> None:
-    """This connection has had an ordinary Produce: the next may fly, where both ways are plain sockets, and no quota is
-    set.
+    """Start a pipeline on a connection that had a single-batch Produce. Both sides must be plain
+    sockets, and no quota may be set; otherwise nothing happens.
     """
     upstream = link.upstream
     if link.broker.scheduler.quotas.active or link.wire.plain_fd < 0:

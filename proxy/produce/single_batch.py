@@ -1,11 +1,13 @@
-"""The ordinary Produce, on the shortest way to the broker and back: one topic, one partition, one batch, and
-nothing that stands against it.
+"""Single-batch Produce, on the short path to the broker and back: one topic, partition and batch.
 
-Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
-`forward_single_batch`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce.handler`'s,
-to which False leaves a request as it came, and which takes over one that waited for a slot if something stands against
-it by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
-both ways. Why there are two: docs/decisions/0012; why one that waits stays on this one: 0021.
+Owns the knowledge of a client's repeated requests (`Route`), and the decision which request takes
+this path (`forward_single_batch`). Must not know how a request is refused, cut or charged to a
+quota. `proxy.produce.handler` does that: it gets a request unchanged if `forward_single_batch`
+returns False. A request that waited for a slot goes there, too, if a check fails by then.
+Invariants: until all checks have passed nothing has changed; a request has the same effects on both
+paths.
+
+Why two paths: docs/decisions/0012. Why a waiting request stays on this one: 0021.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
 
 ROUTES_LIMIT: Final = 4096
-"""Routes remembered, of at most 1 KiB each; at the limit all are forgotten, and found again as they are asked for."""
+"""Limit of remembered routes, of at most 1 KiB each. At the limit all are forgotten, and learned
+again with the next requests.
+"""
 ROUTE_START: Final = ordinary.ROUTE_START
 ACKS_ALL: Final = -1
 NO_TIME: Final = -1
@@ -49,19 +53,24 @@ CORRELATION_ID: Final = 1
 ROUTE_END: Final = 3
 START: Final = 4
 PRODUCER_ID: Final = 9
-"""Places of the correlation id, of the route's end, of the batch's start and of its producer's id among what was
-scanned. The batch's end follows its start; the producer's epoch, the sequence and the number of records follow the id.
+"""Indices into the scanned fields: correlation id, end of the route, start of the batch, producer
+id. The batch's end follows its start. Producer epoch, sequence and number of records follow the
+producer id.
 """
 NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_BEGUN: Final = -1.0
-"""When the broker came to work on what is behind something else."""
+"""`started_at` of a request behind another: the broker does not work on it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the
-    part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored; `line`:
-    its queue, if there is isolation; `native`: the same for C (fl_route of native/flights.h), which shows `bytes`.
+    """Meaning of the header bytes from client id to partition, which are the same in repeated
+    requests.
+
+    `topic`, `queue`: as the request scheduler knows them. `names`: the part of the bytes that a
+    response repeats. `key`: topic and partition as the request names them. `partition` None:
+    nothing is stored. `line`: its queue if isolation is enabled, else None. `native`: the same for
+    C (fl_route of native/pipeline.h); it points into `bytes`.
     """
 
     version: int
@@ -79,27 +88,27 @@ class Route:
 
 
 class HeaderCache:
-    """The routes of one broker. What is forgotten of topics or partitions must be forgotten here (`clear`)."""
+    """The known routes of one broker. Whoever forgets a topic or partition must call `clear`."""
 
     __slots__ = ("_broker", "clears", "known")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clears = 0
-        """How often all were forgotten: what was found before may stand for something else."""
+        """Number of calls of `clear`. A route found before the last one may be out of date."""
         self.known: dict[tuple[int, bytes], Route] = {}
 
     def __len__(self) -> int:
         return len(self.known)
 
     def clear(self) -> None:
-        """They may stand for something else from now on."""
+        """Forget all routes: topics or partitions have changed."""
         self.known.clear()
         self.clears += 1
 
     def learn(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
-        """The route of an ordinary frame that is not among the known; None where something is not known yet, or cannot
-        be.
+        """Return and remember the route of a single-batch frame. Return None if its topic, or a
+        partition to be stored, is unknown, or if the frame cannot be decoded.
         """
         start = bytes(frame[ROUTE_START:end])
         route = self._read(frame, start, names_start - ROUTE_START, stores)
@@ -142,8 +151,8 @@ class HeaderCache:
 
 
 def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
-    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, now or when it is its
-    turn, if nothing stands against it. False: nothing has happened.
+    """Send a single-batch Produce to the broker, now or at its turn. `scanned` comes from
+    `protocol.ordinary.scan_request`. Return False if a check failed; nothing has changed then.
     """
     broker = link.broker
     version, names_start, route_end = scanned[0], scanned[2], scanned[3]
@@ -174,9 +183,11 @@ def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, 
 
 
 class SingleBatchProduce:
-    """One that the broker has, or that waits for its turn: its place in the line of replies, and itself what the gate
-    and its queue know of it (`Admitted`), unless it had to wait: then they know `waited`. `ticket`: itself, while it is
-    with the gate. `sending` None: it is not to be stored.
+    """Single-batch Produce that the broker has, or that waits for its turn.
+
+    The object is its own entry in the response order, and its own ticket (`Admitted`) in the
+    scheduler's queue. If it had to wait, the scheduler knows `waited` instead. `ticket`: itself
+    while the scheduler has it, else None. `duplicate_check` None: the batch is not to be stored.
     """
 
     __slots__ = (
@@ -235,7 +246,9 @@ class SingleBatchProduce:
         scanned: list[int],
         since_s: float,
     ) -> None:
-        """It came at `since_s`; nothing is known of its partition yet, and nobody knows of it."""
+        """The request arrived at `since_s` (seconds, monotonic). The object is in no queue yet, and
+        nothing of its partition is noted.
+        """
         self.link, self.route, self.scanned = link, route, scanned
         self.frame, self.size_bytes = frame, size_bytes
         self.topic, self.queue, self.waits = route.topic, route.queue, route.waits
@@ -244,11 +257,11 @@ class SingleBatchProduce:
 
     @property
     def watched(self) -> tuple[str | bytes]:
-        """The topics that can hang by it."""
+        """Return the topics whose health depends on this request."""
         return (self.topic,)
 
     def forward(self) -> None:
-        """To the broker, with what is known of the partition now."""
+        """Send the request to the broker, and note the present state of its partition."""
         link, scanned, partition = self.link, self.scanned, self.route.partition
         if link.stores and partition is not None:
             leader_state = partition.leader_state
@@ -269,7 +282,9 @@ class SingleBatchProduce:
             link.hold_for_broker()
 
     def wait(self) -> None:
-        """No slot is free, or an earlier one of its connection waits: so does it, until `go` or `refuse`."""
+        """Submit the request to the scheduler: no slot is free, or an earlier request of the
+        connection waits. Later `dispatch` or `refuse` is called.
+        """
         topics = self.watched
         self.link.broker.scheduler.submit(
             self.link,
@@ -284,31 +299,36 @@ class SingleBatchProduce:
         )
 
     def dispatch(self, entry: Entry) -> None:
-        """It waited, and its turn has come. Where something stands against it by now it is the other way's."""
+        """Forward the request after its wait. If it may no longer use the short path, it continues
+        as a `ProduceHandling`.
+        """
         link, partition = self.link, self.route.partition
         is_gone = partition is not None and not partition.is_followed
         if is_gone or link.refused.entries or link.broker.scheduler.hanging(entry.watched):
             self._on_general_path().dispatch(entry)
             return
         self.waited = entry
-        entry.dispatch = entry.refuse = entry.whole = None  # they hold this request
+        # break the reference cycle: the callbacks hold this request
+        entry.dispatch = entry.refuse = entry.whole = None
         self.since_s = link.broker.now()
         link.broker.scheduler.dispatched(entry)
         self.forward()
 
     def refuse(self) -> None:
-        """No slot came free in time, or there is no room to wait."""
+        """Refuse the request: no slot became free in time, or there is no room to wait."""
         self._on_general_path().refuse_late()
 
     def _on_general_path(self) -> ProduceHandling:
-        """The same request, in the same places, on the other way."""
+        """Return the same request as a `ProduceHandling`, in the same place of the response order."""
         link, frame = self.link, self.frame
         head = header.peek_request(frame)
         request = produce.scan_request(frame, head.api_version, head.body_start)
         return ProduceHandling(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
 
     def on_answer(self, answer: Frame | None) -> None:
-        """The broker's answer; None: its link is lost, and with it the client's."""
+        """Handle the broker's response; None: the broker connection is lost, and the client's with
+        it.
+        """
         if answer is None:
             return
         link = self.link
@@ -324,7 +344,7 @@ class SingleBatchProduce:
             broker.scheduler.answered(self.waited, now)
         counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
-        # before any Fetch behind it is answered, but the client need not wait for it
+        # store before a later Fetch is answered, but after the client has its response
         if self.duplicate_check is not None:
             try:
                 self._admit(answer, size_bytes, now)
@@ -366,8 +386,11 @@ def admit_acknowledged(
     answer: Frame,
     now: float,
 ) -> None:
-    """A request was answered: store what of it may be. `sending`, `epoch`, `high_watermark` and `generation` are what
-    was known of the partition when it was forwarded; `base_offset` is negative where the answer is no ordinary success.
+    """Store the batch of an answered request if it may be stored.
+
+    `duplicate_check`, `epoch`, `high_watermark` and `generation` are the state of the partition
+    when it was forwarded. `base_offset` is negative if the response is no plain success; `answer`
+    is then decoded in full.
     """
     partition = route.partition
     assert partition is not None
@@ -404,7 +427,7 @@ def admit_acknowledged(
     partition.transactions.passed(base_offset, following)
     if (
         partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S
-    ):  # else nobody needs to know
+    ):  # otherwise nothing waits for it, and the epoch was proven recently
         store.announce(broker, partition, base_offset, True, now)
 
 

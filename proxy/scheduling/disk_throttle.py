@@ -107,7 +107,7 @@ class DiskThrottle:
                 timer.cancel()
         self.disks.close()
 
-    # -- misses --------------------------------------------------------------------------------------------
+    # -- misses ------------------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
@@ -184,7 +184,7 @@ class DiskThrottle:
         self._throttle.cancel(ticket)
         self._schedule(self._broker.now())
 
-    # -- time ----------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _schedule(self, now: float) -> None:
         due_at = self._throttle.next_due_s(now)

@@ -77,7 +77,7 @@ class RequestScheduler:
         self.due_at = float("inf")
         self.next_health_check_at = self._health_at = float("-inf")
 
-    # -- requests ------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -253,7 +253,7 @@ class RequestScheduler:
                     found[topic] = verdict
         return found
 
-    # -- responses -----------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
     def answered(self, entry: Entry | SingleBatchProduce, now: float | None = None) -> None:
         """Note that the broker answered the request at `now` (seconds; None: the present time)."""
@@ -350,7 +350,7 @@ class RequestScheduler:
         if link.pipeline is not None:
             self.pipelines.pop(link.pipeline, None)
 
-    # -- time ----------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _schedule(self, now: float, queue: int | None = None) -> None:
         """Set the timer for the next due time. `queue`: number of the only queue that has changed;

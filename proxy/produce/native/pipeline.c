@@ -1,18 +1,18 @@
-/* An ordinary Produce there and back. The only place here that knows sockets. */
+/* A single-batch Produce to the broker and its response back. The only C here that knows sockets. */
 #include "pipeline.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#define CORRELATION_AT 4 /* in an answer, behind its length */
+#define CORRELATION_AT 4 /* in a response, behind its length */
 #define ANSWER_LEAST 8
 #define NO_PRODUCER_ID (-1)
 
 _Static_assert(sizeof(po_request) == FL_WORDS * 8, "said is po_request");
 _Static_assert(sizeof(((fl_counts *)0)->took) == (FL_BOUNDS + 1) * 8, "one cell more than bounds");
 _Static_assert(sizeof(((fl_counts *)0)->bounds_s) == FL_BOUNDS * 8, "bounds");
-_Static_assert(sizeof(((fl_link *)0)->about) == FL_RING * sizeof(fl_route *), "one for each flight");
+_Static_assert(sizeof(((fl_link *)0)->about) == FL_RING * sizeof(fl_route *), "one for each request in flight");
 
 static int32_t read_int32(const uint8_t *bytes) {
     return (int32_t)((uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3]);
@@ -23,7 +23,7 @@ static void count(fl_hop *hop, uint64_t size) {
     hop->size_bytes += (int64_t)size;
 }
 
-/* How much of `frame` the kernel takes; 0 also where it refuses: who sends the rest meets the error, if it is one. */
+/* Bytes of `frame` that the kernel took; 0 on an error, too: the sender of the rest then meets that error. */
 static int64_t give(int fd, const uint8_t *frame, uint64_t size) {
     ssize_t sent;
     do {

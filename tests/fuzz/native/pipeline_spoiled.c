@@ -1,4 +1,4 @@
-/* Spoiled Produces and answers through flights, between two real socket pairs; built with sanitizers by
+/* Spoiled Produces and answers through the pipeline, between two real socket pairs; built with sanitizers by
  * test_native_pipeline.py.
  *
  * usage: pipeline_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
