@@ -29,6 +29,7 @@ class AgeClock:
         self._admitted.append(admitted_bytes)
         self._times.append(now)
         if len(self._admitted) > self._limit:
+            # every second mark, but not the first: the oldest age stays known
             del self._admitted[1::2]
             del self._times[1::2]
 

@@ -80,6 +80,7 @@ class ProducerLedger:
             self._newest = producer_id
         following = (base_sequence + count) % SEQUENCES
         if producer.next_sequence >= 0 and base_sequence != producer.next_sequence:
+            # sequences wrap around at 2^31, so the shorter distance tells behind from ahead
             behind = (producer.next_sequence - base_sequence) % SEQUENCES
             if behind < SEQUENCES // 2:
                 return DuplicateCheck.RESENT

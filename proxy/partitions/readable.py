@@ -154,6 +154,7 @@ def plan_partition(
         return PartitionStatus(asked, partition, Look.PASS, "version", -1)
     if epoch == NO_EPOCH:
         return PartitionStatus(asked, partition, Look.ASK, "unproven", -1)
+    # the client and Metadata name the same newer epoch, which only a Fetch can prove
     if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
         return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
     if not (

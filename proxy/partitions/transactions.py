@@ -299,6 +299,7 @@ class Transactions:
             del self._aborted[: len(dropped)]
             self._known_from = max(self._known_from, dropped[-1].marker + 1)
         while len(self._decided) > self._limit:
+            # merge the two oldest, from the lower first offset: the LSO stays a lower bound
             one, other = self._decided[:2]
             self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
 

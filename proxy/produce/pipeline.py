@@ -46,8 +46,13 @@ if TYPE_CHECKING:
     """
 
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
-take_request, match_response = lib.fl_take, lib.fl_land
-TAKEN, OTHER_ROUTE, NOT_LANDED, RING = lib.FL_TAKEN, lib.FL_OTHER_ROUTE, lib.FL_NOT_LANDED, lib.FL_RING
+forward_request, complete_request = lib.fl_forward, lib.fl_complete
+FORWARDED, OTHER_ROUTE, NOT_COMPLETED, RING = (
+    lib.FL_FORWARDED,
+    lib.FL_OTHER_ROUTE,
+    lib.FL_NOT_COMPLETED,
+    lib.FL_RING,
+)
 
 
 class PipelineCounts:
@@ -142,7 +147,7 @@ class Pipeline:
             and scheduler.queues.lift(queue, link, now)
         ):
             return False
-        code = take_request(native, frame, size_bytes, fd)
+        code = forward_request(native, frame, size_bytes, fd)
         if code <= OTHER_ROUTE:
             if queue is not None:
                 scheduler.queues.drop(queue)
@@ -153,7 +158,7 @@ class Pipeline:
         partition = route.partition
         if self._stores and partition is not None:
             leader_state, duplicate_check = partition.leader_state, NOT_DUPLICATE
-            if code != TAKEN and native.producer_id != NO_PRODUCER_ID:
+            if code != FORWARDED and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
                 duplicate_check = partition.producers.note(leader_state.epoch, *said[PRODUCER_ID:])
             generation = partition.topic.fidelity.generation
@@ -174,7 +179,7 @@ class Pipeline:
         link.last_ordinal += 1
         link.request_bytes += size_bytes
         requests.in_flight_bytes += size_bytes
-        if code != TAKEN and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
+        if code != FORWARDED and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
             link.hold_for_broker()
         return True
 
@@ -225,8 +230,8 @@ class Pipeline:
             return False
         native = self._native
         said = self._headers[native.first]
-        base_offset = match_response(native, answer, size_bytes, fd, now - since_s)
-        if base_offset == NOT_LANDED:
+        base_offset = complete_request(native, answer, size_bytes, fd, now - since_s)
+        if base_offset == NOT_COMPLETED:
             return False
         in_flight.popleft()
         ordinal = link.last_ordinal - len(in_flight)

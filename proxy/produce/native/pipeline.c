@@ -38,14 +38,14 @@ static int is_about(const fl_route *route, const uint8_t *frame, const po_reques
            memcmp(frame + PO_ROUTE_START, route->bytes, route->size) == 0;
 }
 
-int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
+int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
     if (link->count == FL_RING) {
-        return FL_NOT_TAKEN;
+        return FL_NOT_FORWARDED;
     }
     uint64_t at = (link->first + link->count) % FL_RING;
     po_request said;
     if (!po_scan_request(frame, size, &said)) {
-        return FL_NOT_TAKEN;
+        return FL_NOT_FORWARDED;
     }
     memcpy(link->said[at], &said, sizeof said);
     if (!is_about(link->route, frame, &said)) {
@@ -57,7 +57,7 @@ int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
     count(&link->counts->requests_in, size);
     count(&link->counts->requests_out, size);
     link->sent = give(fd, frame, size);
-    return link->sent == (int64_t)size && said.producer_id == NO_PRODUCER_ID ? FL_TAKEN : FL_TAKEN_SO;
+    return link->sent == (int64_t)size && said.producer_id == NO_PRODUCER_ID ? FL_FORWARDED : FL_FORWARDED_CHECK;
 }
 
 static void observe(fl_counts *counts, double took_s) {
@@ -69,15 +69,15 @@ static void observe(fl_counts *counts, double took_s) {
     counts->took_s[0] += took_s;
 }
 
-int64_t fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s) {
+int64_t fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s) {
     uint64_t at = link->first;
     if (link->count == 0 || size < ANSWER_LEAST) {
-        return FL_NOT_LANDED;
+        return FL_NOT_COMPLETED;
     }
     po_request said;
     memcpy(&said, link->said[at], sizeof said);
     if (read_int32(frame + CORRELATION_AT) != (int32_t)said.correlation_id) {
-        return FL_NOT_LANDED;
+        return FL_NOT_COMPLETED;
     }
     const fl_route *route = link->about[at];
     link->first = (at + 1) % FL_RING;

@@ -14,11 +14,11 @@
 #define FL_RING 8               /* requests in flight of one connection, at most */
 #define FL_WORDS 13             /* fields of a header: as po_request */
 #define FL_BOUNDS 15            /* bounds of a histogram; it has one cell more */
-#define FL_NOT_TAKEN 0
+#define FL_NOT_FORWARDED 0
 #define FL_OTHER_ROUTE 1        /* single-batch, but of another route than the last: `said` has the route's end */
-#define FL_TAKEN 2              /* sent whole, and without a producer id */
-#define FL_TAKEN_SO 3           /* sent as `sent` says; `producer_id` may be set */
-#define FL_NOT_LANDED -2
+#define FL_FORWARDED 2          /* sent whole, and without a producer id */
+#define FL_FORWARDED_CHECK 3    /* sent as `sent` says; `producer_id` may be set */
+#define FL_NOT_COMPLETED -2
 
 typedef struct {
     int64_t frames, size_bytes;
@@ -48,13 +48,13 @@ typedef struct {                /* of one connection */
     const fl_route *about[8];   /* their routes */
 } fl_link;
 
-/* Forwards a whole request. FL_TAKEN, FL_TAKEN_SO: the request is in flight, and was written to `fd`, a non-blocking
- * socket with nothing queued. FL_NOT_TAKEN: the request has another form, or the ring is full. FL_OTHER_ROUTE: see
- * above. Nothing was sent with either of these two. */
-int fl_take(fl_link *link, const uint8_t *frame, uint64_t size, int fd);
+/* Forwards a whole request. FL_FORWARDED, FL_FORWARDED_CHECK: the request is in flight, and was written to `fd`, a
+ * non-blocking socket with nothing queued. FL_NOT_FORWARDED: the request has another form, or the ring is full.
+ * FL_OTHER_ROUTE: see above. Nothing was sent with either of these two. */
+int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd);
 /* Takes a whole response, `took_s` seconds after the arrival of the oldest request in flight. If the response is that
  * request's, the request is completed, and the response was written to `fd`. Returns its base offset if it was written
- * whole and is a plain success, else -1: `sent` and `base_offset` say more. FL_NOT_LANDED: nothing has changed. */
-int64_t fl_land(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
+ * whole and is a plain success, else -1: `sent` and `base_offset` say more. FL_NOT_COMPLETED: nothing has changed. */
+int64_t fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
 /* cdef end */
 #endif

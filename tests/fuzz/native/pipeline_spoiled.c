@@ -88,17 +88,17 @@ static int learn_route(const uint8_t *frame, uint64_t size, int fd) {
     *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
     all.link.route = route;
     all.other++;
-    int went = fl_take(&all.link, frame, size, fd);
+    int went = fl_forward(&all.link, frame, size, fd);
     MUST(went != FL_OTHER_ROUTE);
     return went;
 }
 
 static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t size, uint8_t *got) {
-    int went = fl_take(&all.link, frame, size, sockets->ours);
+    int went = fl_forward(&all.link, frame, size, sockets->ours);
     if (went == FL_OTHER_ROUTE && all.known < ROUTES) {
         went = learn_route(frame, size, sockets->ours);
     }
-    if (went == FL_TAKEN || went == FL_TAKEN_SO) {
+    if (went == FL_FORWARDED || went == FL_FORWARDED_CHECK) {
         all.taken++;
         MUST(all.link.count <= FL_RING);
         check_sent(&all.link, sockets, state, frame, size, got);
@@ -118,9 +118,9 @@ static void make_matching(uint8_t *frame, uint64_t size) {
 
 static void land(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
     uint64_t before = all.link.count;
-    int64_t base = fl_land(&all.link, frame, size, sockets->ours, took_s);
-    MUST(all.link.count == before - (base != FL_NOT_LANDED));
-    if (base != FL_NOT_LANDED) {
+    int64_t base = fl_complete(&all.link, frame, size, sockets->ours, took_s);
+    MUST(all.link.count == before - (base != FL_NOT_COMPLETED));
+    if (base != FL_NOT_COMPLETED) {
         all.landed++;
         all.succeeded += base >= 0;
         check_sent(&all.link, sockets, state, frame, size, got);
