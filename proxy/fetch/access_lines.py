@@ -10,7 +10,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from metrics.access_log import cut_text
-from proxy.partitions.readable import UNREAD, Look
+from proxy.partitions.readable import UNREAD, ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog, FetchValues
     from proxy.fetch.record import Departed
     from proxy.net.client_connection import ClientConnection
-    from proxy.partitions.readable import Told
+    from proxy.partitions.readable import PartitionOutcome
     from proxy.partitions.table import Partition, Partitions
     from proxy.partitions.topics import Topics
 
@@ -115,7 +115,7 @@ class AccessLines:
             )
         )
 
-    def _resolve(self, one: Told) -> tuple[str | None, bytes | None, Partition | None]:
+    def _resolve(self, one: PartitionOutcome) -> tuple[str | None, bytes | None, Partition | None]:
         """Name, id and partition, as far as they are known; else what the client called the topic."""
         asked, partition = one.status.asked, one.status.partition
         topic = partition.topic if partition is not None and partition.is_followed else None
@@ -128,11 +128,11 @@ class AccessLines:
             return cut_text(asked.topic), None, None
         return None, asked.topic, None
 
-    def _age(self, partition: Partition, one: Told) -> int | None:
+    def _age(self, partition: Partition, one: PartitionOutcome) -> int | None:
         """Bytes admitted since this offset was: a FIFO must be larger than that to hit it. None where it never was, or
         is forgotten. Records that are only observed may arrive at their reader first: they are as young as can be.
         """
-        if one.status.look is Look.TAIL and not one.size_bytes:
+        if one.status.state is ReadState.AT_END and not one.size_bytes:
             return None
         age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes

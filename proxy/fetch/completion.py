@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from proxy.fetch.evaluate import has_arrived
 from proxy.fetch.response import is_cut
-from proxy.partitions.readable import ASK, READY, TAIL
+from proxy.partitions.readable import AT_END, READABLE, UNCONFIRMED
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
@@ -58,7 +58,7 @@ def _readable_bytes(record: FetchRecord, view: View) -> int:
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):
             size_bytes = len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
-        elif status.look is READY and status.partition is not None:
+        elif status.state is READABLE and status.partition is not None:
             size_bytes = peek_broker_bytes(cache, status, status.partition, most, is_first)
         readable_bytes += size_bytes
         room = max(room - size_bytes, 0)
@@ -68,7 +68,7 @@ def _readable_bytes(record: FetchRecord, view: View) -> int:
 def peek_broker_bytes(
     cache: BlockCache, status: PartitionStatus, partition: Partition, most: int, is_first: bool
 ) -> int:
-    """How many bytes of a partition that is READY a broker would tell of `most`; 0 where not even the first batch fits
+    """How many bytes of a READABLE partition a broker would tell of `most`; 0 where not even the first batch fits
     (firstEntryIncomplete, ReplicaManager.readFromLog).
     """
     offset, limit = status.asked.fetch_offset, status.limit_offset
@@ -83,7 +83,7 @@ def is_outdated(view: View) -> bool:
     is about to, and is waited for a while: where the broker stalls, its disk is the last to ask.
     """
     return not view.is_here and any(
-        one.look in (TAIL, ASK)
+        one.state in (AT_END, UNCONFIRMED)
         and one.partition is not None
         and one.partition.has_unseen(one.asked.fetch_offset)
         for one in view.statuses

@@ -29,7 +29,14 @@ from proxy.fetch.misses.read import Stage
 from proxy.fetch.prepared import find_repeated, look_waiting
 from proxy.fetch.response import build_answer, build_single
 from proxy.fetch.sessions.idle_partitions import find_standing
-from proxy.partitions.readable import ASK, NEEDS_BROKER, READ_COMMITTED, Look, PartitionStatus, plan_given_up
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    READ_COMMITTED,
+    UNCONFIRMED,
+    PartitionStatus,
+    ReadState,
+    plan_given_up,
+)
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -171,7 +178,9 @@ class DelayedFetch:
             return
         asking: Sequence[PartitionStatus] = ()
         if view.has_ask:
-            asking = [one for one in statuses if one.look is ASK and not self._waits_at_tail(one, now)]
+            asking = [
+                one for one in statuses if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
+            ]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
         outdated = is_late and is_outdated(view)
@@ -209,7 +218,7 @@ class DelayedFetch:
     def _see(self, statuses: list[PartitionStatus]) -> View | None:
         """Each partition with its read beside, begun where there was none. None: the broker is to answer it all."""
         for status in statuses:
-            if status.look in NEEDS_BROKER:
+            if status.state in NEEDS_BROKER:
                 reads = self._find_reads(statuses)
                 return None if reads is None else build_view(statuses, reads)
         beside = self.record.link.reads
@@ -222,7 +231,7 @@ class DelayedFetch:
         reads = self.record.link.reads
         if self.record.request.rack_id:
             return None
-        missed = [status for status in statuses if status.look in NEEDS_BROKER]
+        missed = [status for status in statuses if status.state in NEEDS_BROKER]
         kind = self.record.request.isolation_level, self.record.head.api_version
         found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):
@@ -248,8 +257,8 @@ class DelayedFetch:
         wait for its disk or has a link of its own, or another consumer is reading the same.
         """
         link, request = self.record.link, self.record.request
-        named = [one for one in missed if one.nameable]
-        if not named or any(one.look is Look.MISS for one in missed if not one.nameable):
+        named = [one for one in missed if one.offsets_known]
+        if not named or any(one.state is ReadState.MISS for one in missed if not one.offsets_known):
             return False
         if link.reads.go_apart and all(one.lagging for one in named):
             return True

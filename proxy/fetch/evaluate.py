@@ -10,7 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import ASK, GAP, NEEDS_BROKER, READY, Look, PartitionStatus, plan_partition
+from proxy.partitions.readable import (
+    IN_TRANSIT,
+    NEEDS_BROKER,
+    READABLE,
+    UNCONFIRMED,
+    PartitionStatus,
+    ReadState,
+    plan_partition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,18 +49,18 @@ def build_view(statuses: list[PartitionStatus], reads: Sequence[Read | None]) ->
     """The view of these, each with its read."""
     is_ready = is_gap = is_ask = have_arrived = must_arrive = False
     for status, read in zip(statuses, reads, strict=True):
-        look = status.look
-        if look is READY:
+        look = status.state
+        if look is READABLE:
             is_ready = True
-        elif look is GAP:
+        elif look is IN_TRANSIT:
             is_gap = True
-        elif look is ASK:
+        elif look is UNCONFIRMED:
             is_ask = True
         elif look in NEEDS_BROKER:
             is_read = read is not None and has_arrived(read)
             have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
             has_said = read is not None and read.said is not None
-            must_arrive = must_arrive or not (status.nameable or is_read or has_said)
+            must_arrive = must_arrive or not (status.offsets_known or is_read or has_said)
     return View(statuses, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
 
 
@@ -77,17 +85,17 @@ def evaluate_one(
     """Where one partition stands for the client."""
     broker = link.broker
     if not link.authorization.allows(asked.topic, now):
-        return PartitionStatus(asked, None, Look.MISS, "unauthorized-yet", -1)
+        return PartitionStatus(asked, None, ReadState.MISS, "unauthorized-yet", -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
         if topic is not None:
             broker.topic_lookup.ask(topic.id, link)
-        return PartitionStatus(asked, None, Look.PASS, "unknown-topic", -1)
+        return PartitionStatus(asked, None, ReadState.PASS, "unknown-topic", -1)
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
-        return PartitionStatus(asked, None, Look.MISS, "unproven", -1)
+        return PartitionStatus(asked, None, ReadState.MISS, "unproven", -1)
     status = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
-    if status.look is not Look.MISS:
+    if status.state is not ReadState.MISS:
         partition.wanted_at = now
     elif asked.current_leader_epoch > partition.leader_state.asked_epoch:
         broker.topic_lookup.ask(
@@ -116,7 +124,7 @@ def find_unproven(
             continue
         isolation, version = request.isolation_level, record.head.api_version
         status = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        is_history = status.lagging and status.nameable and link.reads.go_apart
-        if status.look is Look.READY or is_history:
+        is_history = status.lagging and status.offsets_known and link.reads.go_apart
+        if status.state is ReadState.READABLE or is_history:
             found[asked.topic] = partition
     return found

@@ -23,7 +23,7 @@ from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, refuse_fetch
 from proxy.fetch.sessions.context import Kind, open_fetch
-from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, Look, PartitionStatus
+from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionStatus, ReadState
 from proxy.relay import is_left_unread, relay
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
     if context.kind is Kind.ERROR:
         answer_error(record)
     elif (delay_s := _over_quota_s(record)) > 0:
-        refuse_fetch(record, _look_past(record, Look.MISS, "refused"), delay_s)
+        refuse_fetch(record, _look_past(record, ReadState.MISS, "refused"), delay_s)
     elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
-        forward_fetch(record, frame, _look_past(record, Look.PASS, "version"))
+        forward_fetch(record, frame, _look_past(record, ReadState.PASS, "version"))
     elif link.preferred_replicas and request.rack_id:
-        forward_fetch(record, frame, _look_past(record, Look.PASS, "preferred-replica"))
+        forward_fetch(record, frame, _look_past(record, ReadState.PASS, "preferred-replica"))
     elif link.broker.cache.observes:
         _observe(record, frame)
     else:
@@ -72,8 +72,10 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
     statuses = evaluate(record, broker.now())
     record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
     for status in statuses:
-        if status.partition is not None and status.look not in NEEDS_BROKER:
-            broker.watch.follow(status.partition, status.asked if status.look is Look.ASK else None)
+        if status.partition is not None and status.state not in NEEDS_BROKER:
+            broker.watch.follow(
+                status.partition, status.asked if status.state is ReadState.UNCONFIRMED else None
+            )
     forward_fetch(record, frame, statuses)
 
 
@@ -109,6 +111,6 @@ def _pass_untouched(link: ClientConnection, request: FetchRequest) -> str:
     return "" if link.stores else DISABLED
 
 
-def _look_past(record: FetchRecord, look: Look, reason: str) -> list[PartitionStatus]:
+def _look_past(record: FetchRecord, look: ReadState, reason: str) -> list[PartitionStatus]:
     """The same for every partition, where nothing of them is asked of memory."""
     return [PartitionStatus(asked, None, look, reason, -1) for asked in record.partitions]

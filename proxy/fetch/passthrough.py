@@ -18,7 +18,7 @@ from protocol.fetch_build import build_response
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.net.splice import SpliceTransfer, may_pass
-from proxy.partitions.readable import Look, PartitionStatus, Told
+from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
     from proxy.scheduling.request_scheduler import RequestScheduler
 
-PASS: Final = Look.PASS.value
+PASS: Final = ReadState.PASS.value
 DISABLED: Final = "disabled"
 FOLLOWER: Final = "follower"
 """Reasons for which a request passes."""
@@ -150,7 +150,7 @@ class PassthroughFetch:
             session_id=0,
             partitions=(),
         )
-        record.served([Told(status, 0, *REFUSED) for status in self._looks()], buffers, (), 0)
+        record.served([PartitionOutcome(status, 0, *REFUSED) for status in self._looks()], buffers, (), 0)
 
     # -- and back ------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class PassthroughFetch:
         broker = self._link.broker
         if broker.accounts.lines is not None or broker.scheduler.quotas.active or not delivered:
             verdict = PASS, self._reason
-            told = [Told(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)]
+            told = [PartitionOutcome(*one, *verdict) for one in zip(self._looks(), self._sizes, strict=True)]
             broker.accounts.enter(self._record(), told, delivered, is_ours=False)
             return
         counters = broker.counters
@@ -250,7 +250,8 @@ class PassthroughFetch:
     def _looks(self) -> list[PartitionStatus]:
         """Of each partition, which memory was not asked about."""
         return [
-            PartitionStatus(asked, None, Look.PASS, self._reason, -1) for asked in self._read().partitions
+            PartitionStatus(asked, None, ReadState.PASS, self._reason, -1)
+            for asked in self._read().partitions
         ]
 
     def _record(self) -> FetchRecord:

@@ -31,9 +31,9 @@ from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
-    READY,
+    READABLE,
+    PartitionOutcome,
     PartitionStatus,
-    Told,
     find_limit,
     plan_partition,
 )
@@ -194,7 +194,7 @@ def look_waiting(record: FetchRecord, known: Repeated, now: float) -> PartitionS
         return None
     asked, isolation_level = record.request.partitions[0], known.request.isolation_level
     status = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
-    if status.look is not READY:
+    if status.state is not READABLE:
         return None
     link.broker.counters.looked_partitions += 1
     partition.wanted_at = now
@@ -284,8 +284,8 @@ def _answer(
         buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
         frame_bytes = sum(map(len, buffers))
     record = FetchRecord(link, known.head, known.request, 0, received_at=now)
-    status = PartitionStatus(_ask_at(known, offset), partition, READY, "", limit)
-    told = (Told(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
+    status = PartitionStatus(_ask_at(known, offset), partition, READABLE, "", limit)
+    told = (PartitionOutcome(status, size_bytes, "hit", "", 0.0, None, admitted_at),)
     if sent_bytes or (size_bytes > COPIED_BYTES and frame_bytes <= PIECE_BYTES and hit.pins):
         _send(record, told, cut_buffers(buffers, sent_bytes), frame_bytes, hit)
     else:
@@ -315,7 +315,11 @@ def _build_aborted(
 
 
 def _send(
-    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], frame_bytes: int, hit: Hit
+    record: FetchRecord,
+    told: Sequence[PartitionOutcome],
+    buffers: Sequence[Frame],
+    frame_bytes: int,
+    hit: Hit,
 ) -> None:
     """All of it is the kernel's from here on, and it holds no memory but the arena's: it needs no place in the line.
     `buffers`: what the kernel has not taken yet of `frame_bytes`.
@@ -335,7 +339,9 @@ def _send(
     link.wire.send(buffers, sent)
 
 
-def _send_in_line(record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], hit: Hit) -> None:
+def _send_in_line(
+    record: FetchRecord, told: Sequence[PartitionOutcome], buffers: Sequence[Frame], hit: Hit
+) -> None:
     """What is few bytes, or may not be pinned, is charged until it has left; what is more than one piece waits here,
     where it can be copied out.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import NEEDS_BROKER, UNREAD, Look, PartitionStatus, Told
+from proxy.partitions.readable import NEEDS_BROKER, UNREAD, PartitionOutcome, PartitionStatus, ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -80,7 +80,7 @@ class FetchRecord:
 
     def served(
         self,
-        told: Sequence[Told],
+        told: Sequence[PartitionOutcome],
         buffers: Sequence[Sendable],
         hits: Sequence[Hit],
         held_bytes: int,
@@ -119,7 +119,7 @@ class FetchRecord:
         sizes = [by_key.get((status.asked.topic, status.asked.partition), 0) for status in statuses]
         if self.would_hit_bytes is None:
             told = [
-                Told(status, size_bytes, *verdict)
+                PartitionOutcome(status, size_bytes, *verdict)
                 for status, size_bytes, verdict in zip(statuses, sizes, plan_verdicts(statuses), strict=True)
             ]
         else:
@@ -134,7 +134,7 @@ class FetchRecord:
         """The client or the broker went away before there was an answer."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
-    def count(self, told: Sequence[Told], is_ours: bool, left_at: float) -> None:
+    def count(self, told: Sequence[PartitionOutcome], is_ours: bool, left_at: float) -> None:
         """It left at `left_at`. `is_ours`: the answer was Forebay's, not the broker's own frame."""
         broker = self.link.broker
         counters = broker.counters
@@ -159,7 +159,7 @@ class FetchRecord:
         counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
 
 
-Departed: TypeAlias = "tuple[FetchRecord, Sequence[Told], bool, float]"
+Departed: TypeAlias = "tuple[FetchRecord, Sequence[PartitionOutcome], bool, float]"
 """An answer whose last byte has left: whether it was Forebay's, not the broker's own frame, and when it left."""
 
 
@@ -177,7 +177,9 @@ class Accounts:
         self._waiting: list[Departed] = []
         self.alike: dict[Hashable, Found] | None = None
 
-    def enter(self, record: FetchRecord, told: Sequence[Told], delivered: bool, is_ours: bool) -> None:
+    def enter(
+        self, record: FetchRecord, told: Sequence[PartitionOutcome], delivered: bool, is_ours: bool
+    ) -> None:
         """The answer to `record` has left, or never will."""
         now = self._broker.now()
         if not delivered:
@@ -248,7 +250,7 @@ class Accounts:
             self.lines.put_departed(departed)
 
 
-def _charge(broker: Broker, client_id: str | None, told: Sequence[Told]) -> None:
+def _charge(broker: Broker, client_id: str | None, told: Sequence[PartitionOutcome]) -> None:
     """Count what a Fetch has delivered toward the quotas of its client and topics."""
     quotas, now = broker.scheduler.quotas, broker.now()
     for one in told:
@@ -260,14 +262,14 @@ def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:
     """Result and reason of each partition of a forwarded request. What memory could have served went along:
     `mixed`.
     """
-    hard = any(status.look in NEEDS_BROKER for status in statuses)
+    hard = any(status.state in NEEDS_BROKER for status in statuses)
     verdicts = []
     for status in statuses:
-        if status.look in NEEDS_BROKER:
-            verdicts.append((status.look.value, status.reason))
-        elif not hard and status.look in (Look.GAP, Look.ASK):
+        if status.state in NEEDS_BROKER:
+            verdicts.append((status.state.value, status.reason))
+        elif not hard and status.state in (ReadState.IN_TRANSIT, ReadState.UNCONFIRMED):
             verdicts.append(("miss", status.reason))
-        elif not hard and all(other.look in (Look.TAIL, Look.READY) for other in statuses):
+        elif not hard and all(other.state in (ReadState.AT_END, ReadState.READABLE) for other in statuses):
             verdicts.append(("miss", "unproven"))
         else:
             verdicts.append(("pass", "mixed"))

@@ -17,7 +17,13 @@ from protocol.errors import ErrorCode
 from protocol.fetch_build import AnswerHead, FetchAnswer, build_headed_answer, build_response
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
-from proxy.partitions.readable import NEEDS_BROKER, READ_COMMITTED, READY, PartitionStatus, Told
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    READ_COMMITTED,
+    READABLE,
+    PartitionOutcome,
+    PartitionStatus,
+)
 from proxy.replica_fetcher.verifier import Committed
 
 if TYPE_CHECKING:
@@ -80,10 +86,10 @@ def build_answer(
     most_bytes = min(record.request.max_bytes, link.broker.answer_bytes)
     budget = _Budget(most_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
     answers: list[FetchAnswer] = []
-    told: list[Told] = []
+    told: list[PartitionOutcome] = []
     taken: list[Read] = []
     for status, read in zip(statuses, reads, strict=True):
-        if status.look not in NEEDS_BROKER:
+        if status.state not in NEEDS_BROKER:
             answer, one = _from_memory(record, status, budget)
         else:
             answer, one = _beside(record, status, read, budget, taken)
@@ -98,7 +104,7 @@ def build_answer(
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
         told = [one for one in told if (one.status.asked.topic, one.status.asked.partition) in named]
-    held_bytes = sum([one.size_bytes for one in told if one.status.look in NEEDS_BROKER]) if taken else 0
+    held_bytes = sum([one.size_bytes for one in told if one.status.state in NEEDS_BROKER]) if taken else 0
     _serve(record, told, buffers, budget, held_bytes)
     _note_used(record, statuses, reads, now)
 
@@ -123,7 +129,11 @@ def build_single(record: FetchRecord, status: PartitionStatus, head: AnswerHead)
 
 
 def _serve(
-    record: FetchRecord, told: Sequence[Told], buffers: Sequence[Frame], budget: _Budget, held_bytes: int
+    record: FetchRecord,
+    told: Sequence[PartitionOutcome],
+    buffers: Sequence[Frame],
+    budget: _Budget,
+    held_bytes: int,
 ) -> None:
     """The answer is whole. `held_bytes` of it are on the heap and none of memory's."""
     hits = budget.hits
@@ -138,21 +148,21 @@ def _serve(
 
 def _beside(
     record: FetchRecord, status: PartitionStatus, read: Read | None, budget: _Budget, taken: list[Read]
-) -> tuple[FetchAnswer, Told]:
+) -> tuple[FetchAnswer, PartitionOutcome]:
     """What a read beside has brought for one partition, and as what it counts."""
     if read is not None and _is_due(read, budget):
         answer = _from_read(read, status, budget)
         if read.is_shared:
             record.link.broker.counters.shared_read_bytes += answer.records_bytes
         taken.append(read)
-        told = Told(status, answer.records_bytes, status.look.value, status.reason, read.delay_s)
+        told = PartitionOutcome(status, answer.records_bytes, status.state.value, status.reason, read.delay_s)
     elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
         answer = _retell(read.said, status)
-        told = Told(status, 0, status.look.value, status.reason)
+        told = PartitionOutcome(status, 0, status.state.value, status.reason)
     else:
         answered = None if read is None else read.answered
         answer = _empty(record, status) if answered is None else _retell(answered, status)
-        told = Told(status, 0, *PENDING)
+        told = PartitionOutcome(status, 0, *PENDING)
     return answer, told
 
 
@@ -170,7 +180,7 @@ def _note_used(
     """The broker has not seen that this client reads what was not read for it alone."""
     authorization = record.link.authorization
     for status, read in zip(statuses, reads, strict=True):
-        is_owed = status.look not in NEEDS_BROKER or (read is not None and read.is_shared)
+        is_owed = status.state not in NEEDS_BROKER or (read is not None and read.is_shared)
         if is_owed and status.partition is not None:
             authorization.used(status.asked.topic, status.partition, now)
 
@@ -181,7 +191,7 @@ def refuse_fetch(record: FetchRecord, statuses: Sequence[PartitionStatus], pause
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     assert record.context is not None
     buffers = _build(record, record.context.plan_throttled(), pause_ms)
-    record.served([Told(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
+    record.served([PartitionOutcome(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
 
 
 def answer_error(record: FetchRecord) -> None:
@@ -218,7 +228,7 @@ def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_
 
 
 def _throttle_time_ms(
-    record: FetchRecord, told: Sequence[Told], taken: Sequence[Read], has_quiet: bool, now: float
+    record: FetchRecord, told: Sequence[PartitionOutcome], taken: Sequence[Read], has_quiet: bool, now: float
 ) -> int:
     """What the broker has set; or, where all there is to say is that everything waits and the request did not
     wait for it, a pause, so that the client does not ask in a circle (KIP-219).
@@ -242,12 +252,14 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
             hit.release()
 
 
-def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) -> tuple[FetchAnswer, Told]:
+def _from_memory(
+    record: FetchRecord, status: PartitionStatus, budget: _Budget
+) -> tuple[FetchAnswer, PartitionOutcome]:
     """What of the partition is stored and fits. While many leave together, those who ask alike are told alike."""
     asked = status.asked
     most = min(asked.max_bytes, budget.room)
-    if status.look is not READY or (most == 0 and budget.began):
-        return _empty(record, status), Told(status, 0, "hit", "")
+    if status.state is not READABLE or (most == 0 and budget.began):
+        return _empty(record, status), PartitionOutcome(status, 0, "hit", "")
     broker, isolation_level = record.link.broker, record.request.isolation_level
     alike = broker.accounts.alike if budget.room_to_copy and not budget.began else None
     key = asked, status.limit_offset, most, isolation_level
@@ -255,7 +267,7 @@ def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) 
     if found is None:
         found = _find(record, status, most, budget)
         if found is None:
-            return _empty(record, status)._replace(aborted=None), Told(status, 0, "hit", "")
+            return _empty(record, status)._replace(aborted=None), PartitionOutcome(status, 0, "hit", "")
         if alike is not None and found.answer.records_bytes <= COPIED_BYTES:
             alike[key] = found
     answer, hit, committed = found
@@ -267,7 +279,7 @@ def _from_memory(record: FetchRecord, status: PartitionStatus, budget: _Budget) 
         budget.copied_bytes += answer.records_bytes
     assert status.partition is not None
     broker.verifier.offer(status.partition, asked.fetch_offset, hit, committed)
-    return answer, Told(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
+    return answer, PartitionOutcome(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
 
 
 def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
@@ -329,7 +341,7 @@ def _retell(answered: FetchedPartition, status: PartitionStatus) -> FetchAnswer:
     this client may have been told so.
     """
     high_watermark, last_stable_offset = answered.high_watermark, answered.last_stable_offset
-    if status.partition is not None and status.nameable and answered.error_code == ErrorCode.NONE:
+    if status.partition is not None and status.offsets_known and answered.error_code == ErrorCode.NONE:
         high_watermark = max(high_watermark, status.partition.leader_state.high_watermark)
         last_stable_offset = max(last_stable_offset, status.partition.last_stable_offset())
     return FetchAnswer(
@@ -356,7 +368,7 @@ def _empty(record: FetchRecord, status: PartitionStatus) -> FetchAnswer:
     """
     aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
-    if status.partition is not None and (status.nameable or status.look not in NEEDS_BROKER):
+    if status.partition is not None and (status.offsets_known or status.state not in NEEDS_BROKER):
         leader_state = status.partition.leader_state
         offsets = (
             leader_state.high_watermark,

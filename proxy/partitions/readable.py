@@ -37,28 +37,35 @@ FOLLOWER_FETCH_FROM_VERSION = 11
 """
 
 
-class Look(Enum):
-    """Status of one partition for one Fetch."""
+class ReadState(Enum):
+    """State of one partition for one Fetch. The values of MISS and PASS are results of the access
+    log.
+    """
 
-    READY = "ready"
+    READABLE = "ready"
     """Readable bytes are stored, under a lease."""
-    TAIL = "tail"
+    AT_END = "tail"
     """The offset is where the next record will be. For read_committed also any other offset from
     LSO to HW.
     """
-    GAP = "gap"
+    IN_TRANSIT = "gap"
     """The offset is at the tail, below the HW, and the bytes are in transit: an acknowledgement or
     the replica fetcher brings them.
     """
-    ASK = "ask"
+    UNCONFIRMED = "ask"
     """No check failed, but there is no lease: one small Fetch of Forebay's own will tell."""
     MISS = "miss"
     PASS = "pass"
 
 
-READY, TAIL, GAP, ASK = Look.READY, Look.TAIL, Look.GAP, Look.ASK
+READABLE, AT_END, IN_TRANSIT, UNCONFIRMED = (
+    ReadState.READABLE,
+    ReadState.AT_END,
+    ReadState.IN_TRANSIT,
+    ReadState.UNCONFIRMED,
+)
 """Module names for the hot path: reading one costs a third of reading an enum member."""
-NEEDS_BROKER = (Look.MISS, Look.PASS)
+NEEDS_BROKER = (ReadState.MISS, ReadState.PASS)
 """Only the broker can answer these."""
 UNREAD = ("pass", "version")
 """Result and reason of a Fetch that cannot be read, for all of its partitions."""
@@ -69,20 +76,20 @@ LAGGING = ("cold", "evicted")
 class PartitionStatus(NamedTuple):
     """Status of one partition of one Fetch.
 
-    `reason`: of a MISS or PASS; for a GAP or ASK, the reason that is counted if the bytes do not
-    arrive in time. `limit_offset` ends the readable range (exclusive); -1 if the partition's
-    offsets are not known well enough to return them to this client. `partition` is None if Forebay
-    does not follow it.
+    `reason`: of a MISS or PASS; for IN_TRANSIT or UNCONFIRMED, the reason that is counted if the
+    bytes do not arrive in time. `limit_offset` ends the readable range (exclusive); -1 if the
+    partition's offsets are not known well enough to return them to this client. `partition` is None
+    if Forebay does not follow it.
     """
 
     asked: FetchPartition
     partition: Partition | None
-    look: Look
+    state: ReadState
     reason: str
     limit_offset: int
 
     @property
-    def nameable(self) -> bool:
+    def offsets_known(self) -> bool:
         """True if the partition may be returned empty, with error 0 and the last confirmed offsets."""
         return self.limit_offset >= 0
 
@@ -97,10 +104,10 @@ class PartitionStatus(NamedTuple):
     @property
     def lagging(self) -> bool:
         """True if the consumer reads history that the cache does not hold any more."""
-        return self.look is Look.MISS and self.reason in LAGGING
+        return self.state is ReadState.MISS and self.reason in LAGGING
 
 
-class Told(NamedTuple):
+class PartitionOutcome(NamedTuple):
     """Outcome of one partition of a Fetch response: its record bytes, result and reason.
 
     `delay_s`: how long its read waited for its disk. `would_hit_bytes`: in `cache.mode: observe`,
@@ -119,13 +126,14 @@ class Told(NamedTuple):
 
 
 def plan_given_up(status: PartitionStatus) -> PartitionStatus:
-    """Return the status after the waiting time, or where waiting is not allowed: GAP and ASK become
-    MISS. An ASK also loses its `limit_offset` (-1). Other statuses are returned unchanged.
+    """Return the status after the waiting time, or where waiting is not allowed: IN_TRANSIT and
+    UNCONFIRMED become MISS. UNCONFIRMED also loses its `limit_offset` (-1). Other statuses are
+    returned unchanged.
     """
-    if status.look is Look.GAP:
-        return status._replace(look=Look.MISS)
-    if status.look is Look.ASK:
-        return status._replace(look=Look.MISS, limit_offset=-1)
+    if status.state is ReadState.IN_TRANSIT:
+        return status._replace(state=ReadState.MISS)
+    if status.state is ReadState.UNCONFIRMED:
+        return status._replace(state=ReadState.MISS, limit_offset=-1)
     return status
 
 
@@ -147,52 +155,56 @@ def plan_partition(
     leader_state = partition.leader_state
     epoch, offset = leader_state.epoch, asked.fetch_offset
     if asked.max_bytes < 0:
-        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if partition.old_format:
-        return PartitionStatus(asked, partition, Look.PASS, "old-format", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1)
     if partition.zstd and version < ZSTD_FROM_VERSION:
-        return PartitionStatus(asked, partition, Look.PASS, "version", -1)
+        return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if epoch == NO_EPOCH:
-        return PartitionStatus(asked, partition, Look.ASK, "unproven", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", -1)
     # the client and Metadata name the same newer epoch, which only a Fetch can prove
     if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
-        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
     ):
-        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     may_follow = version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led
     committed = isolation_level == READ_COMMITTED
     limit = partition.last_stable_offset() if committed else leader_state.high_watermark
     if offset < max(leader_state.log_start_offset, 0):
-        return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1)
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
     if not (is_at_end or stored_end > offset or offset >= partition.tail):
-        nameable = offset <= limit and not may_follow
+        offsets_known = offset <= limit and not may_follow
         return PartitionStatus(
-            asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit if nameable else -1
+            asked,
+            partition,
+            ReadState.MISS,
+            plan_absent(cache, partition, offset),
+            limit if offsets_known else -1,
         )
     if may_follow:
-        return PartitionStatus(asked, partition, Look.MISS, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     if now >= leader_state.lease_until or leader_state.frozen:
-        return PartitionStatus(asked, partition, Look.ASK, "epoch", -1)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
     if is_at_end:
-        return PartitionStatus(asked, partition, Look.TAIL, "", limit)
+        return PartitionStatus(asked, partition, ReadState.AT_END, "", limit)
     if offset > limit:
-        return PartitionStatus(asked, partition, Look.ASK, "unproven", limit)
+        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
             return PartitionStatus(
-                asked, partition, Look.MISS, "hole", limit
+                asked, partition, ReadState.MISS, "hole", limit
             )  # a missing tombstone may delete a stored value
         if committed:
             return _plan_committed(asked, partition, limit)
-        return PartitionStatus(asked, partition, Look.READY, "", limit)
+        return PartitionStatus(asked, partition, ReadState.READABLE, "", limit)
     if offset >= partition.tail:
-        return PartitionStatus(asked, partition, Look.GAP, "hole", limit)
-    return PartitionStatus(asked, partition, Look.MISS, plan_absent(cache, partition, offset), limit)
+        return PartitionStatus(asked, partition, ReadState.IN_TRANSIT, "hole", limit)
+    return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit)
 
 
 def find_limit(
@@ -205,7 +217,7 @@ def find_limit(
     now: float,
 ) -> int:
     """Return the end offset (exclusive) up to which `plan_partition` would let `asked` read at
-    `offset` if its status were READY; -1 if it were not READY.
+    `offset` if its status were READABLE; -1 if it were not READABLE.
 
     Neither the presence of stored bytes nor `asked.max_bytes` is checked: a cache lookup below this
     limit shows whether bytes are stored.
@@ -242,12 +254,14 @@ def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> 
     transactions, offset = partition.transactions, asked.fetch_offset
     listed_end = transactions.listed_end(offset)
     if listed_end > offset:
-        return PartitionStatus(asked, partition, Look.READY, "", min(limit, listed_end))
+        return PartitionStatus(asked, partition, ReadState.READABLE, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark
     )
-    return PartitionStatus(asked, partition, Look.GAP if is_coming else Look.MISS, "transaction", limit)
+    return PartitionStatus(
+        asked, partition, ReadState.IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
+    )
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:

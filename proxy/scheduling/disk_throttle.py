@@ -142,7 +142,7 @@ class DiskThrottle:
     def _may_wait(self, status: PartitionStatus) -> bool:
         """True if the miss is on history that can be answered empty meanwhile."""
         partition = status.partition
-        if not status.lagging or not status.nameable or partition is None:
+        if not status.lagging or not status.offsets_known or partition is None:
             return False
         behind = partition.leader_state.high_watermark - status.asked.fetch_offset
         return behind >= self._config.lag_threshold and not self._would_be_held(partition, behind)

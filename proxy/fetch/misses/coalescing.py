@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
-from proxy.partitions.readable import Look
+from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,11 @@ class Flight:
 def build_question(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
     """What may be shared of a miss: records are there for it, and its client may read them. None if nothing."""
     asked = status.asked
-    if status.look is not Look.MISS or status.partition is None or asked.fetch_offset >= status.limit_offset:
+    if (
+        status.state is not ReadState.MISS
+        or status.partition is None
+        or asked.fetch_offset >= status.limit_offset
+    ):
         return None
     return CoalescingKey(
         status.partition,

@@ -112,7 +112,7 @@ class Read:
     @property
     def is_odd(self) -> bool:
         """Whether nothing can be said of the partition but by the broker, not even that it is empty."""
-        return not self.status.nameable
+        return not self.status.offsets_known
 
     @property
     def holds_up(self) -> bool:

@@ -82,7 +82,7 @@ class Reads:
         if read is None:
             return None
         is_others = read.is_shared or read.flight is not None
-        if read.stage is Stage.SAID and status.nameable:
+        if read.stage is Stage.SAID and status.offsets_known:
             self.drop(read)
             return None
         is_it = read.answers(asked, isolation_level, version) and self._is_of_this_log(read)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy.fetch.authorization import RENEW_AT
 from proxy.fetch.evaluate import evaluate_one
 from proxy.fetch.sessions.context import Kind
-from proxy.partitions.readable import Look
+from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
@@ -144,7 +144,7 @@ class Standing:
     def _settle(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
         """Whether there is nothing to be said of it until something wakes it."""
         partition, link = status.partition, self.looker.link
-        if status.look is not Look.TAIL or partition is None or self.closed:
+        if status.state is not ReadState.AT_END or partition is None or self.closed:
             return False
         leader_state, broker = partition.leader_state, link.broker
         if (kept.high_watermark, kept.log_start_offset) != (

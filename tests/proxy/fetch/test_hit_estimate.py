@@ -8,7 +8,7 @@ from blockcache.cache import BlockCache
 from metrics.access_log_schema import OBSERVED
 from protocol.fetch import FetchPartition
 from proxy.fetch.hit_estimate import UNBOUNDED, peek_would_hit, plan_observed
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic
 from tests.blockcache.batches import build_batch
@@ -36,34 +36,36 @@ def partition() -> Partition:
 cache_of: dict[Partition, BlockCache] = {}
 
 
-def peek(partition: Partition, look: Look, offset: int, max_bytes: int = MIB) -> int:
+def peek(partition: Partition, look: ReadState, offset: int, max_bytes: int = MIB) -> int:
     asked = FetchPartition(TOPIC_ID, 0, -1, offset, -1, -1, max_bytes)
     return peek_would_hit(cache_of[partition], PartitionStatus(asked, partition, look, "", 20))
 
 
 def test_what_is_stored_would_have_been_read_in_whole_batches(partition: Partition) -> None:
     one = len(build_batch(10, 5))
-    assert peek(partition, Look.READY, 10) == 2 * one
-    assert peek(partition, Look.READY, 10, max_bytes=2 * one - 1) == one
-    assert peek(partition, Look.ASK, 15) == one, "nobody keeps a lease, a proof would have been asked for"
+    assert peek(partition, ReadState.READABLE, 10) == 2 * one
+    assert peek(partition, ReadState.READABLE, 10, max_bytes=2 * one - 1) == one
+    assert peek(partition, ReadState.UNCONFIRMED, 15) == one, (
+        "nobody keeps a lease, a proof would have been asked for"
+    )
 
 
 def test_at_the_tail_all_that_comes_would_have_come_from_memory(partition: Partition) -> None:
-    assert peek(partition, Look.TAIL, 20) == peek(partition, Look.GAP, 20) == UNBOUNDED
-    assert peek(partition, Look.ASK, 20) == UNBOUNDED
-    assert peek(partition, Look.ASK, 5) == 0
+    assert peek(partition, ReadState.AT_END, 20) == peek(partition, ReadState.IN_TRANSIT, 20) == UNBOUNDED
+    assert peek(partition, ReadState.UNCONFIRMED, 20) == UNBOUNDED
+    assert peek(partition, ReadState.UNCONFIRMED, 5) == 0
 
 
-@pytest.mark.parametrize("look", [Look.MISS, Look.PASS])
-def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(partition: Partition, look: Look) -> None:
+@pytest.mark.parametrize("look", [ReadState.MISS, ReadState.PASS])
+def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(partition: Partition, look: ReadState) -> None:
     assert peek(partition, look, 10) == 0
 
 
 def test_the_account_is_of_what_the_broker_sent_and_passes_keep_their_reason(partition: Partition) -> None:
     asked = FetchPartition(TOPIC_ID, 0, -1, 20, -1, -1, MIB)
-    told = plan_observed(PartitionStatus(asked, partition, Look.TAIL, "", 20), UNBOUNDED, 700)
+    told = plan_observed(PartitionStatus(asked, partition, ReadState.AT_END, "", 20), UNBOUNDED, 700)
     assert (told.result, told.reason, told.size_bytes, told.would_hit_bytes) == (*OBSERVED, 700, 700)
-    told = plan_observed(PartitionStatus(asked, partition, Look.MISS, "cold", -1), 0, 700)
+    told = plan_observed(PartitionStatus(asked, partition, ReadState.MISS, "cold", -1), 0, 700)
     assert (told.result, told.reason, told.would_hit_bytes) == (*OBSERVED, 0)
-    told = plan_observed(PartitionStatus(asked, partition, Look.PASS, "old-format", -1), 0, 700)
+    told = plan_observed(PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1), 0, 700)
     assert (told.result, told.reason, told.would_hit_bytes) == ("pass", "old-format", None)

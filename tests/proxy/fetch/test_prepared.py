@@ -141,7 +141,7 @@ async def test_what_stands_against_it_is_seen_and_nothing_has_happened(
         states.append((before, copy.deepcopy(twins.short.state())))
         return has_gone
 
-    monkeypatch.setattr("tests.proxy.hitting.answer_ordinary", note)
+    monkeypatch.setattr("tests.proxy.hitting.answer_prepared", note)
     assert not twins.fetch(LARGE, in_session)
     assert states[0][0] == states[0][1]
 

@@ -8,7 +8,7 @@ from metrics.access_log import MAX_TEXT_CHARS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
 from proxy.fetch.record import FetchRecord
-from proxy.partitions.readable import Look, PartitionStatus, Told
+from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker
 from tests.proxy.hitting import World, build_fetch
@@ -21,7 +21,11 @@ def record_of(broker):
 
 def told_of(broker, size_bytes):
     partition = broker.follow()
-    return [Told(PartitionStatus(asked(TOPIC_ID, 0), partition, Look.READY, "", 10), size_bytes, "hit", "")]
+    return [
+        PartitionOutcome(
+            PartitionStatus(asked(TOPIC_ID, 0), partition, ReadState.READABLE, "", 10), size_bytes, "hit", ""
+        )
+    ]
 
 
 def build_broker():
@@ -82,8 +86,8 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_sh
     assert world.short > 0 or not is_short
     head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
     world.broker.accounts.enter_unread(world.link, head, 0.0, True)
-    unknown = Told(
-        PartitionStatus(asked("t" * 32_000, 0), None, Look.PASS, "unknown-topic", 0),
+    unknown = PartitionOutcome(
+        PartitionStatus(asked("t" * 32_000, 0), None, ReadState.PASS, "unknown-topic", 0),
         0,
         "pass",
         "unknown-topic",

@@ -13,7 +13,7 @@ from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import build_answer
 from proxy.fetch.sessions.context import open_fetch
 from proxy.net.client_connection import ClientConnection
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.blockcache.batches import build_batch, insert
 from tests.proxy import asked as asking
 from tests.proxy.followed import LEADERS
@@ -89,7 +89,7 @@ class Setting:
         context = open_fetch(self.broker.sessions, request, VERSION, None, 0.0)
         head = RequestHeader(1, VERSION, 7, "slow", 0)
         record = FetchRecord(self.link, head, request, 0, context)
-        build_answer(record, [PartitionStatus(one, self.partition, Look.READY, "", self.end)], [None])
+        build_answer(record, [PartitionStatus(one, self.partition, ReadState.READABLE, "", self.end)], [None])
 
     @property
     def pinned_bytes(self):

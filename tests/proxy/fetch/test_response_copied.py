@@ -7,7 +7,7 @@ import pytest
 from protocol import fetch
 from proxy.fetch.response import COPIED_BYTES, build_answer
 from proxy.fetch.sessions.context import open_fetch
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.blockcache.batches import build_batch
 from tests.proxy.asked import IDS, asked
 from tests.proxy.asked import fetch as build_fetch
@@ -50,7 +50,7 @@ def answer(size_bytes, **how):
     stored = build_batch(0, size=size_bytes)
     broker.cache.insert(partition.slot, stored, 0, len(stored), 0)
     record = Record(broker, **how)
-    status = PartitionStatus(record.request.partitions[0], partition, Look.READY, "", 1)
+    status = PartitionStatus(record.request.partitions[0], partition, ReadState.READABLE, "", 1)
     build_answer(record, [status], [None])
     return record, stored, broker
 
@@ -80,7 +80,7 @@ def leave(broker, partition, *, limit_offset=1, isolation_level=0, max_bytes=1 <
     record = Record(broker, **how)
     record.request = record.request._replace(isolation_level=isolation_level)
     asking = record.request.partitions[0]._replace(max_bytes=max_bytes)
-    build_answer(record, [PartitionStatus(asking, partition, Look.READY, "", limit_offset)], [None])
+    build_answer(record, [PartitionStatus(asking, partition, ReadState.READABLE, "", limit_offset)], [None])
     return b"".join(record.buffers)
 
 

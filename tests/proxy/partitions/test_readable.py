@@ -10,8 +10,8 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.partitions.readable import (
-    Look,
     PartitionStatus,
+    ReadState,
     find_limit,
     plan_absent,
     plan_given_up,
@@ -35,25 +35,25 @@ def look(broker, partition, offset, *, isolation=UNCOMMITTED, version=13, now=0.
     status = plan_partition(broker.cache, asked, partition, isolation, version, now)
     assert status.asked is asked
     assert status.partition is partition
-    return status.look, status.reason, status.limit_offset
+    return status.state, status.reason, status.limit_offset
 
 
 @pytest.mark.parametrize(
     ("high_watermark", "offset", "expected"),
     [
-        (20, 10, (Look.READY, "", 20)),
-        (20, 19, (Look.READY, "", 20)),
-        (15, 14, (Look.READY, "", 15)),
-        (20, 20, (Look.TAIL, "", 20)),
-        (15, 15, (Look.TAIL, "", 15)),  # stored, not yet visible: the client waits at the HW
-        (25, 19, (Look.READY, "", 25)),
-        (25, 20, (Look.GAP, "hole", 25)),
-        (25, 24, (Look.GAP, "hole", 25)),
-        (25, 25, (Look.TAIL, "", 25)),
-        (20, 21, (Look.ASK, "unproven", 20)),
-        (15, 16, (Look.ASK, "unproven", 15)),
-        (20, 9, (Look.MISS, "cold", 20)),
-        (20, 0, (Look.MISS, "cold", 20)),
+        (20, 10, (ReadState.READABLE, "", 20)),
+        (20, 19, (ReadState.READABLE, "", 20)),
+        (15, 14, (ReadState.READABLE, "", 15)),
+        (20, 20, (ReadState.AT_END, "", 20)),
+        (15, 15, (ReadState.AT_END, "", 15)),  # stored, not yet visible: the client waits at the HW
+        (25, 19, (ReadState.READABLE, "", 25)),
+        (25, 20, (ReadState.IN_TRANSIT, "hole", 25)),
+        (25, 24, (ReadState.IN_TRANSIT, "hole", 25)),
+        (25, 25, (ReadState.AT_END, "", 25)),
+        (20, 21, (ReadState.UNCONFIRMED, "unproven", 20)),
+        (15, 16, (ReadState.UNCONFIRMED, "unproven", 15)),
+        (20, 9, (ReadState.MISS, "cold", 20)),
+        (20, 0, (ReadState.MISS, "cold", 20)),
     ],
 )
 def test_by_offset_and_high_watermark(high_watermark, offset, expected):
@@ -62,110 +62,117 @@ def test_by_offset_and_high_watermark(high_watermark, offset, expected):
 
 def test_an_offset_below_the_log_start_is_a_miss_although_it_is_stored():
     broker, partition = build_stored(log_start_offset=12)
-    assert look(broker, partition, 11)[0] is Look.MISS
-    assert look(broker, partition, 12)[0] is Look.READY
+    assert look(broker, partition, 11)[0] is ReadState.MISS
+    assert look(broker, partition, 12)[0] is ReadState.READABLE
 
 
 @pytest.mark.parametrize("offset", [-1, -7, -(1 << 63)])
 @pytest.mark.parametrize("isolation", [UNCOMMITTED, COMMITTED])
 def test_a_negative_offset_is_the_brokers_to_refuse(offset, isolation):
     broker, partition = build_stored()
-    assert look(broker, partition, offset, isolation=isolation) == (Look.MISS, "cold", -1)
+    assert look(broker, partition, offset, isolation=isolation) == (ReadState.MISS, "cold", -1)
 
 
 def test_fewer_than_no_bytes_are_the_brokers_to_refuse():
     broker, partition = build_stored()
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 15, -1, -1, -1)
     status = plan_partition(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0)
-    assert status == (asked, partition, Look.PASS, "version", -1)
+    assert status == (asked, partition, ReadState.PASS, "version", -1)
 
 
 def test_without_a_proven_epoch_the_broker_is_asked():
     broker = QuietBroker()
     partition = broker.follow()
-    assert look(broker, partition, 0) == (Look.ASK, "unproven", -1)
+    assert look(broker, partition, 0) == (ReadState.UNCONFIRMED, "unproven", -1)
 
 
 @pytest.mark.parametrize("offset", [15, 20])
 def test_without_a_lease_the_broker_is_asked(offset):
     broker, partition = build_stored()
-    assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (Look.ASK, "epoch", -1)
-    assert look(broker, partition, offset, now=LEASE_UNTIL_S - 1e-6)[0] in (Look.READY, Look.TAIL)
+    assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (ReadState.UNCONFIRMED, "epoch", -1)
+    assert look(broker, partition, offset, now=LEASE_UNTIL_S - 1e-6)[0] in (
+        ReadState.READABLE,
+        ReadState.AT_END,
+    )
 
 
 def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
     broker, partition = build_stored()
-    assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (Look.MISS, "cold", 20)
+    assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (ReadState.MISS, "cold", 20)
 
 
 def test_an_epoch_not_checked_for_divergence_is_asked_about():
     broker, partition = build_stored()
     partition.leader_state.frozen = True
-    assert look(broker, partition, 15) == (Look.ASK, "epoch", -1)
+    assert look(broker, partition, 15) == (ReadState.UNCONFIRMED, "epoch", -1)
 
 
 @pytest.mark.parametrize(("epoch", "fetched"), [(EPOCH - 1, -1), (EPOCH + 1, -1), (EPOCH, 4), (-1, 0)])
 def test_only_the_broker_answers_about_other_epochs_and_divergence(epoch, fetched):
-    assert look(*build_stored(), 15, epoch=epoch, fetched=fetched) == (Look.MISS, "epoch", -1)
+    assert look(*build_stored(), 15, epoch=epoch, fetched=fetched) == (ReadState.MISS, "epoch", -1)
 
 
 def test_a_client_without_an_epoch_is_served():
-    assert look(*build_stored(), 15, epoch=-1) == (Look.READY, "", 20)
+    assert look(*build_stored(), 15, epoch=-1) == (ReadState.READABLE, "", 20)
 
 
 @pytest.mark.parametrize("epoch", [-1, EPOCH])
 def test_a_last_fetched_epoch_that_is_the_proven_one_is_as_good_as_none(epoch):
-    assert look(*build_stored(), 15, epoch=epoch, fetched=EPOCH) == (Look.READY, "", 20)
+    assert look(*build_stored(), 15, epoch=epoch, fetched=EPOCH) == (ReadState.READABLE, "", 20)
 
 
 def test_old_formats_pass():
     broker, partition = build_stored()
     partition.old_format = True
-    assert look(broker, partition, 15) == (Look.PASS, "old-format", -1)
+    assert look(broker, partition, 15) == (ReadState.PASS, "old-format", -1)
 
 
-@pytest.mark.parametrize(("version", "expected"), [(9, Look.PASS), (10, Look.READY)])
+@pytest.mark.parametrize(("version", "expected"), [(9, ReadState.PASS), (10, ReadState.READABLE)])
 def test_zstd_passes_below_version_10(version, expected):
     broker, partition = build_stored()
     partition.zstd = True
     partition.leader_state.suggest(EPOCH, True)
     found = look(broker, partition, 15, version=version)
     assert found[0] is expected
-    assert found[1] == ("version" if expected is Look.PASS else "")
+    assert found[1] == ("version" if expected is ReadState.PASS else "")
     partition.zstd = False
-    assert look(broker, partition, 15, version=9)[0] is Look.READY
+    assert look(broker, partition, 15, version=9)[0] is ReadState.READABLE
 
 
 @pytest.mark.parametrize("offset", [15, 20])
 def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
     """Below version 11 a follower answers with an error, from then on with records (KIP-392)."""
     broker, partition = build_stored()
-    assert look(broker, partition, offset, version=10) == (Look.MISS, "epoch", -1)
-    assert look(broker, partition, offset, version=11)[0] in (Look.READY, Look.TAIL)
+    assert look(broker, partition, offset, version=10) == (ReadState.MISS, "epoch", -1)
+    assert look(broker, partition, offset, version=11)[0] in (ReadState.READABLE, ReadState.AT_END)
     partition.leader_state.suggest(EPOCH, True)
-    assert look(broker, partition, offset, version=10)[0] in (Look.READY, Look.TAIL)
+    assert look(broker, partition, offset, version=10)[0] in (ReadState.READABLE, ReadState.AT_END)
     learn(partition, 20, epoch=EPOCH + 1)
-    assert look(broker, partition, offset, version=10, epoch=-1) == (Look.MISS, "epoch", -1)
+    assert look(broker, partition, offset, version=10, epoch=-1) == (ReadState.MISS, "epoch", -1)
 
 
 def test_a_gap_between_two_stored_runs_is_a_hole():
     broker, partition = build_stored(40)
     store(broker, partition, 30, 40)
-    assert look(broker, partition, 25) == (Look.MISS, "hole", 40)
-    assert look(broker, partition, 20) == (Look.MISS, "hole", 40)
+    assert look(broker, partition, 25) == (ReadState.MISS, "hole", 40)
+    assert look(broker, partition, 20) == (ReadState.MISS, "hole", 40)
     partition.topic.may_be_compacted = False
-    assert look(broker, partition, 15) == (Look.READY, "", 40)
+    assert look(broker, partition, 15) == (ReadState.READABLE, "", 40)
 
 
 def test_of_a_compacted_topic_nothing_below_a_hole_is_served():
     """The hole may have held the tombstone of what is stored below it."""
     broker, partition = build_stored(40)
-    assert look(broker, partition, 15) == (Look.READY, "", 40)  # what is missing at the tail is on its way
+    assert look(broker, partition, 15) == (
+        ReadState.READABLE,
+        "",
+        40,
+    )  # what is missing at the tail is on its way
     store(broker, partition, 30, 40)
-    assert look(broker, partition, 15) == (Look.MISS, "hole", 40)
-    assert look(broker, partition, 30) == (Look.READY, "", 40)
+    assert look(broker, partition, 15) == (ReadState.MISS, "hole", 40)
+    assert look(broker, partition, 30) == (ReadState.READABLE, "", 40)
     store(broker, partition, 20, 30)
-    assert look(broker, partition, 15) == (Look.READY, "", 40)
+    assert look(broker, partition, 15) == (ReadState.READABLE, "", 40)
 
 
 def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_client():
@@ -175,25 +182,25 @@ def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_cl
     def status(**changes):
         return plan_partition(broker.cache, asked._replace(**changes), partition, UNCOMMITTED, 13, 0.0)
 
-    assert status().nameable
+    assert status().offsets_known
     assert status().lagging
-    assert not status(fetch_offset=4).nameable  # below the log start: an error is the broker's to tell
-    assert not status(fetch_offset=15, current_leader_epoch=EPOCH + 1).nameable
+    assert not status(fetch_offset=4).offsets_known  # below the log start: an error is the broker's to tell
+    assert not status(fetch_offset=15, current_leader_epoch=EPOCH + 1).offsets_known
 
 
 @pytest.mark.parametrize(
     ("look_before", "look_after", "limit"),
     [
-        (Look.GAP, Look.MISS, 20),
-        (Look.ASK, Look.MISS, -1),
-        (Look.READY, Look.READY, 20),
-        (Look.TAIL, Look.TAIL, 20),
+        (ReadState.IN_TRANSIT, ReadState.MISS, 20),
+        (ReadState.UNCONFIRMED, ReadState.MISS, -1),
+        (ReadState.READABLE, ReadState.READABLE, 20),
+        (ReadState.AT_END, ReadState.AT_END, 20),
     ],
 )
 def test_what_has_not_come_in_time_is_a_miss(look_before, look_after, limit):
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
     given_up = plan_given_up(PartitionStatus(asked, None, look_before, "hole", 20))
-    assert (given_up.look, given_up.limit_offset) == (look_after, limit)
+    assert (given_up.state, given_up.limit_offset) == (look_after, limit)
 
 
 def test_what_the_fifo_let_go_is_evicted():
@@ -203,8 +210,8 @@ def test_what_the_fifo_let_go_is_evicted():
         store(broker, partition, first, first + 10)
     learn(partition, 1000)
     assert broker.cache.statistics().evicted_bytes > 0
-    assert look(broker, partition, 0) == (Look.MISS, "evicted", 1000)
-    assert look(broker, partition, 999) == (Look.READY, "", 1000)
+    assert look(broker, partition, 0) == (ReadState.MISS, "evicted", 1000)
+    assert look(broker, partition, 999) == (ReadState.READABLE, "", 1000)
     assert plan_absent(broker.cache, partition, 0) == "evicted"
 
 
@@ -239,12 +246,15 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
             is_committed = isolation == COMMITTED
             limit = find_limit(broker.cache, asked, partition, offset, is_committed, version, now)
             if broker.cache.contiguous_end(partition.slot, offset) > offset:
-                assert limit == (status.limit_offset if status.look is Look.READY else -1), (status, change)
+                assert limit == (status.limit_offset if status.state is ReadState.READABLE else -1), (
+                    status,
+                    change,
+                )
             else:
-                assert status.look is not Look.READY
-            seen.add((status.look, limit >= 0, is_committed))
-    assert (Look.READY, True, False) in seen and (Look.READY, True, True) in seen
-    assert {look for look, _, _ in seen} == set(Look)
+                assert status.state is not ReadState.READABLE
+            seen.add((status.state, limit >= 0, is_committed))
+    assert (ReadState.READABLE, True, False) in seen and (ReadState.READABLE, True, True) in seen
+    assert {look for look, _, _ in seen} == set(ReadState)
 
 
 def test_without_a_proven_epoch_there_is_no_limit():
@@ -258,8 +268,8 @@ def test_a_client_that_knows_a_newer_epoch_waits_for_the_proof_of_it_where_metad
     None
 ):
     broker, partition = build_stored()
-    assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.MISS, "epoch", -1)
+    assert look(broker, partition, 15, epoch=EPOCH + 1) == (ReadState.MISS, "epoch", -1)
     partition.leader_state.suggest(EPOCH + 1, True)
-    assert look(broker, partition, 15, epoch=EPOCH + 1) == (Look.ASK, "epoch", -1)
-    assert look(broker, partition, 15, epoch=EPOCH + 2) == (Look.MISS, "epoch", -1)
-    assert look(broker, partition, 15, epoch=EPOCH)[0] is Look.READY
+    assert look(broker, partition, 15, epoch=EPOCH + 1) == (ReadState.UNCONFIRMED, "epoch", -1)
+    assert look(broker, partition, 15, epoch=EPOCH + 2) == (ReadState.MISS, "epoch", -1)
+    assert look(broker, partition, 15, epoch=EPOCH)[0] is ReadState.READABLE

@@ -7,7 +7,7 @@ one an offset from 10 on, of which transactions have seen as many as a case says
 import pytest
 
 from protocol.fetch import FetchPartition
-from proxy.partitions.readable import Look, plan_given_up, plan_partition
+from proxy.partitions.readable import ReadState, plan_given_up, plan_partition
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn, store
 from tests.proxy.transactional_log import Log
 
@@ -36,7 +36,7 @@ def build(steps, *, high_watermark=TAIL, stable=None, seen=None, known_from=FIRS
 def look(broker, partition, offset, isolation=COMMITTED):
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, offset, -1, -1, 1 << 20)
     status = plan_partition(broker.cache, asked, partition, isolation, 13, 0.0)
-    return status.look, status.reason, status.limit_offset
+    return status.state, status.reason, status.limit_offset
 
 
 OPEN_AT_14 = [PLAIN, PLAIN, PLAIN, PLAIN, ("data", A)]
@@ -47,24 +47,29 @@ COMMITTED_AT_18 = [PLAIN, PLAIN, ("data", A), *[PLAIN] * 5, ("commit", A)]
 @pytest.mark.parametrize(
     ("steps", "options", "offset", "expected"),
     [
-        ([], {}, 15, (Look.READY, "", 20)),
-        ([], {}, 20, (Look.TAIL, "", 20)),
-        ([], {}, 21, (Look.ASK, "unproven", 20)),
-        (OPEN_AT_14, {"stable": 14}, 10, (Look.READY, "", 14)),
-        (OPEN_AT_14, {"stable": 14}, 14, (Look.TAIL, "", 14)),
-        (OPEN_AT_14, {"stable": 14}, 17, (Look.TAIL, "", 14)),  # beyond the LSO it waits as at it
-        (OPEN_AT_14, {"stable": 14}, 20, (Look.TAIL, "", 14)),
-        (OPEN_AT_14, {"stable": 14}, 21, (Look.ASK, "unproven", 14)),
-        (ABORTED_TO_15, {}, 10, (Look.READY, "", 20)),
-        (ABORTED_TO_15, {}, 13, (Look.READY, "", 20)),
-        (COMMITTED_AT_18, {"high_watermark": 18, "stable": 12}, 12, (Look.TAIL, "", 12)),
-        (COMMITTED_AT_18, {"high_watermark": 19, "stable": 12}, 12, (Look.READY, "", 19)),
-        ([], {"known_from": 12}, 11, (Look.MISS, "transaction", 20)),
-        ([], {"known_from": 12}, 12, (Look.READY, "", 20)),
-        ([], {"known_from": None}, 15, (Look.MISS, "transaction", 20)),
-        ([], {"known_from": None}, 20, (Look.TAIL, "", 20)),
-        ([], {"seen": 15}, 14, (Look.READY, "", 15)),
-        ([], {"seen": 15}, 15, (Look.MISS, "transaction", 20)),  # what lies below the tail is asked of nobody
+        ([], {}, 15, (ReadState.READABLE, "", 20)),
+        ([], {}, 20, (ReadState.AT_END, "", 20)),
+        ([], {}, 21, (ReadState.UNCONFIRMED, "unproven", 20)),
+        (OPEN_AT_14, {"stable": 14}, 10, (ReadState.READABLE, "", 14)),
+        (OPEN_AT_14, {"stable": 14}, 14, (ReadState.AT_END, "", 14)),
+        (OPEN_AT_14, {"stable": 14}, 17, (ReadState.AT_END, "", 14)),  # beyond the LSO it waits as at it
+        (OPEN_AT_14, {"stable": 14}, 20, (ReadState.AT_END, "", 14)),
+        (OPEN_AT_14, {"stable": 14}, 21, (ReadState.UNCONFIRMED, "unproven", 14)),
+        (ABORTED_TO_15, {}, 10, (ReadState.READABLE, "", 20)),
+        (ABORTED_TO_15, {}, 13, (ReadState.READABLE, "", 20)),
+        (COMMITTED_AT_18, {"high_watermark": 18, "stable": 12}, 12, (ReadState.AT_END, "", 12)),
+        (COMMITTED_AT_18, {"high_watermark": 19, "stable": 12}, 12, (ReadState.READABLE, "", 19)),
+        ([], {"known_from": 12}, 11, (ReadState.MISS, "transaction", 20)),
+        ([], {"known_from": 12}, 12, (ReadState.READABLE, "", 20)),
+        ([], {"known_from": None}, 15, (ReadState.MISS, "transaction", 20)),
+        ([], {"known_from": None}, 20, (ReadState.AT_END, "", 20)),
+        ([], {"seen": 15}, 14, (ReadState.READABLE, "", 15)),
+        (
+            [],
+            {"seen": 15},
+            15,
+            (ReadState.MISS, "transaction", 20),
+        ),  # what lies below the tail is asked of nobody
     ],
 )
 def test_by_what_is_known_of_transactions(steps, options, offset, expected):
@@ -74,10 +79,10 @@ def test_by_what_is_known_of_transactions(steps, options, offset, expected):
 @pytest.mark.parametrize(
     ("offset", "expected"),
     [
-        (10, (Look.READY, "", 12)),
-        (12, (Look.GAP, "transaction", 21)),
-        (20, (Look.GAP, "hole", 21)),
-        (21, (Look.TAIL, "", 21)),
+        (10, (ReadState.READABLE, "", 12)),
+        (12, (ReadState.IN_TRANSIT, "transaction", 21)),
+        (20, (ReadState.IN_TRANSIT, "hole", 21)),
+        (21, (ReadState.AT_END, "", 21)),
     ],
 )
 def test_a_marker_that_the_watch_is_about_to_bring_is_waited_for(offset, expected):
@@ -89,28 +94,28 @@ def test_a_marker_that_has_not_come_in_time_is_a_miss():
     broker, partition = build([("data", A)], high_watermark=21, stable=21)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 10, -1, -1, 1 << 20)
     status = plan_given_up(plan_partition(broker.cache, asked, partition, COMMITTED, 13, 0.0))
-    assert (status.look, status.reason) == (Look.MISS, "transaction")
-    assert status.nameable
+    assert (status.state, status.reason) == (ReadState.MISS, "transaction")
+    assert status.offsets_known
 
 
 def test_at_the_lso_nothing_needs_to_be_stored():
     """Forebay came in the middle of a long transaction: its consumers wait here all the same."""
     broker, partition = build([], stable=5, known_from=None)
-    assert look(broker, partition, 5) == (Look.TAIL, "", 5)
-    assert look(broker, partition, 4) == (Look.MISS, "cold", 5)
-    assert look(broker, partition, 5, UNCOMMITTED) == (Look.MISS, "cold", 20)
+    assert look(broker, partition, 5) == (ReadState.AT_END, "", 5)
+    assert look(broker, partition, 4) == (ReadState.MISS, "cold", 5)
+    assert look(broker, partition, 5, UNCOMMITTED) == (ReadState.MISS, "cold", 20)
 
 
 def test_read_uncommitted_does_not_look_at_transactions():
     broker, partition = build(OPEN_AT_14, stable=14)
-    assert look(broker, partition, 15, UNCOMMITTED) == (Look.READY, "", 20)
-    assert look(broker, partition, 20, UNCOMMITTED) == (Look.TAIL, "", 20)
+    assert look(broker, partition, 15, UNCOMMITTED) == (ReadState.READABLE, "", 20)
+    assert look(broker, partition, 20, UNCOMMITTED) == (ReadState.AT_END, "", 20)
 
 
 def test_an_lso_that_was_never_shown_holds_nobody():
     broker, partition = build([], known_from=None)
     partition.leader_state.last_stable_offset = -1
-    assert look(broker, partition, 15) == (Look.ASK, "unproven", -1)
+    assert look(broker, partition, 15) == (ReadState.UNCONFIRMED, "unproven", -1)
 
 
 @pytest.mark.parametrize(("seen", "stable"), [(20, 20), (18, 14), (14, 14)])

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.config.throttle import Disk, Throttle, Weight
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from throttle.controller import ControllerRule
@@ -119,7 +119,7 @@ def missed(offset, reason="cold", limit=1000, high_watermark=1000, name="t"):
         topic=SimpleNamespace(name=name), index=0, leader_state=leader_state, missed_from=NOT_SOON
     )
     return PartitionStatus(
-        FetchPartition("t", 0, -1, offset, -1, -1, MIB), partition, Look.MISS, reason, limit
+        FetchPartition("t", 0, -1, offset, -1, -1, MIB), partition, ReadState.MISS, reason, limit
     )
 
 
@@ -408,7 +408,7 @@ class Restarted:
     def waits(self, offset):
         limit = self.partition.leader_state.high_watermark
         asked = FetchPartition("t", 0, -1, offset, -1, -1, MIB)
-        status = PartitionStatus(asked, self.partition, Look.MISS, "cold", limit)
+        status = PartitionStatus(asked, self.partition, ReadState.MISS, "cold", limit)
         return not self.machine.disk_throttle.submit("link", "c", status, MIB, lambda: None).granted
 
     def go_on(self, records, size_bytes):

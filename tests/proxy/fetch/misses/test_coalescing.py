@@ -15,7 +15,7 @@ from proxy.fetch.misses.coalescing import (
     end_forwarded,
 )
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
@@ -66,7 +66,7 @@ def several(count=3, joiners=100):
 
 
 def missed(wanted, partition=PARTITION, reason="cold"):
-    return PartitionStatus(wanted, partition, Look.MISS, reason, 500 if partition else -1)
+    return PartitionStatus(wanted, partition, ReadState.MISS, reason, 500 if partition else -1)
 
 
 def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
@@ -135,7 +135,7 @@ def test_only_what_the_broker_answers_at_once_is_shared():
     wanted = asked(offset=500)
     assert build_question(missed(wanted), VERSION, 0) is None, "at the end the broker would wait"
     assert build_question(missed(asked(offset=499)), VERSION, 0) is not None
-    assert build_question(missed(asked())._replace(look=Look.PASS), VERSION, 0) is None
+    assert build_question(missed(asked())._replace(state=ReadState.PASS), VERSION, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from protocol.fetch import FetchedPartition, FetchPartition
 from proxy.fetch.misses.read import Asker, Read, Stage
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol.batches import batch_v2, message_v1
 
 ASKER = Asker(12, "c", 1 << 20, 0)
@@ -11,7 +11,7 @@ ASKER = Asker(12, "c", 1 << 20, 0)
 def arrived(records, limit=500):
     """A read that has brought `records`, behind some bytes of another partition."""
     asked = FetchPartition("t", 0, -1, 100, -1, -1, 1000)
-    read = Read(PartitionStatus(asked, None, Look.MISS, "cold", limit), ASKER, 1000, 0.0)
+    read = Read(PartitionStatus(asked, None, ReadState.MISS, "cold", limit), ASKER, 1000, 0.0)
     read.stage, read.frame = Stage.ARRIVED, b"head" + records
     read.answered = FetchedPartition("t", 0, 0, 500, 500, 0, -1, None, None, None, 4, 4 + len(records))
     return read

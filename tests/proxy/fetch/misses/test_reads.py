@@ -14,7 +14,7 @@ from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import KEPT_S, POLL_MS, Reads
 from proxy.net.byte_budget import ByteBudget
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from throttle.tickets import Refused, Ticket
@@ -155,12 +155,14 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
 def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
     head = SimpleNamespace(api_version=VERSION, client_id="c")
-    missed = [PartitionStatus(one, None, Look.MISS, reason, limit) for one in wanted]
+    missed = [PartitionStatus(one, None, ReadState.MISS, reason, limit) for one in wanted]
     return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
 
 
 def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
-    return link.reads.find(PartitionStatus(wanted, None, Look.MISS, "cold", limit), isolation_level, version)
+    return link.reads.find(
+        PartitionStatus(wanted, None, ReadState.MISS, "cold", limit), isolation_level, version
+    )
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):

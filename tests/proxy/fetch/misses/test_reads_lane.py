@@ -9,7 +9,7 @@ from kio.static.constants import EntityType
 from protocol.fetch import FetchPartition
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import PATIENCE_S
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin, find
 
@@ -78,7 +78,7 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
     head = SimpleNamespace(api_version=16, client_id="c")
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
-    missed = [PartitionStatus(wanted, None, Look.MISS, "cold", 500)]
+    missed = [PartitionStatus(wanted, None, ReadState.MISS, "cold", 500)]
     link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter)
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame

@@ -12,7 +12,7 @@ from proxy.accounting.counters import Counters
 from proxy.fetch.sessions.cache import Kept, SessionCache
 from proxy.fetch.sessions.context import Kind
 from proxy.fetch.sessions.idle_partitions import RELOOK_S, Looker, Standing, WakeupBatch, find_standing
-from proxy.partitions.readable import Look, PartitionStatus
+from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 
@@ -50,7 +50,7 @@ class Scene:
         self.standing = self.session.standing = Standing(self.session, Looker(self.link, 0, 12), 0.0)
 
     def evaluate_one(self, link, asked, isolation_level, version, now):
-        look = self.statuses.get(asked.partition, Look.TAIL)
+        look = self.statuses.get(asked.partition, ReadState.AT_END)
         return PartitionStatus(asked, self.partitions[asked.partition], look, "", 10)
 
     def look(self, now=0.0):
@@ -104,7 +104,7 @@ def test_what_is_quiet_is_not_looked_at_again(scene):
 
 def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
     scene.look()
-    scene.statuses[3] = Look.READY
+    scene.statuses[3] = ReadState.READABLE
     scene.wake(3)
     assert scene.marks() == [1, 1, 1, 0, 1]
     assert scene.look() == ([3], 1)
@@ -130,14 +130,14 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "no-own-link":
         scene.link.broker.own_connections.usable = False
     else:
-        scene.statuses[2] = Look.ASK
+        scene.statuses[2] = ReadState.UNCONFIRMED
     assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
 
 
 def test_what_a_request_names_or_takes_out_is_new(scene):
     scene.look()
     scene.session.put(FetchPartition("t", 1, -1, 7, -1, -1, 1000))
-    scene.statuses[1] = Look.READY
+    scene.statuses[1] = ReadState.READABLE
     assert scene.look() == ([1], 1)
     assert scene.session.forget(("t", 4))
     assert scene.marks() == [1, 0, 1, 1, 0]
@@ -146,7 +146,7 @@ def test_what_a_request_names_or_takes_out_is_new(scene):
 
 
 def test_what_is_lively_keeps_the_sessions_order(scene):
-    scene.statuses = dict.fromkeys((0, 2, 4), Look.READY)
+    scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
     scene.session.move_to_end(("t", 0))
     assert scene.look()[0] == [2, 4, 0]
