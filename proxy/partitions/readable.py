@@ -130,9 +130,9 @@ def plan_given_up(status: PartitionStatus) -> PartitionStatus:
     UNCONFIRMED become MISS. UNCONFIRMED also loses its `limit_offset` (-1). Other statuses are
     returned unchanged.
     """
-    if status.state is ReadState.IN_TRANSIT:
+    if status.state is IN_TRANSIT:
         return status._replace(state=ReadState.MISS)
-    if status.state is ReadState.UNCONFIRMED:
+    if status.state is UNCONFIRMED:
         return status._replace(state=ReadState.MISS, limit_offset=-1)
     return status
 
@@ -161,10 +161,10 @@ def plan_partition(
     if partition.zstd and version < ZSTD_FROM_VERSION:
         return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if epoch == NO_EPOCH:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", -1)
     # the client and Metadata name the same newer epoch, which only a Fetch can prove
     if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
@@ -189,11 +189,11 @@ def plan_partition(
     if may_follow:
         return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     if now >= leader_state.lease_until or leader_state.frozen:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if is_at_end:
-        return PartitionStatus(asked, partition, ReadState.AT_END, "", limit)
+        return PartitionStatus(asked, partition, AT_END, "", limit)
     if offset > limit:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", limit)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
             return PartitionStatus(
@@ -201,9 +201,9 @@ def plan_partition(
             )  # a missing tombstone may delete a stored value
         if committed:
             return _plan_committed(asked, partition, limit)
-        return PartitionStatus(asked, partition, ReadState.READABLE, "", limit)
+        return PartitionStatus(asked, partition, READABLE, "", limit)
     if offset >= partition.tail:
-        return PartitionStatus(asked, partition, ReadState.IN_TRANSIT, "hole", limit)
+        return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
     return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit)
 
 
@@ -254,13 +254,13 @@ def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> 
     transactions, offset = partition.transactions, asked.fetch_offset
     listed_end = transactions.listed_end(offset)
     if listed_end > offset:
-        return PartitionStatus(asked, partition, ReadState.READABLE, "", min(limit, listed_end))
+        return PartitionStatus(asked, partition, READABLE, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark
     )
     return PartitionStatus(
-        asked, partition, ReadState.IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
+        asked, partition, IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
     )
 
 

@@ -184,7 +184,7 @@ def is_stored_as_sent(
     """True if `plan_produced` is "store" and the broker changes only the fields that it assigns.
 
     The batch belongs to no transaction, and its timestamps stay. A zstd batch needs a partition
-    already known to have zstd, since old clients must be told.
+    already known to have zstd, since old clients must get an error.
     """
     leader_state, fidelity, codec = partition.leader_state, partition.topic.fidelity, attributes & CODEC_MASK
     return (

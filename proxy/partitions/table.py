@@ -4,7 +4,7 @@ Owns the table and its limit, and the readable range of a partition per isolatio
 know sockets. Invariants:
 * there is one `Partition` per (topic id, index), and only for an index that Metadata has shown.
 * a topic that is re-created under its name has another id, so other partitions.
-* a partition that nobody used for a while is forgotten, and its blocks are dropped.
+* a partition unused for a while is forgotten, and its blocks are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSED_FOR_S = 30.0
 it for this time.
 """
 HOLE_PATIENCE_S = 1.0
-"""How long transactions wait for bytes that nobody may ever fetch (`Transactions`)."""
+"""How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
 
 
 class Waiter(Protocol):
@@ -41,10 +41,11 @@ class Partition:
     """Partition with its leader state, its place in the cache, and the waiters parked on it.
 
     `slot`: its number in the cache. `tail`: end of the newest contiguous stored run, where the next
-    batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: where
-    Forebay's own Fetch stands while the HW is unknown. `acknowledged_end`: end of the records
-    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. Offsets are
-    -1 while unknown; times are seconds of a monotonic clock.
+    batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
+    of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
+    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `retry_at`:
+    end of its back-off after an error. `news_at`: when its HW last grew. `wanted_at`: when it was
+    last tailed or served. Offsets are -1 while unknown; times are seconds of a monotonic clock.
     """
 
     __slots__ = (

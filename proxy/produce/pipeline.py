@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
 forward_request, complete_request = lib.fl_forward, lib.fl_complete
-FORWARDED, OTHER_ROUTE, NOT_COMPLETED, RING = (
+SENT, OTHER_ROUTE, NOT_COMPLETED, RING = (
     lib.FL_FORWARDED,
     lib.FL_OTHER_ROUTE,
     lib.FL_NOT_COMPLETED,
@@ -158,7 +158,7 @@ class Pipeline:
         partition = route.partition
         if self._stores and partition is not None:
             leader_state, duplicate_check = partition.leader_state, NOT_DUPLICATE
-            if code != FORWARDED and native.producer_id != NO_PRODUCER_ID:
+            if code != SENT and native.producer_id != NO_PRODUCER_ID:
                 said = self._headers[(native.first + native.count - 1) % RING].tolist()
                 duplicate_check = partition.producers.note(leader_state.epoch, *said[PRODUCER_ID:])
             generation = partition.topic.fidelity.generation
@@ -179,7 +179,7 @@ class Pipeline:
         link.last_ordinal += 1
         link.request_bytes += size_bytes
         requests.in_flight_bytes += size_bytes
-        if code != FORWARDED and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
+        if code != SENT and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
             link.hold_for_broker()
         return True
 

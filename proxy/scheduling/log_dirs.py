@@ -36,7 +36,7 @@ REFRESH_S = 30.0
 VERSION = 4
 CLIENT_ID = "forebay"
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
-"""`topic-partition`. Other endings mark a copy on its way to another disk, which nobody reads yet,
+"""`topic-partition`. Other endings mark a copy on its way to another disk, which no reader uses yet,
 or a deleted one (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
 """
 
@@ -53,7 +53,7 @@ class LogDirs:
         self._by_directory: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
         self._listed: Placed = {}
-        self._told: Placed = {}
+        self._described: Placed = {}
         self._listed_at = self._asked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints: dict[str, str] = {}
@@ -88,7 +88,7 @@ class LogDirs:
         if self._one is not None:
             return self._one
         key = topic, partition
-        return self._listed.get(key) or self._told.get(key)
+        return self._listed.get(key) or self._described.get(key)
 
     def tick(self, now: float) -> None:
         """Refresh the map every REFRESH_S seconds. Called periodically."""
@@ -130,7 +130,7 @@ class LogDirs:
         except BadFrame as error:
             self._say("brokerDirectory", f"the broker's DescribeLogDirs cannot be read: {error}")
             return
-        self._told = place_partitions(directories, self._by_directory)
+        self._described = place_partitions(directories, self._by_directory)
         missing = ", ".join(sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories}))
         self._say(
             "brokerDirectory",

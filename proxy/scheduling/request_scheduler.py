@@ -6,12 +6,11 @@ the contents of a request. Invariants (design, "Isolation"):
   `dispatch` runs within `submit`.
 * a dispatched entry returns its slot once: answered, or withdrawn when its connection is lost.
 * ordered requests (a Produce, and all that must not overtake one) leave in the order of their
-  arrival on their connection. Admitted requests are dispatched one after the other, never from
-  within another's dispatch.
+  arrival on their connection. Admitted requests are dispatched one after the other, never nested.
 * bytes reserved under quotas are released with the entry, however it ends.
 * service time begins when everything before the request on its connection is answered: a broker
-  works on one request of a connection. Health is told of unanswered requests at a check, not of
-  each request.
+  works on one request of a connection. Health learns of unanswered requests at a check
+  (`_check_health`), not of each request.
 """
 
 from __future__ import annotations
