@@ -1,9 +1,9 @@
-"""Forebay's own standing Fetch: leases, HW, LSO, log start offsets and epochs of partitions in use.
+"""Forebay's own standing Fetch over the partitions that clients tail, or were served lately.
 
-Owns the assignment of partitions to polls. A small poll has partitions with news in the last
-second. Idle polls have at most 500 each, with an own connection and fetch session. Proofs (max_wait
-0) go at once for partitions in no poll. Must not know bytes or responses. Invariants (design, "The
-watch"):
+The Fetch brings leases, HW, LSO, log start offsets and epochs. Owns the assignment of partitions to
+polls. A small poll has partitions with news in the last second. Idle polls have at most 500 each,
+with an own connection and session. Proofs (max_wait 0) go at once for partitions in no poll. Must
+not know bytes or responses. Invariants (design, "The watch"):
 * a partition leaves the small poll only when an idle poll that names it is in flight: every
   partition with waiters has an open poll.
 * while the small poll is out, join polls name the partitions that got a waiter since it was sent.
