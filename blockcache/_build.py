@@ -76,7 +76,7 @@ class Extension(NamedTuple):
 EXTENSIONS = (
     Extension("blockcache", "pyfastcache"),
     Extension("protocol", "ordinary"),
-    Extension("proxy/produce", "flights", uses=("protocol/native/ordinary.c",)),
+    Extension("proxy/produce", "pipeline", uses=("protocol/native/ordinary.c",)),
 )
 
 

@@ -12,7 +12,7 @@ Long polls are not reported here. A request's age counts from when the broker co
 once those before it on its link are answered, since a broker works on one request of a connection.
 
 Most requests are answered before anybody need know of them: the caller tells of those that are not at its next look
-(`look`, at most `look_every_s` apart), and of the others only what an answer says for its keys (`acquitted`).
+(`look`, at most `look_every_s` apart), and of the others only what an answer says for its keys (`last_timely`).
 """
 
 from collections.abc import Hashable, Iterable
@@ -77,7 +77,7 @@ class Health:
         """Those with something unanswered, and those that hang: `plan` is PASS for any other."""
         self.hung: set[Hashable] = set()
         """Those that hang: what is sent of them must be told at once (`sent`)."""
-        self.acquitted: dict[Hashable, float] = {}
+        self.last_timely: dict[Hashable, float] = {}
         """Since the last look: when the latest request of each that was answered in time began to be worked on."""
         self.look_every_s = min(LOOK_EVERY_S, self.rule.hang_after_s)
         """As long as a look is never further back, `plan` knows all that matters."""
@@ -128,10 +128,10 @@ class Health:
         for keys, started_s in begun:
             sent = Sent(tuple(dict.fromkeys(keys)), started_s)
             for key in sent.keys:
-                if self.acquitted.get(key, -inf) < started_s:
+                if self.last_timely.get(key, -inf) < started_s:
                     self._suspect(key, sent)
             told.append(sent)
-        self.acquitted.clear()
+        self.last_timely.clear()
         return told
 
     def started(self, sent: Sent, now_s: float) -> None:
@@ -155,8 +155,8 @@ class Health:
         in_time = now_s - sent.started_s < self.rule.hang_after_s
         recovered = []
         for key in sent.keys:
-            if in_time and self.acquitted.get(key, -inf) < sent.started_s:
-                self.acquitted[key] = sent.started_s
+            if in_time and self.last_timely.get(key, -inf) < sent.started_s:
+                self.last_timely[key] = sent.started_s
             found = self.keys.get(key)
             if found is None:
                 continue

@@ -93,11 +93,11 @@ def _forward_unanswered(link: ClientConnection, head: RequestHeader, frame: Fram
     """Forward a Produce that has no response, in the order of arrival on its connection."""
     scheduler = link.broker.scheduler
 
-    def go(entry: Entry) -> None:
+    def dispatch(entry: Entry) -> None:
         link.forward(head, frame, None)
-        scheduler.leave(entry)
+        scheduler.withdraw(entry)
 
-    scheduler.enter(link, go, is_control=True, size_bytes=len(frame), is_ordered=True)
+    scheduler.submit(link, dispatch, is_control=True, size_bytes=len(frame), is_ordered=True)
 
 
 def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
@@ -200,7 +200,7 @@ def pass_on(
         reply, whole = link.replies.stand_in(place), None
     scheduler = link.broker.scheduler
 
-    def go(entry: Entry) -> None:
+    def dispatch(entry: Entry) -> None:
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:
                 scheduler.answered(entry)
@@ -211,12 +211,12 @@ def pass_on(
             on_end = partial(scheduler.answered, entry)
             return link.begin_pieces(head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end)
 
-        scheduler.sent(entry)
+        scheduler.dispatched(entry)
         link.forward(head, frame, on_answer, on_begun if see is None else None)
 
-    scheduler.enter(
+    scheduler.submit(
         link,
-        go,
+        dispatch,
         is_control=True,
         size_bytes=len(frame),
         waits=Waits.POLL,

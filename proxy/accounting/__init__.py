@@ -1,1 +1,1 @@
-"""Plain counters and the access log's runs. Decides nothing, opens nothing."""
+"""Plain counters and the access log's runs; without decisions, without files or sockets."""

@@ -1,8 +1,8 @@
-"""When what is now the oldest in the arena was admitted. Pure.
+"""Time at which the oldest bytes of the arena were admitted. Pure.
 
-Owns a bounded list of (bytes admitted so far, time): the arena itself knows no clock. Must not know the
-arena. Invariants: at most `limit` marks; when full, every second one goes, so that old times get coarser,
-never wrong by more than the distance of two marks.
+Owns a bounded list of marks (bytes admitted so far, time), since the arena itself knows no clock.
+Must not know the arena. Invariants: at most `limit` marks; when the list is full, every second mark
+is dropped. Old times get coarser, and are never wrong by more than the distance of two marks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 
 class AgeClock:
-    """Translates the clock of admitted bytes into seconds."""
+    """Converts the clock of admitted bytes into seconds. `limit` bounds the number of marks."""
 
     __slots__ = ("_admitted", "_limit", "_times")
 
@@ -21,17 +21,22 @@ class AgeClock:
         self._times: list[float] = []
 
     def mark(self, admitted_bytes: int, now: float) -> None:
-        """So many bytes have been admitted at `now`."""
+        """Note that `admitted_bytes` in total have been admitted at `now` (seconds, monotonic). No
+        new bytes, no new mark.
+        """
         if self._admitted and admitted_bytes == self._admitted[-1]:
             return
         self._admitted.append(admitted_bytes)
         self._times.append(now)
         if len(self._admitted) > self._limit:
+            # every second mark, but not the first: the oldest age stays known
             del self._admitted[1::2]
             del self._times[1::2]
 
     def age_s(self, admitted_bytes: int, now: float) -> float:
-        """Seconds since the clock of admitted bytes stood at `admitted_bytes`; 0 before the first mark."""
+        """Return the seconds since the clock of admitted bytes stood at `admitted_bytes`. Return 0
+        if there is no mark; for bytes before the first mark, the age of that mark.
+        """
         at = bisect_right(self._admitted, admitted_bytes) - 1
         if not self._times:
             return 0.0

@@ -1,7 +1,7 @@
-"""What the data path counts: plain integers, read by the scrape.
+"""Counters of the data path: plain integers, read by the metrics scrape.
 
-Owns nothing but numbers. Results and reasons are those of the table in `metrics.access_log_schema`. Invariant: no table
-grows with what a client sends.
+Owns nothing but numbers. Must not know what is counted: results and reasons are those of the table
+in `metrics.access_log_schema`. Invariant: no client can make a table grow by what it sends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Traffic:
 
 
 class Hops(dict[int, Traffic]):
-    """By API key. Those that Kafka does not have are one, UNKNOWN_KEY: a client may send 65,536 of them."""
+    """Traffic by API key. All keys that Kafka does not have share UNKNOWN_KEY: a client may send
+    65,536 of them.
+    """
 
     def __missing__(self, api_key: int) -> Traffic:
         known = api_key if api_key in APIS else UNKNOWN_KEY
@@ -34,7 +36,7 @@ class Hops(dict[int, Traffic]):
 
 @dataclass(slots=True)
 class Counters:
-    """One process's counts since its start."""
+    """The counts of one process since its start."""
 
     connections: int = 0
     active_connections: int = 0

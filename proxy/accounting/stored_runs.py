@@ -1,8 +1,10 @@
-"""What was admitted, for the access log: one line for each run of batches.
+"""Stored batches for the access log: one line per run of batches.
 
-Owns the runs that may go on. Must not know how a line is written. A run is what came of one partition from one source
-without a gap, within two seconds. Invariants: every admitted byte is in one run, and every run becomes a line; there is
-at most one run of each partition, and no more than a part of what the log's queue holds; many end one after the other.
+Owns the open runs. Must not know how a line is written. A run holds the batches of one partition
+from one source without a gap, within two seconds. Invariants:
+* every admitted byte is in one run, and every run becomes a line.
+* there is at most one run per partition, and a bounded number of runs: a share of the log's queue.
+  If many end, they end one after the other.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ if TYPE_CHECKING:
 
 
 TICKS: Final = 10
-"""Ticks of the janitor within which all runs end that went on before them; fewer where there are fewer runs."""
+"""Number of janitor ticks within which all runs open before them end; fewer if there are fewer
+runs.
+"""
 QUEUE_SHARE: Final = 4
-"""Part of the log's queue that the lines of all runs may take at once, when the log is closed."""
+"""Divisor of the log's queue: the lines of all runs may take a quarter of it when the log is
+closed.
+"""
 
 
 class Run:
-    """Of one partition, up to `following`, without it."""
+    """Run of one partition, from offset `first` to `following` (exclusive)."""
 
     __slots__ = ("first", "following", "size_bytes", "source")
 
@@ -33,23 +39,27 @@ class Run:
 
 
 class StoredRuns:
-    """Those of one process. `len`: runs that may go on, at most `limit`: then the oldest ends for a new one."""
+    """The open runs of one process. `len`: number of open runs, at most `limit`; at the limit the
+    oldest run ends for a new one.
+    """
 
     __slots__ = ("_access_log", "_cache", "_due", "_runs", "_share", "limit")
 
     def __init__(self, access_log: AccessLog, cache: BlockCache, queue_lines: int) -> None:
-        """`queue_lines`: what the log's queue holds."""
+        """`queue_lines`: capacity of the log's queue, in lines."""
         self._access_log, self._cache = access_log, cache
         self.limit = queue_lines // QUEUE_SHARE
         self._runs: dict[Partition, Run] = {}
-        self._due: deque[Partition] = deque()  # whose runs end in this round of ticks
+        self._due: deque[Partition] = deque()  # partitions whose runs end in this round of ticks
         self._share = 0
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def add(self, partition: Partition, first: int, following: int, size_bytes: int, source: str) -> None:
-        """Batches from `first` to before `following` were admitted."""
+        """Note that batches of offsets [first, following) were admitted. They extend the
+        partition's run if they continue it from the same source, else they begin a new one.
+        """
         run = self._runs.get(partition)
         if run is not None:
             if run.following == first and run.source == source:
@@ -62,7 +72,7 @@ class StoredRuns:
         self._runs[partition] = Run(first, following, size_bytes, source)
 
     def tick(self, _now: float) -> None:
-        """Timed: some runs end."""
+        """End a share of the runs. Called periodically."""
         if not self._due:
             self._due.extend(self._runs)
             self._share = -(-len(self._due) // TICKS)
@@ -70,7 +80,7 @@ class StoredRuns:
             self._end(self._due.popleft())
 
     def close(self) -> None:
-        """The log is about to be closed: no run goes on."""
+        """End all runs. Call before the log is closed."""
         for partition in list(self._runs):
             self._end(partition)
 

@@ -312,7 +312,7 @@ class DelayedFetch:
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
             return False
-        return now >= self._deadline or (partition.covered > 0 and not partition.leader_state.frozen)
+        return now >= self._deadline or (partition.open_polls > 0 and not partition.leader_state.frozen)
 
     def _is_behind_own(self, view: View) -> bool:
         """Return True if the response would be empty although an earlier Produce of this connection
@@ -347,7 +347,7 @@ class DelayedFetch:
             assert status.partition is not None
             if not broker.watch.ask(status.partition, link, status.asked):
                 return False
-        return all(partition.covered or broker.watch.cover(partition, link) for partition in self.held)
+        return all(partition.open_polls or broker.watch.cover(partition, link) for partition in self.held)
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these partitions. A partition that was forgotten and is followed again is

@@ -64,8 +64,8 @@ def forward_fetch(
     scheduler = link.broker.scheduler
     shared_reads: list[SharedRead] = []
 
-    def go(entry: Entry) -> None:
-        scheduler.sent(entry)
+    def dispatch(entry: Entry) -> None:
+        scheduler.dispatched(entry)
         shared_reads.extend(begin_forwarded(record, statuses))
         now = link.broker.now()
         link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
@@ -107,9 +107,9 @@ def forward_fetch(
         end_forwarded(link.broker, shared_reads, response, answer)
         record.forwarded(statuses, response, _in_session(record, response, answer))
 
-    scheduler.enter(
+    scheduler.submit(
         link,
-        go,
+        dispatch,
         partial(refuse_fetch, record, statuses),
         topics=[status.queue_key for status in statuses],
         size_bytes=len(frame),

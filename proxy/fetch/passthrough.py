@@ -128,15 +128,15 @@ class PassthroughFetch:
         """
         link, frame = self._link, self._frame
 
-        def go(entry: Entry) -> None:
+        def dispatch(entry: Entry) -> None:
             self._entry = entry
-            scheduler.sent(entry)
+            scheduler.dispatched(entry)
             link.send(api.FETCH, correlation_id, frame, self.answered, self.begun)
 
         is_control = self._reason == FOLLOWER
-        scheduler.enter(
+        scheduler.submit(
             link,
-            go,
+            dispatch,
             None if is_control else self._refuse,
             is_control=is_control,
             topics=[asked.topic for asked in self._read().partitions],

@@ -223,10 +223,10 @@ class BrokerConnection:
     # -- the pipeline --------------------------------------------------------------------------------------
 
     def carry(self, pipeline: Pipeline) -> None:
-        """Attach the pipeline of Produces, whose `land` sees each response frame first."""
+        """Attach the pipeline of Produces, whose `complete` sees each response frame first."""
         self.pipeline = pipeline
         if self._transport is not None:
-            pipeline.wire, self._transport.shortcut = self._transport, pipeline.land
+            pipeline.wire, self._transport.shortcut = self._transport, pipeline.complete
 
     def send_rest(self, rest: bytes) -> bool:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take

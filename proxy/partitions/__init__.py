@@ -1,1 +1,1 @@
-"""What Forebay knows of the broker's partitions, and which of their records are stored."""
+"""The broker's partitions as Forebay knows them, and which of their records are stored."""

@@ -1,8 +1,8 @@
-"""Traces of the broker's log cleaner in what a Fetch brings. Pure.
+"""Traces of the broker's log cleaner in the batches of a Fetch response. Pure.
 
-Owns the rule by which missing records show that the cleaner has been there. It must not know which topics may be
-compacted (replica_fetcher/compaction_policy.py). Invariant: offsets of a log have no gaps but those that compaction
-leaves.
+Owns the rule by which missing records show that the cleaner was there. Must not know which topics
+may be compacted (replica_fetcher/compaction_policy.py). Invariant: a log has no gaps in its offsets
+except those that compaction leaves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 
 def find_cleaned_end(fetch_offset: int, batches: Sequence[Batch]) -> int:
-    """Up to where a Fetch answer shows that the cleaner has been: records are missing below this offset; -1 where
-    none is. Offsets of a log have no gaps but those that compaction leaves.
+    """Return the end offset of the range that the log cleaner has visibly cleaned: records are
+    missing below it.
+
+    Return -1 if no record is missing. `batches` are in offset order and answer a Fetch at
+    `fetch_offset`. The rule holds because a log has no gaps in its offsets except those that
+    compaction leaves.
     """
     cleaned_end, expected = -1, fetch_offset
     for one in batches:

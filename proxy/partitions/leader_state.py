@@ -1,13 +1,17 @@
-"""What the broker has said of one partition, and how long memory may rely on it. Pure: `now` is an argument.
+"""The broker's last word on one partition, and how long the cache may rely on it. Pure: `now` is an
+argument.
 
-Owns leader epoch, high watermark (HW), last stable offset (LSO), log start and the lease. It must not know
-the cache, links or tasks. Invariants:
-* only answers to Forebay's own Fetches by topic id are learned here (`proxy.partitions.update`): one witness.
-* HW, LSO and log start belong to the epoch that the asking Fetch carried, and within it only grow: the
-  greatest shown counts, since answers of several links cross (design, "Lease").
-* an epoch is proven only by a successful Fetch that carried it (Metadata runs ahead of the log:
-  BrokerMetadataPublisher). A suggested epoch is one slot, which the broker's "no" empties.
-* a new epoch freezes what is stored, until a Fetch at its end has not diverged (KIP-595, Partition.readRecords).
+Owns leader epoch, high watermark (HW), last stable offset (LSO), log start offset and lease. Must
+not know the cache, connections or tasks. Invariants:
+* only responses to Forebay's own Fetches by topic id are learned here (`proxy.partitions.update`):
+  there is one source.
+* HW, LSO and log start offset belong to the epoch that the Fetch carried. Within an epoch they only
+  grow: the greatest value shown counts, since responses of several connections cross (design,
+  "Lease").
+* only a successful Fetch that carried an epoch proves that epoch: Metadata runs ahead of the log
+  (BrokerMetadataPublisher). There is one suggested epoch; the broker's refusal clears it.
+* a new epoch freezes the stored batches until a Fetch at their end has shown no divergence
+  (KIP-595, Partition.readRecords).
 """
 
 from __future__ import annotations
@@ -19,21 +23,21 @@ NO_OFFSET = -1
 
 
 class Learned(Enum):
-    """What one successful answer meant."""
+    """Outcome of learning from one successful Fetch response."""
 
     NOTHING = "nothing"
-    """It carried no epoch, or an older one than is proven (a crossing answer)."""
+    """The request carried no epoch, or an older epoch than the proven one (responses crossed)."""
     CONFIRMED = "confirmed"
-    """The same epoch: the lease is renewed and the offsets may have grown."""
+    """The epoch is the proven one: the lease is renewed, and the offsets may have grown."""
     FIRST = "first"
-    """The first epoch ever proven for this partition."""
+    """The first epoch proven for this partition."""
     NEW_EPOCH = "new-epoch"
-    """A newer epoch: what is stored is frozen until the divergence check."""
+    """A newer epoch: the stored batches are frozen until the divergence check."""
 
 
 class LeaderState:
-    """One partition as the broker last described it. Offsets are -1 while unknown; times are seconds of a
-    monotonic clock.
+    """State of one partition as the broker last described it. Offsets and epochs are -1 while
+    unknown; times are seconds of a monotonic clock.
     """
 
     __slots__ = (
@@ -61,28 +65,30 @@ class LeaderState:
 
     @property
     def known(self) -> bool:
-        """Whether an epoch has been proven, with the offsets of it."""
+        """True if an epoch, with its offsets, has been proven."""
         return self.epoch != NO_EPOCH
 
     @property
     def is_led(self) -> bool:
-        """Whether Metadata has named this broker as the proven epoch's leader, or it acknowledged a Produce in it."""
+        """True if this broker leads the proven epoch: Metadata named it as leader, or it
+        acknowledged a Produce in that epoch.
+        """
         return self.led_epoch == self.epoch != NO_EPOCH
 
     @property
     def is_replica(self) -> bool:
-        """Whether another broker may lead in the proven epoch: followers answer consumers, too (KIP-392), and may
-        truncate within an epoch.
+        """True if another broker may lead the proven epoch. Followers answer consumers, too
+        (KIP-392), and may truncate within an epoch.
         """
         return self.known and not self.is_led
 
     @property
     def offsets(self) -> tuple[int, int, int]:
-        """HW, LSO and log start, to see whether any has moved."""
+        """Return (HW, LSO, log start offset), to compare before and after a response."""
         return self.high_watermark, self.last_stable_offset, self.log_start_offset
 
     def has_lease(self, now: float) -> bool:
-        """Whether memory may serve at `now`."""
+        """True if the cache may answer at `now` (seconds, monotonic)."""
         return now < self.lease_until
 
     def learn(
@@ -93,9 +99,12 @@ class LeaderState:
         log_start_offset: int,
         lease_until: float,
     ) -> Learned:
-        """A successful Fetch answer to a request that carried `carried_epoch`; the lease counts from the
-        request's sending. Of an LSO above its HW only the HW counts: the broker reads the HW first, and says
-        a newer HW for "nothing is open", which by then need not be so (Partition.readRecords,
+        """Learn from a successful response to a Fetch that carried `carried_epoch`; return its
+        outcome.
+
+        `lease_until` counts from the time when the request was sent. Of an LSO above its HW only
+        the HW counts. The broker reads the HW first, and returns a newer HW as LSO if no
+        transaction is open. By then a transaction may be open (Partition.readRecords,
         UnifiedLog.lastStableOffset).
         """
         if carried_epoch < 0 or carried_epoch < self.epoch:
@@ -105,6 +114,7 @@ class LeaderState:
             self._adopt(carried_epoch)
         else:
             learned = Learned.CONFIRMED
+        # within an epoch the offsets only grow: a smaller value is from a response that was overtaken
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.last_stable_offset = max(self.last_stable_offset, min(last_stable_offset, high_watermark))
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
@@ -113,7 +123,9 @@ class LeaderState:
         return learned
 
     def renew(self, lease_until: float) -> None:
-        """The broker has confirmed what is known here."""
+        """Extend the lease to `lease_until`, never shorten it: the broker has confirmed the known
+        offsets.
+        """
         self.lease_until = max(self.lease_until, lease_until)
 
     def _adopt(self, epoch: int) -> None:
@@ -123,12 +135,15 @@ class LeaderState:
 
     @property
     def asked_epoch(self) -> int:
-        """The epoch that Forebay's next Fetch carries; -1 while none is worth asking with."""
+        """Return the epoch that Forebay's next Fetch carries; -1 if no epoch is known or suggested."""
         return max(self.epoch, self.suggested_epoch)
 
     def suggest(self, epoch: int, is_led: bool) -> bool:
-        """Metadata, or current_leader of an answer, names an epoch, which this broker is known to lead (`is_led`) or
-        not: worth asking with, no more. True if it is newer than what was worth asking with before.
+        """Note an epoch named by Metadata, or by the current_leader field of a response. Return
+        True if it is newer than `asked_epoch` was.
+
+        The next Fetch carries this epoch; nothing else follows from it. `is_led`: this broker is
+        known to lead it.
         """
         if is_led:
             self.led_epoch = max(self.led_epoch, epoch)
@@ -138,15 +153,21 @@ class LeaderState:
         return is_news
 
     def drop_suggestion(self, epoch: int) -> None:
-        """The broker is not in this epoch, which was asked with: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
+        """Forget the suggested epoch if it is `epoch`: the broker refused it with
+        FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+        """
         if self.suggested_epoch == epoch:
             self.suggested_epoch = NO_EPOCH
 
     def forget_offsets(self) -> None:
-        """The log is not where it was: nothing is served until the broker shows its offsets anew."""
+        """Set the offsets to -1 and end the lease: the log was truncated or replaced. The cache
+        answers nothing until the broker shows its offsets again.
+        """
         self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
         self.lease_until = float("-inf")
 
     def revoke(self) -> None:
-        """The broker answered with an error: nothing is served until it confirms again."""
+        """End the lease: the broker answered with an error. The cache answers nothing until the
+        broker confirms again.
+        """
         self.lease_until = float("-inf")

@@ -1,12 +1,12 @@
-"""What memory can say to each partition of a Fetch. Decides, without effect.
+"""Decides how the cache can answer each partition of a Fetch. Without effect.
 
-read_committed reads up to the last stable offset (LSO), and only as far as the aborted transactions of what
-it reads are known (`Transactions.listed_end`); at the LSO it waits, whatever lies between it and the HW. What
-is not known there is on its way while the watch stands at the tail below the HW: a marker comes by no other
-way.
+A read_committed Fetch reads up to the last stable offset (LSO), and only as far as the aborted
+transactions of that range are known (`Transactions.listed_end`). At the LSO it waits, whatever lies
+between LSO and HW. If the transactions of stored bytes are unknown while the replica fetcher stands
+at the tail below the HW, they are in transit: a marker arrives no other way.
 
-Owns the order in which the questions are asked; every partition of every Fetch comes out with exactly one
-look. It must not know links or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
+Owns the order of the checks; every partition of every Fetch gets exactly one status. Must not know
+connections or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,37 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 ISOLATION_LEVELS = (0, READ_COMMITTED)
-"""Those there are (IsolationLevel.forId). A Fetch of another, or of fewer than no bytes (LogSegment.read), is the
-broker's to refuse.
+"""All isolation levels (IsolationLevel.forId). The broker refuses a Fetch with another level, and
+one with a negative byte limit (LogSegment.read).
 """
 ZSTD_FROM_VERSION = 10
-"""Below it a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics (KafkaApis.maybeConvertFetchedData).
+"""Below this Fetch version a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics
+(KafkaApis.maybeConvertFetchedData).
 """
 
 FOLLOWER_FETCH_FROM_VERSION = 11
-"""Below it a broker answers NOT_LEADER_OR_FOLLOWER where it follows (FetchParams.fetchOnlyLeader, KIP-392)."""
+"""Below this Fetch version a broker answers NOT_LEADER_OR_FOLLOWER for partitions that it follows
+(FetchParams.fetchOnlyLeader, KIP-392).
+"""
 
 
 class ReadState(Enum):
-    """Where a partition stands for a Fetch."""
-
-    READABLE = "readable"
-    """Readable bytes are in memory, under a lease."""
-    AT_END = "at-end"
-    """The offset is where the next record will be; for read_committed also any other from the LSO to the HW."""
-    IN_TRANSIT = "in-transit"
-    """At the tail, below the HW, and the bytes are on their way: an acknowledgement or the watch brings them.
+    """State of one partition for one Fetch. The values of MISS and PASS are results of the access
+    log.
     """
-    UNCONFIRMED = "unconfirmed"
-    """Nothing is known against it, but no lease covers it: one small Fetch of Forebay's own will tell."""
+
+    READABLE = "ready"
+    """Readable bytes are stored, under a lease."""
+    AT_END = "tail"
+    """The offset is where the next record will be. For read_committed also any other offset from
+    LSO to HW.
+    """
+    IN_TRANSIT = "gap"
+    """The offset is at the tail, below the HW, and the bytes are in transit: an acknowledgement or
+    the replica fetcher brings them.
+    """
+    UNCONFIRMED = "ask"
+    """No check failed, but there is no lease: one small Fetch of Forebay's own will tell."""
     MISS = "miss"
     PASS = "pass"
 
@@ -56,19 +64,22 @@ READABLE, AT_END, IN_TRANSIT, UNCONFIRMED = (
     ReadState.IN_TRANSIT,
     ReadState.UNCONFIRMED,
 )
-"""Read as often as a Fetch is looked at: a name of a module costs a third of a member's."""
+"""Module names for the hot path: reading one costs a third of reading an enum member."""
 NEEDS_BROKER = (ReadState.MISS, ReadState.PASS)
-"""The broker has to say it."""
+"""Only the broker can answer these."""
 UNREAD = ("pass", "version")
-"""What a Fetch is that cannot be read: one verdict for all of it."""
+"""Result and reason of a Fetch that cannot be read, for all of its partitions."""
 LAGGING = ("cold", "evicted")
-"""Reasons of a miss that is history: memory no longer holds it, or never did."""
+"""Reasons of a miss on history: the cache no longer holds it, or never did."""
 
 
 class PartitionStatus(NamedTuple):
-    """One partition of one Fetch. `reason` of a MISS or PASS, and what it will be counted as if a IN_TRANSIT or an
-    UNCONFIRMED is not filled. `limit_offset` ends what may be read; -1 where the partition's offsets are not known
-    well enough to be told to this client.
+    """Status of one partition of one Fetch.
+
+    `reason`: of a MISS or PASS; for IN_TRANSIT or UNCONFIRMED, the reason that is counted if the
+    bytes do not arrive in time. `limit_offset` ends the readable range (exclusive); -1 if the
+    partition's offsets are not known well enough to return them to this client. `partition` is None
+    if Forebay does not follow it.
     """
 
     asked: FetchPartition
@@ -79,25 +90,30 @@ class PartitionStatus(NamedTuple):
 
     @property
     def offsets_known(self) -> bool:
-        """Whether it may be named empty, error 0, with the last confirmed offsets."""
+        """True if the partition may be returned empty, with error 0 and the last confirmed offsets."""
         return self.limit_offset >= 0
 
     @property
     def queue_key(self) -> str | bytes:
-        """The topic in the one form that queues know it by: its name, its id while that is unknown."""
+        """Return the topic as the scheduler's queues know it: its name, or its id while the name is
+        unknown.
+        """
         name = self.partition.topic.name if self.partition is not None else ""
         return name or self.asked.topic
 
     @property
     def lagging(self) -> bool:
-        """Whether its consumer reads what memory does not hold any more."""
+        """True if the consumer reads history that the cache does not hold any more."""
         return self.state is ReadState.MISS and self.reason in LAGGING
 
 
 class PartitionOutcome(NamedTuple):
-    """One partition of an answer that leaves: its record bytes, result and reason; how long its read waited
-    for its disk; in `cache.mode: observe` the bytes that memory would have given (None: no cache may serve
-    it); what the clock of admitted bytes showed when the first of what memory gave was admitted (None: it gave none).
+    """Outcome of one partition of a Fetch response: its record bytes, result and reason.
+
+    `delay_s`: how long its read waited for its disk. `would_hit_bytes`: in `cache.mode: observe`,
+    the bytes that the cache would have given; None if no cache may answer it. `admitted_at`: the
+    clock of admitted bytes when the first of the cached bytes was admitted; None if the cache gave
+    none.
     """
 
     status: PartitionStatus
@@ -110,10 +126,13 @@ class PartitionOutcome(NamedTuple):
 
 
 def plan_given_up(status: PartitionStatus) -> PartitionStatus:
-    """What has not come in time, or may not be waited for, is a miss."""
-    if status.state is ReadState.IN_TRANSIT:
+    """Return the status after the waiting time, or where waiting is not allowed: IN_TRANSIT and
+    UNCONFIRMED become MISS. UNCONFIRMED also loses its `limit_offset` (-1). Other statuses are
+    returned unchanged.
+    """
+    if status.state is IN_TRANSIT:
         return status._replace(state=ReadState.MISS)
-    if status.state is ReadState.UNCONFIRMED:
+    if status.state is UNCONFIRMED:
         return status._replace(state=ReadState.MISS, limit_offset=-1)
     return status
 
@@ -126,11 +145,12 @@ def plan_partition(
     version: int,
     now: float,
 ) -> PartitionStatus:
-    """Look at one partition that the client may read and Forebay follows.
+    """Return the status of one partition that the client may read and Forebay follows.
 
-    Of the proven epoch nothing readable can diverge: its end is the log's (Partition.readRecords), so a
-    last_fetched_epoch that equals it (kafka-python sends one) is as good as none. Fewer than no bytes are the broker's
-    to refuse (LogSegment.read), but at the end of the log, where it does not ask.
+    Nothing readable of the proven epoch can diverge, since the epoch's end is the log's end
+    (Partition.readRecords). So a last_fetched_epoch equal to that epoch (kafka-python sends it) is
+    as good as none. The broker refuses a negative byte limit (LogSegment.read), except at the end
+    of the log, where it does not check the limit.
     """
     leader_state = partition.leader_state
     epoch, offset = leader_state.epoch, asked.fetch_offset
@@ -141,9 +161,10 @@ def plan_partition(
     if partition.zstd and version < ZSTD_FROM_VERSION:
         return PartitionStatus(asked, partition, ReadState.PASS, "version", -1)
     if epoch == NO_EPOCH:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", -1)
+    # the client and Metadata name the same newer epoch, which only a Fetch can prove
     if epoch < asked.current_leader_epoch == leader_state.suggested_epoch:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if not (
         (asked.current_leader_epoch == epoch or asked.current_leader_epoch == NO_EPOCH)
         and (asked.last_fetched_epoch == NO_EPOCH or asked.last_fetched_epoch == epoch)
@@ -168,20 +189,21 @@ def plan_partition(
     if may_follow:
         return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     if now >= leader_state.lease_until or leader_state.frozen:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "epoch", -1)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if is_at_end:
-        return PartitionStatus(asked, partition, ReadState.AT_END, "", limit)
+        return PartitionStatus(asked, partition, AT_END, "", limit)
     if offset > limit:
-        return PartitionStatus(asked, partition, ReadState.UNCONFIRMED, "unproven", limit)
+        return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", limit)
     if stored_end > offset:
         if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
-            # The offsets that memory lacks may delete records that it has.
-            return PartitionStatus(asked, partition, ReadState.MISS, "hole", limit)
+            return PartitionStatus(
+                asked, partition, ReadState.MISS, "hole", limit
+            )  # a missing tombstone may delete a stored value
         if committed:
             return _plan_committed(asked, partition, limit)
-        return PartitionStatus(asked, partition, ReadState.READABLE, "", limit)
+        return PartitionStatus(asked, partition, READABLE, "", limit)
     if offset >= partition.tail:
-        return PartitionStatus(asked, partition, ReadState.IN_TRANSIT, "hole", limit)
+        return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
     return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit)
 
 
@@ -194,8 +216,11 @@ def find_limit(
     version: int,
     now: float,
 ) -> int:
-    """Where `plan_partition` would say that reading ends, of `asked` at `offset`, if it says READABLE; -1 if it does
-    not. That anything is stored there is not asked: to a lookup below this limit it shows. Nor are `asked.max_bytes`.
+    """Return the end offset (exclusive) up to which `plan_partition` would let `asked` read at
+    `offset` if its status were READABLE; -1 if it were not READABLE.
+
+    Neither the presence of stored bytes nor `asked.max_bytes` is checked: a cache lookup below this
+    limit shows whether bytes are stored.
     """
     leader_state = partition.leader_state
     epoch = leader_state.epoch
@@ -225,23 +250,23 @@ def find_limit(
 
 
 def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> PartitionStatus:
-    """What read_committed may have of stored bytes below the LSO."""
+    """Return the status of stored bytes below the LSO for read_committed."""
     transactions, offset = partition.transactions, asked.fetch_offset
     listed_end = transactions.listed_end(offset)
     if listed_end > offset:
-        return PartitionStatus(asked, partition, ReadState.READABLE, "", min(limit, listed_end))
+        return PartitionStatus(asked, partition, READABLE, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark
     )
     return PartitionStatus(
-        asked, partition, ReadState.IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
+        asked, partition, IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
     )
 
 
 def plan_absent(cache: BlockCache, partition: Partition, offset: int) -> str:
-    """Why an offset below the tail is not stored: evicted (the ghost remembers it), hole (newer and older are
-    stored) or cold.
+    """Return why an offset below the tail is not stored: "evicted" (the ghost remembers it), "hole"
+    (newer and older offsets are stored) or "cold".
     """
     edges = cache.edges(partition.slot, offset)
     if edges.hole_start >= 0:

@@ -1,15 +1,17 @@
-"""Bytes into the cache: from an acknowledged Produce, or from an answer of the broker's to somebody's Fetch.
+"""Stores bytes in the cache: from an acknowledged Produce, or from a response to Forebay's own
+Fetch.
 
-Owns what is stored and the partition's tail (the end of the newest contiguous run, where the next batch is
-expected). It must not know links. Invariants (design, "Produce", "Admission", "Bracket"):
-* a produced batch is stored only after its acknowledgement, with the epoch proven before it was forwarded and
-  still proven now; it is served only below the HW of that same epoch, which is the proof that the epoch was
-  right.
-* what was forwarded before the topic's last surprise (`partitions/recompression.py`) is not stored, and what was
-  stored before goes.
-* a fetched batch comes from Forebay's own Fetch by topic id, and is stored only in the epoch of its answer, and only at
-  the tail: time order, never pollution. What a client or a follower is answered never enters.
-* nothing is stored of a frozen partition.
+Owns the decision to store, and the partition's tail (end of the newest contiguous run, where the
+next batch is expected). Must not know connections. Invariants (design, "Produce", "Admission",
+"Bracket"):
+* a produced batch is stored only after its acknowledgement, under the epoch proven before it was
+  forwarded and still proven now. The cache returns it only below that epoch's HW, which proves the
+  epoch right.
+* a batch forwarded before the topic's last surprise (`partitions/recompression.py`) is not stored,
+  and batches stored before it are dropped.
+* a fetched batch comes from Forebay's own Fetch by topic id, and is stored only in its response's
+  epoch, at the tail: time order, never pollution. Responses to clients or followers never enter.
+* nothing is stored while the partition is frozen.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch, produce
 from protocol.errors import BadFrame, ErrorCode
-from proxy.partitions.producer_state import Sending
+from proxy.partitions.producer_state import DuplicateCheck
 from proxy.partitions.recompression import CODEC_MASK, HEAD_OUTSIDE_CRC
 
 if TYPE_CHECKING:
@@ -35,31 +37,32 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
 
 Key = tuple[str | bytes, int]
-"""Topic, as a request names it, and partition."""
+"""Topic as a request names it (name or id), and partition index."""
 ZSTD, MAGIC_V2 = 4, 2
-FRESH = Sending.FRESH
+NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
-"""Where a batch ends: DefaultRecordBatch, LastOffsetDelta behind CRC and attributes."""
+"""Last offset delta of a batch, behind CRC and attributes: DefaultRecordBatch, LastOffsetDelta."""
 
 
 class Forwarded(NamedTuple):
-    """A produced batch on its way: what was known when it was forwarded. `epoch` -1: none was proven. `generation`: of
-    the topic's fidelity.
+    """A produced batch in flight, with the state of its partition when it was forwarded.
+
+    `epoch` -1: no epoch was proven. `generation`: that of the topic's recompression check.
     """
 
     partition: Partition
     batch: Batch
-    sending: Sending
+    duplicate_check: DuplicateCheck
     epoch: int
     high_watermark: int
     generation: int
 
 
 def settle(partition: Partition, lapsed: bool) -> None:
-    """After an answer: where the watch had not looked for a while, what was written meanwhile is history, and
-    the tail is at the HW.
+    """Move the tail after a response, at least to the log start offset. If the lease had lapsed,
+    records written meanwhile are history, and the tail moves to the HW.
     """
     high_watermark = partition.leader_state.high_watermark
     if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
@@ -68,19 +71,25 @@ def settle(partition: Partition, lapsed: bool) -> None:
 
 
 def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
-    """A batch is about to be forwarded."""
+    """Note that a batch is about to be forwarded; return it with the present state of its
+    partition.
+    """
     leader_state = partition.leader_state
-    sending = partition.producers.note(
+    duplicate_check = partition.producers.note(
         leader_state.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
     )
     generation = partition.topic.fidelity.generation
-    return Forwarded(partition, sent, sending, leader_state.epoch, leader_state.high_watermark, generation)
+    return Forwarded(
+        partition, sent, duplicate_check, leader_state.epoch, leader_state.high_watermark, generation
+    )
 
 
 def admit_answer(
     broker: PartitionServices, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
 ) -> None:
-    """What the answer acknowledges of what was forwarded in `frame`."""
+    """Store the batches of `frame` that a Produce response acknowledges. An unreadable response
+    stores nothing.
+    """
     try:
         response = produce.scan_response(answer, version)
     except BadFrame:
@@ -95,9 +104,11 @@ def admit_answer(
 
 
 def note_acknowledged(partition: Partition, epoch: int, base_offset: int, records: int) -> None:
-    """The broker has so many records from `base_offset` on: it leads. `epoch` is the one that was proven when they were
-    forwarded; where another is by now, they may have been truncated, and the broker is asked. Acknowledgements of
-    several connections may cross.
+    """Note that the broker has `records` records from `base_offset` on, which shows that it leads.
+
+    `epoch` is the epoch that was proven when they were forwarded. If another epoch is proven by
+    now, the records may have been truncated, and the lease is revoked so that the broker is asked.
+    Acknowledgements of several connections may cross.
     """
     leader_state = partition.leader_state
     if 0 <= epoch != leader_state.epoch:
@@ -105,8 +116,8 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
         return
     if epoch > leader_state.led_epoch:
         leader_state.led_epoch = epoch
-    if partition.stand_at < base_offset:
-        partition.stand_at = base_offset
+    if partition.probe_offset < base_offset:
+        partition.probe_offset = base_offset
     if partition.young_from < 0:
         partition.young_from = base_offset
     if partition.acknowledged_end < base_offset + records:
@@ -116,8 +127,9 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
 def announce(
     broker: PartitionServices, partition: Partition, base_offset: int, stored: bool, now: float | None = None
 ) -> None:
-    """What was acknowledged at `now` is `stored`, or not: have the watch look, and who waits where the watch was
-    faster.
+    """Tell the replica fetcher of records acknowledged at `now` (seconds; None: the present time).
+    If they were `stored` and the HW is already above them, wake the waiters: the replica fetcher
+    was faster.
     """
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
@@ -126,21 +138,24 @@ def announce(
 
 def plan_produced(
     partition: Partition,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
     attributes: int,
     base_offset: int,
 ) -> str:
-    """What becomes of an acknowledged batch v2: "store", "sample", or why it is left to the watch. `sending`, `epoch`,
-    `high_watermark` and `generation` are what was known before it was forwarded.
+    """Return "store" or "sample" for an acknowledged batch of format v2, or the reason why the
+    replica fetcher has to bring it.
+
+    `duplicate_check`, `epoch`, `high_watermark` and `generation` are the state before it was
+    forwarded.
     """
     leader_state, fidelity = partition.leader_state, partition.topic.fidelity
     if epoch < 0 or epoch != leader_state.epoch or leader_state.frozen or not partition.is_followed:
         return "no-epoch"
-    if sending is not Sending.FRESH:
-        return str(sending.value)
+    if duplicate_check is not DuplicateCheck.NOT_DUPLICATE:
+        return str(duplicate_check.value)
     if base_offset < high_watermark or base_offset < leader_state.log_start_offset or base_offset < 0:
         return "below-hw"
     if fidelity.log_append_time is None or generation != fidelity.generation:
@@ -149,33 +164,34 @@ def plan_produced(
 
 
 def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
-    """`plan_produced`, of a batch of any format."""
+    """Return `plan_produced` for a batch of any format; "old-format" below v2."""
     sent = forwarded.batch
     if sent.magic < MAGIC_V2:
         return "old-format"
-    known = (forwarded.sending, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
+    known = (forwarded.duplicate_check, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
 def is_stored_as_sent(
     partition: Partition,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
     attributes: int,
     base_offset: int,
 ) -> bool:
-    """Whether `plan_produced` is "store", and nothing of the batch changes but what a broker assigns: it is of no
-    transaction, its timestamps stay, and its codec is one that this partition is known to have where clients must be
-    told.
+    """True if `plan_produced` is "store" and the broker changes only the fields that it assigns.
+
+    The batch belongs to no transaction, and its timestamps stay. A zstd batch needs a partition
+    already known to have zstd, since old clients must get an error.
     """
     leader_state, fidelity, codec = partition.leader_state, partition.topic.fidelity, attributes & CODEC_MASK
     return (
         0 <= epoch == leader_state.epoch
         and not leader_state.frozen
         and partition.is_followed
-        and sending is FRESH
+        and duplicate_check is NOT_DUPLICATE
         and base_offset >= 0
         and base_offset >= high_watermark
         and base_offset >= leader_state.log_start_offset
@@ -190,7 +206,9 @@ def is_stored_as_sent(
 def admit_produced(
     broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
 ) -> bool:
-    """A batch was acknowledged: stamp and store it if it may be. True if the tail may have moved."""
+    """Stamp and store an acknowledged batch if it may be stored. Return True if the tail may have
+    moved.
+    """
     partition, sent = forwarded.partition, forwarded.batch
     _find_surprise(broker, forwarded, acknowledged)
     plan = plan_forwarded(forwarded, acknowledged.base_offset)
@@ -208,7 +226,8 @@ def admit_produced(
     last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
     came_first = _stored_crc(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
     if came_first is not None and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]:
-        broker.distrust(partition.topic, "mismatch")  # the watch was faster, and brought other bytes
+        # the replica fetcher was faster, and brought other bytes
+        broker.distrust(partition.topic, "mismatch")
         return False
     partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
     _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
@@ -220,23 +239,26 @@ def admit_produced(
 
 
 def _find_surprise(broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
-    """What an acknowledgement says against what is believed. It can make nothing known. A duplicate is answered with
-    its old offset, and a log append time whatever the topic's timestamp type (UnifiedLog.append).
+    """Compare an acknowledgement with the belief about the topic. An acknowledgement can contradict
+    a belief, never prove one. The broker answers a duplicate with its old offset, and with a log
+    append time whatever the topic's timestamp type (UnifiedLog.append).
     """
     partition = forwarded.partition
     is_below = 0 <= acknowledged.base_offset < forwarded.high_watermark
-    if is_below and forwarded.sending is not Sending.RESENT:
-        broker.watch.doubt(partition)  # a duplicate of another's sending, or the log is another
+    if is_below and forwarded.duplicate_check is not DuplicateCheck.RESENT:
+        broker.watch.doubt(partition)  # a duplicate from another process, or another log
     is_log_append_time = acknowledged.log_append_time_ms >= 0
-    if forwarded.sending is FRESH and not partition.topic.fidelity.is_as_known(is_log_append_time):
+    if forwarded.duplicate_check is NOT_DUPLICATE and not partition.topic.fidelity.is_as_known(
+        is_log_append_time
+    ):
         broker.distrust(partition.topic, "unlike")
 
 
 def _stamp(
     partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
 ) -> tuple[memoryview, int]:
-    """The batch as the broker stored it, and where it starts. A large request's own buffer is used: the
-    broker has taken it.
+    """Return the batch as the broker stored it, and its start offset in bytes. The buffer of a
+    large request is changed in place: the broker has already received it.
     """
     sent = forwarded.batch
     if isinstance(frame, bytes):
@@ -257,8 +279,8 @@ def admit_fetched(
     frame: Frame,
     batches: Sequence[Batch],
 ) -> None:
-    """Batches came from the broker, in the proven epoch: compare them with what was produced, store what may
-    enter.
+    """Compare fetched batches of the proven epoch with the produced ones, and store those that may
+    enter. `batches` is not empty.
     """
     for fetched in batches:
         if fetched.attributes & CODEC_MASK == ZSTD:
@@ -267,21 +289,20 @@ def admit_fetched(
             _compare(broker, partition, fetched, frame)
     covers_from, end = min(asking.fetch_offset, batches[0].base_offset), batches[-1].last_offset + 1
     tail = partition.tail
-    if (
-        not covers_from <= tail < end
-    ):  # history, or nothing of it is new: the usual case, since Produce was faster
+    if not covers_from <= tail < end:  # history, or nothing new: the usual case, since Produce was faster
         return
     first = next(number for number, one in enumerate(batches) if one.last_offset >= tail)
     if first > 0:
         covers_from = batches[first - 1].last_offset + 1
     _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, "watch")
-    # also where the arena could not take a batch: the watch must not ask for it again and again
+    # also if the arena could not take a batch: else the replica fetcher would ask for it again and
+    # again
     partition.tail = max(partition.tail, end)
 
 
 def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, frame: Frame) -> None:
-    """Hold a young fetched batch against the one that was produced: against the sample, or against what is stored. One
-    that was written before this process looked may be of another time, and other settings.
+    """Compare a young fetched batch with the produced one: with the sample, or with the stored
+    bytes. A batch from before this process followed the partition may stem from other settings.
     """
     topic, log_append_time = partition.topic, batch.is_log_append_time(fetched.attributes)
     body = memoryview(frame)[fetched.start + HEAD_OUTSIDE_CRC : fetched.end]
@@ -297,7 +318,9 @@ def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, fr
 
 
 def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> int | None:
-    """CRC of the batch that is stored, or observed, at these offsets, if any."""
+    """Return the CRC of the batch stored (or only observed) at these offsets; None if there is
+    none.
+    """
     head = cache.peek_head(slot, base_offset)
     if head is None:
         return None
@@ -332,7 +355,9 @@ def _insert(
 
 
 def note_produced(partition: Partition, base_offset: int) -> None:
-    """Bytes of a producer's are stored from there on. Acknowledgements of several connections may cross."""
+    """Note that stored bytes of a producer begin at `base_offset` or before. Acknowledgements of
+    several connections may cross.
+    """
     if not 0 <= partition.produced_from <= base_offset:
         partition.produced_from = base_offset
 

@@ -1,9 +1,10 @@
-"""Every partition this process knows, by topic id and by topic name.
+"""All partitions that this process follows, by topic id and index.
 
-Owns the table and its bound, and what of a partition is for whom to read. It must not know sockets.
-Invariants: one `Partition` per (topic id, index), and only where Metadata has shown that index; a topic that is
-re-created under its name has another id, so other partitions; what nobody used for a while is forgotten and its blocks
-are dropped.
+Owns the table and its limit, and the readable range of a partition per isolation level. Must not
+know sockets. Invariants:
+* there is one `Partition` per (topic id, index), and only for an index that Metadata has shown.
+* a topic that is re-created under its name has another id, so other partitions.
+* a partition unused for a while is forgotten, and its blocks are dropped.
 """
 
 from __future__ import annotations
@@ -22,24 +23,33 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topic
 
 REFUSED_FOR_S = 30.0
-"""How long a topic that Forebay's own principal was refused is asked about on clients' links alone."""
+"""After the broker refused a topic to Forebay's own principal, only clients' connections ask about
+it for this time.
+"""
 HOLE_PATIENCE_S = 1.0
-"""How long transactions wait for bytes that nobody may ever ask for (`Transactions`)."""
+"""How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
 
 
 class Waiter(Protocol):
-    """Something parked on partitions."""
+    """A delayed request that waits for partitions."""
 
     def wake(self, partition: Partition) -> None:
-        """`partition` has changed."""
+        """Called when `partition` has changed."""
 
 
 class Partition:
-    """One partition: the broker's truth, its place in the cache, and who waits for it."""
+    """Partition with its leader state, its place in the cache, and the waiters parked on it.
+
+    `slot`: its number in the cache. `tail`: end of the newest contiguous stored run, where the next
+    batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
+    of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
+    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `retry_at`:
+    end of its back-off after an error. `news_at`: when its HW last grew. `wanted_at`: when it was
+    last tailed or served. Offsets are -1 while unknown; times are seconds of a monotonic clock.
+    """
 
     __slots__ = (
         "acknowledged_end",
-        "covered",
         "divergences",
         "failures",
         "index",
@@ -50,13 +60,14 @@ class Partition:
         "missed_from",
         "news_at",
         "old_format",
+        "open_polls",
         "own_refused_until",
         "parked",
+        "probe_offset",
         "produced_from",
         "producers",
         "retry_at",
         "slot",
-        "stand_at",
         "tail",
         "topic",
         "transactions",
@@ -74,16 +85,16 @@ class Partition:
         self.transactions = transactions
         self.producers = ProducerLedger()
         self.parked: dict[Waiter, None] = {}
-        self.covered = 0
+        self.open_polls = 0
         self.tail = -1
-        self.stand_at = -1
+        self.probe_offset = -1
         self.acknowledged_end = -1
         self.log_start_offset = -1
         self.produced_from = -1
         self.old_format = False
         self.zstd = False
         self.own_refused_until = float("-inf")
-        self.young_from = -1  # batches from here on were written while this process looked
+        self.young_from = -1  # batches from here on were written while this process followed it
         self.failures = 0
         self.divergences = 0
         self.wanted_at = float("-inf")
@@ -91,37 +102,38 @@ class Partition:
         self.retry_at = float("-inf")
         self.looked_at = float("-inf")
         self.missed_from: tuple[int, int] | None = None
-        """HW and clock of admitted bytes at its first miss of history, if that came soon after the start
-        (scheduling/disk_throttle.py)."""
+        """HW and clock of admitted bytes at its first miss on history, if that was soon after the
+        start; `NOT_SOON` if later (scheduling/disk_throttle.py).
+        """
 
     def stored_end(self) -> int:
-        """Where Forebay's own Fetch stands: at the end of what is stored, but not beyond the HW (DelayedFetch
-        case F). -1 unknown.
+        """Return the offset of Forebay's own Fetch: the end of the stored bytes, but not beyond the
+        HW (DelayedFetch case F). Return -1 if no offset is known.
         """
         high_watermark = self.leader_state.high_watermark
         if high_watermark < 0:
-            return self.stand_at
+            return self.probe_offset
         return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
 
     def has_unseen(self, offset: int) -> bool:
-        """Whether something was acknowledged in this leader epoch from `offset` on that no Fetch has shown yet: the
-        broker has it, and what is known of the HW is old.
+        """True if the broker acknowledged records from `offset` on in this leader epoch that no
+        Fetch has shown yet. The known HW is then out of date.
         """
         return self.acknowledged_end > max(offset, self.leader_state.high_watermark)
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """What a log line names it by."""
+        """Return the fields by which a log line names the partition."""
         return {"topic": self.topic.name or self.topic.id.hex(), "partition": self.index}
 
     def wake_parked(self) -> None:
-        """Whoever waits on it looks again."""
+        """Wake all waiters, so that they evaluate the partition again."""
         for waiter in list(self.parked):
             waiter.wake(self)
 
     def last_stable_offset(self) -> int:
-        """The broker's LSO as far as it is known, never above it: what the batches tell, or the greatest that
-        was shown in this epoch. -1 unknown.
+        """Return the broker's LSO as far as it is known, never above it; -1 if unknown. The value
+        comes from the batches, or is the greatest LSO shown in this epoch.
         """
         high_watermark, shown = self.leader_state.high_watermark, self.leader_state.last_stable_offset
         if shown > high_watermark:
@@ -130,21 +142,26 @@ class Partition:
         return shown if followed is None or followed < shown else followed
 
     def readable_end(self, read_committed: bool) -> int:
-        """First offset that a consumer of this isolation may not read yet."""
+        """Return the first offset that a consumer of this isolation level may not read yet; -1 if
+        unknown.
+        """
         return self.last_stable_offset() if read_committed else self.leader_state.high_watermark
 
     def is_at_end(self, offset: int, read_committed: bool) -> bool:
-        """Whether a consumer of this isolation that stands there waits for news: at the HW, or anywhere from
-        the LSO to it (UnifiedLog.read: beyond the LSO, too, there is nothing yet).
+        """True if a consumer of this isolation level at `offset` waits for new records: at the HW,
+        or anywhere from LSO to HW (UnifiedLog.read: beyond the LSO, too, nothing is readable
+        yet).
         """
         return 0 <= self.readable_end(read_committed) <= offset <= self.leader_state.high_watermark
 
     def is_refused(self, now: float) -> bool:
-        """Whether the broker has refused Forebay's own principal the topic, a while ago at most."""
+        """True if the broker refused the topic to Forebay's own principal in the last REFUSED_FOR_S
+        seconds.
+        """
         return now < self.own_refused_until
 
     def has_stored(self, cache: BlockCache) -> bool:
-        """Whether any batch of the partition is stored."""
+        """True if any batch of the partition is stored."""
         start, end = cache.tail(self.slot)
         return start < end
 
@@ -153,9 +170,11 @@ class Partition:
 
 
 class Partitions:
-    """The table. `limit`, or what the arena has room for, bounds it: beyond, new partitions are not followed (their
-    fetches pass).
-    `transactions_limit` bounds what is kept of one partition's transactions.
+    """The table of partitions.
+
+    `limit`, or the room in the arena if that is less, bounds it. Beyond the limit new partitions
+    are not followed, and their Fetches pass through. `transactions_limit` bounds the transactions
+    kept per partition. `refused` counts partitions not followed because of the limit.
     """
 
     __slots__ = ("_by_key", "_new_topics", "_topics", "cache", "limit", "refused", "transactions_limit")
@@ -166,7 +185,7 @@ class Partitions:
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}
-        self._topics: dict[Topic, int] = {}  # how many partitions of each
+        self._topics: dict[Topic, int] = {}  # number of followed partitions per topic
         self._new_topics: dict[Topic, None] = {}
 
     def __len__(self) -> int:
@@ -176,11 +195,13 @@ class Partitions:
         return iter(self._by_key.values())
 
     def find(self, topic: Topic, index: int) -> Partition | None:
-        """The partition, if it is followed."""
+        """Return the partition if it is followed, else None."""
         return self._by_key.get((topic.id, index))
 
     def follow(self, topic: Topic, index: int) -> Partition | None:
-        """The partition, followed from now on. None at the bound, or where Metadata has not shown it."""
+        """Return the partition, followed from now on. Return None at the limit, or if Metadata has
+        not shown the index.
+        """
         key = (topic.id, index)
         partition = self._by_key.get(key)
         if partition is None:
@@ -209,16 +230,16 @@ class Partitions:
             self._new_topics.pop(topic, None)
 
     def follows(self, topic: Topic) -> bool:
-        """Whether any partition of the topic is followed."""
+        """True if any partition of the topic is followed."""
         return topic in self._topics
 
     def take_new_topics(self) -> dict[Topic, None]:
-        """Those that have come to be followed since the last time, and still are."""
+        """Return the topics that have become followed since the last call, and still are."""
         found, self._new_topics = self._new_topics, {}
         return found
 
     def forget(self, partition: Partition) -> None:
-        """The partition is gone or idle: its blocks go, whoever waits on it looks again."""
+        """Stop following the partition, drop its blocks and wake its waiters: it is gone or idle."""
         if not partition.is_followed:
             return
         partition.is_followed = False

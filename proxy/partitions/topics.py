@@ -1,9 +1,11 @@
-"""Topic names and topic ids, as the broker's Metadata joins them (KIP-516). Pure.
+"""Topic names and topic ids, as the broker's Metadata pairs them (KIP-516). Pure.
 
-Owns the table. It must not know links: `proxy.replica_fetcher.topic_metadata` asks. Invariants:
-a name stands for at most one id, and for none from when the broker does not know that id any more until Metadata
-names the next; when it comes to stand for another (the topic was re-created), the old topic is handed back to be
-forgotten.
+Owns the table. Must not know connections: `proxy.replica_fetcher.topic_metadata` asks the broker.
+Invariants:
+* a name has at most one id. The name has none from the time when the broker no longer knows that id
+  until Metadata names the next.
+* if a name gets another id (the topic was re-created), the old topic is returned to the caller, to
+  be forgotten.
 """
 
 from __future__ import annotations
@@ -16,24 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NO_TOPIC_ID = bytes(16)
-"""Uuid.ZERO_UUID: names no topic, and who asks about it is not expected."""
+"""Uuid.ZERO_UUID: the id of no topic; a broker does not expect a request about it."""
 
 
 class Leader(NamedTuple):
-    """Of one partition, as Metadata last named it."""
+    """Leader of one partition, as Metadata last named it."""
 
     node_id: int
     epoch: int
 
 
 NO_LEADER = Leader(-1, -1)
-"""Not known, or not any more."""
+"""The leader is not known, or not any more."""
 
 
 class Topic:
-    """One incarnation of a topic, named by Metadata. `leaders` has each partition that Metadata has shown, by index.
-    `may_be_compacted` until the broker has said that it is not. `settings`: what decides how the broker stores what is
-    produced, as last described; None before.
+    """Incarnation of a topic, named by Metadata.
+
+    `leaders` has each partition that Metadata has shown, by index. `may_be_compacted` is True until
+    the broker has said otherwise. `settings`: the last described values of the settings by which
+    the broker stores produced batches; None before the first description.
     """
 
     __slots__ = ("fidelity", "id", "leaders", "may_be_compacted", "name", "settings")
@@ -48,7 +52,7 @@ class Topic:
 
 
 class Topics:
-    """The table."""
+    """The table of topics, by name and by id."""
 
     __slots__ = ("_by_id", "_by_name")
 
@@ -57,12 +61,12 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
 
     def find(self, key: str | bytes) -> Topic | None:
-        """The topic that has this name or id, as far as is known."""
+        """Return the topic with this name (str) or id (bytes); None if it is unknown."""
         return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
 
     def learn(self, name: str, topic_id: bytes, leaders: Mapping[int, Leader]) -> Topic | None:
-        """Metadata says that `name` is `topic_id`, with these partitions. Returns the topic that this one replaces, if
-        any.
+        """Note that Metadata pairs `name` with `topic_id` and shows these partitions. Return the
+        topic that this one replaces under the name, or None.
         """
         topic = self._by_id.get(topic_id)
         if topic is None:
@@ -76,7 +80,7 @@ class Topics:
         return replaced
 
     def forget(self, topic: Topic) -> None:
-        """The broker does not know this id any more."""
+        """Remove the topic: the broker no longer knows this id."""
         self._by_id.pop(topic.id, None)
         if self._by_name.get(topic.name) is topic:
             del self._by_name[topic.name]

@@ -1,11 +1,12 @@
-"""What batches say of transactions, as a few events, and such events of ranges that are out of order. Pure.
+"""Transactions in batches, as a few events; and the events of ranges that arrive out of order.
+Pure.
 
-Owns the reading of batches (ProducerAppendInfo.append) and the pieces above the contiguous run that
-`transactions` follows. Must not know: which transactions are open, the LSO. Invariants:
-* a transactional data batch begins a transaction unless its producer id, of whatever epoch, has one: only the
-  first is an event; a marker ends whatever its producer id has.
-* events lie in offset order; those dropped as redundant follow from an earlier one of the same piece.
-* pieces are disjoint, not adjacent, in order.
+Owns the reading of batches (ProducerAppendInfo.append) and the pieces above the contiguous range
+that `transactions` follows. Must not know which transactions are open, or the LSO. Invariants:
+* a transactional data batch begins a transaction unless its producer id, of any epoch, has one:
+  only the first batch is an event. A marker ends the transaction of its producer id.
+* events are in offset order; dropped ones follow from an earlier event of the same piece.
+* pieces are disjoint, not adjacent, and in order.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     from protocol.batch import Batch
     from protocol.wire import Frame
 
-_OF_INTEREST = 0x30  # transactional, control
+_OF_INTEREST = 0x30  # attribute bits: transactional, control
 
 
 class Event(Enum):
-    """What happens to a producer's transaction at an offset."""
+    """A change of a producer's transaction at an offset."""
 
     BEGUN = "begun"
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNREADABLE = "unreadable"
-    """A marker of an unknown kind: emptied by the log cleaner, or garbage."""
+    """A marker of an unknown type: the log cleaner emptied it, or it is garbage."""
 
 
 class TransactionEvent(NamedTuple):
-    """For BEGUN the base offset of the first batch, else the marker's offset."""
+    """Event at an offset: for BEGUN the base offset of the first batch, else the marker's offset."""
 
     offset: int
     producer_id: int
@@ -48,8 +49,8 @@ _MARKERS = {ControlType.COMMIT: Event.COMMITTED, ControlType.ABORT: Event.ABORTE
 
 
 def scan_events(buf: Frame, batches: Iterable[Batch], from_offset: int) -> list[TransactionEvent]:
-    """What batches of `buf`, in offset order, say; those that end below `from_offset` are left out, and
-    control records that end no transaction.
+    """Return the events of these batches of `buf`, which are in offset order. Batches that end
+    below `from_offset` are left out, and control records that end no transaction.
     """
     found = []
     for batch in batches:
@@ -77,7 +78,7 @@ def _scan_marker(buf: Frame, batch: Batch) -> Event | None:
 
 
 class Piece:
-    """The events of one range of offsets, [start, end), before which anything may have happened."""
+    """The events of one range of offsets, [start, end). Nothing is known of the offsets before it."""
 
     __slots__ = ("_begun", "end", "events", "start")
 
@@ -87,7 +88,9 @@ class Piece:
         self._begun: set[int] = set()
 
     def extend(self, events: Iterable[TransactionEvent], end: int) -> None:
-        """Go on to `end`, with what happens up to there; events below the present end are known already."""
+        """Extend the range to `end` with the events up to there. Events below the present end are
+        already known, and ignored.
+        """
         known_to, self.end = self.end, end
         for event in events:
             if event.offset < known_to:
@@ -101,15 +104,18 @@ class Piece:
             self.events.append(event)
 
     def cut(self, end: int) -> Piece:
-        """The part below `end`."""
+        """Return a new piece with the events below `end`."""
         part = Piece(self.start)
         part.extend((event for event in self.events if event.offset < end), end)
         return part
 
 
 def merge(pieces: list[Piece], added: Piece) -> list[Piece]:
-    """The pieces with one more, which may overlap or touch any of them."""
-    if pieces and pieces[-1].start <= added.start <= pieces[-1].end:  # most go on where the last one ends
+    """Return the pieces with `added`, which may overlap or touch any of them. `pieces` itself may
+    be changed.
+    """
+    # the usual case: `added` continues the last piece
+    if pieces and pieces[-1].start <= added.start <= pieces[-1].end:
         if added.end > pieces[-1].end:
             pieces[-1].extend(added.events, added.end)
         return pieces

@@ -1,17 +1,16 @@
-"""The transactions of one partition, as its batches tell: last stable offset (LSO) and aborted lists. Pure.
+"""Transactions of one partition, from its batches: last stable offset (LSO), aborted lists. Pure.
 
-Owns what UnifiedLog, ProducerStateManager and TransactionIndex know, over one contiguous run of offsets. Must
-not know the cache, links, clocks. Invariants:
-* the run begins where the broker showed its LSO: nothing below is open. What began below it and had ended when the
-  LSO was shown, by a marker between it and the HW, is in the broker's lists: ours are known from behind the last such
+Owns the knowledge of UnifiedLog, ProducerStateManager and TransactionIndex, over one contiguous run
+of offsets. Must not know the cache, connections or clocks. Invariants:
+* the run begins where the broker showed its LSO: no transaction is open below. Older ones that
+  ended between that LSO and the HW are in the broker's lists; ours begin behind the last such
   abort.
-* LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the log start
-  and what the broker showed; beyond the run nothing is stable unless shown
-  (ProducerStateManager.firstUnstableOffset).
-* producers match by id alone: markers of KIP-890, and of coordinators that fence, carry a higher epoch.
-* an aborted list is exact or unknown, never too long: consumers drop committed data of a producer whose abort
-  marker lies before what they read (CompletedFetch.abortedProducerIds).
-* everything is bounded; what is dropped at a bound is the oldest, and makes the history before it unknown.
+* LSO = min(HW, first open transaction, first one whose marker is not below the HW), at least the
+  log start and the LSO shown; beyond the run only that (ProducerStateManager.firstUnstableOffset).
+* producers match by id alone: markers of KIP-890, and of fencing coordinators, carry a later epoch.
+* an aborted list is exact or unknown, never too long: consumers drop committed data of a producer
+  whose abort marker lies before the read range (CompletedFetch.abortedProducerIds).
+* everything is bounded: the oldest is dropped, and the history before it is then unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ PIECES_LIMIT = 32
 
 
 class Aborted(NamedTuple):
-    """One aborted transaction; all later ones begin at or after `stable` (AbortedTxn.lastStableOffset)."""
+    """An aborted transaction; all later ones begin at or after `stable`
+    (AbortedTxn.lastStableOffset).
+    """
 
     marker: int
     first: int
@@ -42,14 +43,16 @@ class Aborted(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """One transaction with its marker, wherever the HW is; or several with their last marker, and first offset."""
+    """A transaction with its marker, wherever the HW is; or several merged, with their last marker
+    and first offset.
+    """
 
     marker: int
     first: int
 
 
 class TransactionStatistics(NamedTuple):
-    """How much is held of one partition."""
+    """Numbers of items held for one partition."""
 
     open: int
     aborted: int
@@ -59,9 +62,11 @@ class TransactionStatistics(NamedTuple):
 
 
 class Transactions:
-    """The follower of one partition. `limit` bounds each kind of what it holds, in transactions or events;
-    `patience_s` is how long a hole in what is observed may last, below an LSO that was shown, before the run
-    begins anew behind it.
+    """The transactions of one partition.
+
+    `limit` bounds each list, in transactions or events. `patience_s`: how long a hole in the
+    observed offsets may last, below an LSO that was shown, before the run begins again behind the
+    hole.
     """
 
     __slots__ = (
@@ -82,10 +87,11 @@ class Transactions:
     def __init__(self, limit: int, patience_s: float) -> None:
         self._limit = limit
         self._patience_s = patience_s
-        self._known_from = self._end = NO_OFFSET  # no run
-        self._doubted_end = NO_OFFSET  # aborts below it may be of transactions that began before the run
-        self._open: dict[int, int] = {}  # producer id: first offset, in the order of these
-        self._decided: list[Decided] = []  # in the order of markers, which may be above the HW
+        self._known_from = self._end = NO_OFFSET  # NO_OFFSET: there is no run
+        self._doubted_end = NO_OFFSET  # aborts below may belong to transactions from before the run
+        # producer id -> first offset, in the order of first offsets
+        self._open: dict[int, int] = {}
+        self._decided: list[Decided] = []  # in the order of markers; a marker may be above the HW
         self._aborted: list[Aborted] = []  # in the order of markers
         self._shown = self._log_start = NO_OFFSET
         self._hole_since: float | None = None
@@ -93,21 +99,23 @@ class Transactions:
 
     @property
     def known_from(self) -> int:
-        """From where on aborted lists are known; -1 while nothing is."""
+        """Return the offset from which aborted lists are known; -1 while there is no run."""
         return self._known_from
 
     @property
     def end(self) -> int:
-        """Where the contiguous run ends: the next offset to be observed; -1 while there is no run."""
+        """Return the end of the contiguous run, which is the next offset to observe; -1 while there
+        is no run.
+        """
         return self._end
 
     @property
     def holds_any(self) -> bool:
-        """Whether a transaction is open, or an aborted one is kept."""
+        """True if a transaction is open, or an aborted one is kept."""
         return bool(self._open or self._aborted)
 
     def statistics(self) -> TransactionStatistics:
-        """Sizes, each within its bound."""
+        """Return the sizes of all lists, each within its bound."""
         events = sum(len(piece.events) for piece in self._pieces)
         return TransactionStatistics(
             len(self._open), len(self._aborted), len(self._decided), len(self._pieces), events
@@ -116,11 +124,14 @@ class Transactions:
     def shown(
         self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now_s: float
     ) -> None:
-        """The broker showed these in one answer to a successful Fetch that is not older than the last
-        truncation. The run begins at the LSO where there is none, or none of use. An LSO that is the log
-        start proves nothing: what is open may begin below it (UnifiedLog.maybeIncrementFirstUnstableOffset).
-        Of one above the HW only the HW counts (`LeaderState.learn`), and nothing begins there: the HW had moved on when
-        the broker looked whether anything is open.
+        """Learn the offsets of one successful Fetch response that is not older than the last
+        truncation.
+
+        If there is no run, or none of use, it begins at the LSO. An LSO equal to the log start
+        offset proves nothing: an open transaction may begin below it
+        (UnifiedLog.maybeIncrementFirstUnstableOffset). Of an LSO above the HW only the HW counts
+        (`LeaderState.learn`), and no run begins there: the HW had moved on when the broker checked
+        for open transactions.
         """
         self.advance_start(log_start_offset)
         self._deliver(high_watermark)
@@ -136,8 +147,9 @@ class Transactions:
             self._begin(last_stable_offset, high_watermark)
 
     def observed(self, buf: Frame, batches: Sequence[Batch], start: int, end: int) -> None:
-        """The log holds exactly these batches of `buf`, in offset order, from offset `start` up to `end`;
-        other offsets between are empty. Ranges may come in any order and again.
+        """Learn that the log holds exactly these batches of `buf`, in offset order, in the range
+        [start, end). Other offsets of the range are empty. Ranges may arrive in any order, and
+        repeatedly.
         """
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
@@ -148,7 +160,7 @@ class Transactions:
             self._join()
 
     def passed(self, start: int, end: int) -> None:
-        """`observed` of one batch that belongs to no transaction and is no marker."""
+        """The same as `observed`, for one batch that belongs to no transaction and is no marker."""
         pieces = self._pieces
         if start == self._end and not pieces:
             self._end = end
@@ -159,9 +171,11 @@ class Transactions:
             self.observed(b"", (), start, end)
 
     def truncate(self, offset: int) -> None:
-        """The log ends at `offset` now, whatever was observed from there on. Nothing is known until the
-        broker shows its LSO again: a marker that was cut off may have ended a transaction that began before
-        the run, and after an unclean election what was stable need not be.
+        """Forget the offsets from `offset` on: the log now ends there.
+
+        Nothing is known until the broker shows its LSO again. A marker that was cut off may have
+        ended a transaction from before the run. After an unclean election, offsets that were stable
+        may not be stable any more.
         """
         self._forget()
         self._shown = self._log_start = NO_OFFSET
@@ -172,7 +186,7 @@ class Transactions:
         ]
 
     def advance_start(self, log_start_offset: int) -> None:
-        """The log begins there now: retention, or DeleteRecords."""
+        """Note that the log now begins at `log_start_offset`, by retention or DeleteRecords."""
         if log_start_offset <= self._log_start:
             return
         self._log_start = log_start_offset
@@ -182,14 +196,14 @@ class Transactions:
             self._forget()
 
     def forget_before(self, offset: int) -> None:
-        """No aborted list will be wanted for fetch offsets below `offset`."""
+        """Drop the aborted lists for fetch offsets below `offset`: no caller will ask for them."""
         if NO_OFFSET < self._known_from < offset <= self._end:
             self._known_from = offset
             del self._aborted[: bisect_left(self._aborted, (offset,))]
 
     def last_stable_offset(self, high_watermark: int) -> int | None:
-        """The LSO under that HW, as far as it is known: exact where everything below the HW has been
-        observed, else a lower bound; None where nothing is known.
+        """Return the LSO for that HW; None if nothing is known. The value is exact if everything
+        below the HW was observed, else a lower bound.
         """
         known = self._shown if self._shown > self._log_start else self._log_start
         if self._decided:
@@ -204,17 +218,17 @@ class Transactions:
         return known if known < high_watermark else high_watermark
 
     def listed_end(self, fetch_offset: int) -> int:
-        """The greatest end offset for which `aborted` can tell from `fetch_offset` on; where it cannot tell
-        of any batch, `fetch_offset`.
+        """Return the greatest end offset for which `aborted` has an answer from `fetch_offset` on;
+        `fetch_offset` itself if there is none.
         """
         if self._known_from == NO_OFFSET or fetch_offset < self._known_from:
             return fetch_offset
         return max(fetch_offset, min(self._end, next(iter(self._open.values()), self._end)))
 
     def aborted(self, fetch_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
-        """The (producer id, first offset) of each aborted transaction that batches of [fetch_offset,
-        end_offset) may belong to, in the order of the markers; None where that is not known
-        (TransactionIndex.collectAbortedTxns).
+        """Return (producer id, first offset) of each aborted transaction to which batches in
+        [fetch_offset, end_offset) may belong. The order is that of the markers
+        (TransactionIndex.collectAbortedTxns). Return None if the list is not known.
         """
         if end_offset <= fetch_offset:
             return []
@@ -233,8 +247,8 @@ class Transactions:
         return self._known_from == self._end and not self._open
 
     def _begin(self, offset: int, high_watermark: int) -> None:
-        """A new run, known from `offset` on, and what of the pieces belongs to it. Of what ended below the HW it is
-        not known where it began.
+        """Begin a new run, known from `offset` on, and take over the pieces that belong to it. For
+        a transaction that ended below the HW, the begin is not known.
         """
         self._forget()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
@@ -247,7 +261,7 @@ class Transactions:
         self._join()
 
     def _forget(self) -> None:
-        """There is no run."""
+        """End the run; the pieces stay."""
         self._known_from = self._end = NO_OFFSET
         self._hole_since = None
         self._open = {}
@@ -255,7 +269,7 @@ class Transactions:
         self._aborted = []
 
     def _extend(self, events: Iterable[TransactionEvent], end: int) -> None:
-        """Move the run's end (ProducerAppendInfo, ProducerStateManager.completeTxn)."""
+        """Extend the run to `end` (ProducerAppendInfo, ProducerStateManager.completeTxn)."""
         self._end = end
         self._hole_since = None
         for offset, producer_id, event in events:
@@ -266,7 +280,7 @@ class Transactions:
             if event is Event.ABORTED and offset < self._doubted_end:
                 self.forget_before(offset + 1)
             if first is None:
-                continue  # an empty transaction, or one that began before the run
+                continue  # an empty transaction, or one from before the run
             if event is Event.UNREADABLE:
                 self._forget()
                 return
@@ -285,11 +299,12 @@ class Transactions:
             del self._aborted[: len(dropped)]
             self._known_from = max(self._known_from, dropped[-1].marker + 1)
         while len(self._decided) > self._limit:
+            # merge the two oldest, from the lower first offset: the LSO stays a lower bound
             one, other = self._decided[:2]
             self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
 
     def _join(self) -> None:
-        """Take in the pieces that the run has reached."""
+        """Merge the pieces that the run has reached."""
         while self._known_from != NO_OFFSET and self._pieces and self._pieces[0].start <= self._end:
             piece = self._pieces.pop(0)
             if piece.end > self._end:
@@ -304,5 +319,7 @@ class Transactions:
             self._pieces.pop(0)
 
     def _deliver(self, high_watermark: int) -> None:
-        """Markers below the HW are replicated (ProducerStateManager.onHighWatermarkUpdated)."""
+        """Drop the decided transactions whose marker is below the HW: such markers are replicated
+        (ProducerStateManager.onHighWatermarkUpdated).
+        """
         del self._decided[: bisect_left(self._decided, (high_watermark,))]

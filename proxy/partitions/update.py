@@ -1,11 +1,15 @@
-"""What an answer to one of Forebay's own Fetches teaches: the one witness of epochs, offsets, leases and bytes.
+"""Learns from responses to Forebay's own Fetches: the one source of epochs, offsets, leases and
+fetched bytes.
 
-Owns the join of the broker's word (truth), the bytes that came with it (cache) and those who wait for either.
-It must not know where the answer goes. Invariants:
-* only answers by topic id are learned from: a name may stand for another topic by the time its answer comes.
-* nothing is stored from an answer that does not belong to the proven leader epoch, or while the partition is frozen.
-* waiters are woken once an answer, after all of it has been learned.
-* transactions see an answer's batches before its LSO, which would begin their run anew behind them.
+Owns the join of leader state, cache and waiters. Must not know which connection brought the
+response. Invariants:
+* only responses by topic id are learned from: a name may stand for another topic by the time its
+  response arrives.
+* nothing is stored from a response that does not belong to the proven leader epoch, or while the
+  partition is frozen.
+* waiters are woken once per response, after all of it has been learned.
+* transactions see a response's batches before its LSO. The LSO would otherwise begin their run
+  again behind the batches.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ log = logging.getLogger("forebay.observe")
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 OTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
 DIVERGED_MAX = 2
-"""Divergence answers in a row after which nothing that is stored is trusted."""
+"""After more divergence responses in a row than this, all stored bytes of the partition are
+dropped.
+"""
 
 
 def observe(
@@ -46,8 +52,10 @@ def observe(
     sent_at: float,
     source: str,
 ) -> None:
-    """Learn from `response` (its bytes in `frame`) to Forebay's own Fetch of `asked`, by topic id, sent at `sent_at` by
-    `source` (watch or proof).
+    """Learn from `response` (bytes in `frame`) to Forebay's own Fetch of `asked`, by topic id.
+
+    `sent_at`: when the Fetch was sent, in seconds (monotonic). `source`: the counter's label,
+    "watch" or "proof".
     """
     by_key = {(a.topic, a.partition): a for a in asked}
     wakeups: dict[Waiter, Partition] = {}
@@ -72,19 +80,19 @@ def _learn(
     frame: Frame,
     sent_at: float,
 ) -> bool:
-    """Whether those who wait on the partition should look again."""
+    """Learn from one partition. Return True if its waiters should evaluate it again."""
     if answered.error_code != ErrorCode.NONE:
         return learn_error(broker, partition, asking, answered)
     if answered.diverging is not None:
         _diverged(broker, partition, asking, *answered.diverging)
         return False
-    partition.failures = 0  # also where nothing else is learned: the broker answers for it
+    partition.failures = 0  # even if nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
     leader_state = partition.leader_state
     before = leader_state.offsets
     is_news = not leader_state.has_lease(broker.now()) or answered.end > answered.start
     lapsed = not leader_state.has_lease(sent_at)
-    partition.stand_at = answered.high_watermark
+    partition.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,
         answered.high_watermark,
@@ -121,7 +129,9 @@ def _learn(
 def learn_error(
     broker: PartitionServices, partition: Partition, asking: FetchPartition, answered: FetchedPartition
 ) -> bool:
-    """An error answer to Forebay's own question: what it means for memory. True: those who wait should look again."""
+    """Learn from an error response to Forebay's own Fetch. Return True if the partition's waiters
+    should evaluate it again.
+    """
     leader_state, error = partition.leader_state, answered.error_code
     if error in GONE:
         broker.forget_topic(partition.topic.id)
@@ -130,7 +140,7 @@ def learn_error(
         partition.own_refused_until = broker.now() + REFUSED_FOR_S
         broker.watch.forget(partition)
         leader_state.revoke()
-        return True  # who waits has the right, and a link that may ask
+        return True  # a waiting client has the right, and a connection that may ask
     if error in OTHER_EPOCH:
         leader_state.drop_suggestion(asking.current_leader_epoch)
         partition.topic.leaders[partition.index] = NO_LEADER
@@ -144,13 +154,13 @@ def learn_error(
         broker.invalidate(partition, 0, "out-of-range")
         leader_state.forget_offsets()
         leader_state.frozen = False
-        partition.stand_at = partition.acknowledged_end = -1
+        partition.probe_offset = partition.acknowledged_end = -1
     return True
 
 
 def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int) -> None:
-    """Leave the partition alone for a while: one step however many polls bring the error, none where the
-    question was out of date when it was answered.
+    """Pause the questions about the partition. Several polls with the same error count as one step.
+    A question that was out of date when it was answered causes no pause.
     """
     now = broker.now()
     if asked_epoch < partition.leader_state.asked_epoch:
@@ -162,12 +172,13 @@ def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int)
 def _diverged(
     broker: PartitionServices, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
 ) -> None:
-    """The broker's log of `epoch` ends at `end_offset`, below what is stored: batches from there on, and those of
-    later epochs, are not the broker's. The check repeats, at most DIVERGED_MAX times.
+    """Drop stored batches that are not the broker's: its log of `epoch` ends at `end_offset`, below
+    the stored end. Batches of later epochs go, too. The check repeats, at most DIVERGED_MAX
+    times.
     """
     leader_state = partition.leader_state
     if asking.current_leader_epoch < leader_state.epoch or not _stood_at_end(broker, partition, asking):
-        return  # a crossing answer, of an older epoch or of what has gone since
+        return  # responses crossed: an older epoch, or bytes dropped since
     partition.divergences += 1
     from_offset = max(end_offset, 0)
     if partition.divergences > DIVERGED_MAX:
@@ -180,15 +191,18 @@ def _diverged(
     broker.invalidate(partition, from_offset, "diverged")
     leader_state.forget_offsets()
     leader_state.frozen = partition.has_stored(broker.cache)
-    partition.stand_at = max(end_offset, 0)
+    partition.probe_offset = max(end_offset, 0)
     partition.acknowledged_end = -1
     broker.watch.prove_next(partition)
 
 
 def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learned) -> None:
-    """A newer leader epoch is proven: what is stored is frozen until its end, visible by now or not, has been checked
-    with the epoch that it was stored in. Of transactions all goes: what is seen but not stored is in no check. What was
-    acknowledged may have been truncated, and would be waited for until the log has grown over it again.
+    """Enter a newly proven leader epoch.
+
+    The stored batches, visible or not, are frozen until their end has been checked with the epoch
+    they were stored in. All transactions are forgotten, since observed but unstored batches are in
+    no check. Acknowledged records may have been truncated. Waiting for them would last until the
+    log has grown over their offsets again.
     """
     leader_state = partition.leader_state
     if learned is Learned.NEW_EPOCH:
@@ -202,12 +216,12 @@ def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learn
     partition.divergences = 0
     leader_state.frozen = partition.has_stored(broker.cache)
     if not leader_state.frozen:
-        partition.tail = partition.produced_from = -1  # of the log before
+        partition.tail = partition.produced_from = -1  # they belong to the previous log
 
 
 def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:
-    """Where the log may be truncated at any time, only that is kept whose end the watch's next Fetch stands at: neither
-    what lies above the HW nor what lies below a gap that is history.
+    """Keep only batches whose end the replica fetcher's next Fetch checks, since this log may be
+    truncated at any time. Batches above the HW go, and batches below a gap of history.
     """
     high_watermark = partition.leader_state.high_watermark
     if lapsed and partition.tail < high_watermark:
@@ -220,12 +234,12 @@ def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: boo
 
 
 def _is_check(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
-    """Whether this successful Fetch shows that nothing has diverged (Partition.readRecords)."""
+    """True if this successful Fetch shows that nothing has diverged (Partition.readRecords)."""
     return not partition.has_stored(broker.cache) or _stood_at_end(broker, partition, asking)
 
 
 def _stood_at_end(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
-    """Whether this Fetch stood at the end of the stored bytes, and carried their epoch."""
+    """True if this Fetch was at the end of the stored bytes, and carried their epoch."""
     edges = broker.cache.edges(partition.slot, 0)
     return (asking.fetch_offset, asking.last_fetched_epoch) == (edges.tail_end, edges.last_epoch)
 

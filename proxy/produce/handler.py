@@ -1,10 +1,13 @@
-"""Behaviour of Produce: forwarded as it came, or refused before the broker has seen it; what was acknowledged
-may enter the cache.
+"""Handles Produce: forwards it unchanged, or refuses it before the broker sees it; then stores it.
 
-Versions 3 to 13 are read; any other is relayed. Nothing is acknowledged before the broker did, nothing is
-changed or retried; a request is cut only where some of its topics are refused. A frame that cannot be read is
-still the broker's to judge: it is relayed, and nothing of it is stored. Deliberate omission: acks=0 brings no
-offsets back, so nothing of it is stored from here; the watch brings it.
+Versions 3 to 13 are decoded; any other is relayed. Owns the decision of forwarding or refusal, the
+response, and the handover of acknowledged batches to `partitions.store`. Must not know sockets or
+the arena. Invariants:
+* nothing is acknowledged before the broker did, and nothing is changed or retried. A request is cut
+  only where some of its topics are refused.
+* a frame that cannot be decoded is still the broker's to judge: it is relayed, and not stored.
+* deliberate omission: acks=0 brings no offsets back, so its batches are not stored here; the
+  replica fetcher fetches them.
 """
 
 from __future__ import annotations
@@ -41,16 +44,14 @@ ONE_PASSES = refusals.Plan((PASS,))
 
 
 def handle_produce(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Forward a Produce when it is its turn; store from it when its acknowledgement comes."""
+    """Forward a Produce when its turn comes; store its batches when the acknowledgement arrives."""
     request = _scan(link, head, frame)
     if request is None:
         _relay_unread(link, head, frame)
     elif not link.broker.scheduler.enabled and request.acks and not link.broker.stores_on(link.listener):
         _pass(link, head, frame)
     elif any(asked.start < 0 for asked in request.partitions):
-        _pass(
-            link, head, frame
-        )  # null records: a broker never answers them (4.3.1), and no topic hangs for it
+        _pass(link, head, frame)  # a broker (4.3.1) never answers null records; no topic hangs for it
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
@@ -69,7 +70,9 @@ def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> ProduceR
 
 
 def _relay_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """The broker judges it. Behind refused batches it cannot go: one of theirs may be in it, out of order."""
+    """Relay a frame for the broker to judge. Behind refused batches it closes the connection
+    instead: an undecoded frame may contain a refused producer's batch, out of order.
+    """
     if len(link.refused):
         link.close(
             "refusals_full", "closing a client with refused batches that sent a Produce which is not read"
@@ -80,7 +83,7 @@ def _relay_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> 
 
 
 def _pass(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Nothing is held in line, refused or stored: only how long the broker takes is looked at."""
+    """Forward without queue, refusal or storage: only the broker's latency is measured."""
     broker = link.broker
     reply = link.replies.reserve()
     started = broker.now()
@@ -96,21 +99,23 @@ def _pass(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
 def _hand_over_unanswered(
     link: ClientConnection, head: RequestHeader, frame: Frame, request: ProduceRequest
 ) -> None:
-    """acks=0: it waits for its turn, and is never refused; nothing says when the broker is done with it."""
+    """Forward an acks=0 request at its turn. Such a request is never refused, and no response shows
+    when the broker is done with it.
+    """
     scheduler = link.broker.scheduler
 
-    def go(entry: Entry) -> None:
+    def dispatch(entry: Entry) -> None:
         _want_those_of(link, request)
         link.forward(head, frame, None)
-        scheduler.leave(entry)
+        scheduler.withdraw(entry)
 
     topics = _topics(link, request)
     whole = partial(relay_whole, link, frame, None)
-    scheduler.enter(link, go, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
+    scheduler.submit(link, dispatch, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
 
 
 class ProduceHandling:
-    """One Produce that will be answered: by the broker, by a refusal, or by both, each for its topics."""
+    """Produce that gets a response: from the broker, by refusal, or merged from both."""
 
     __slots__ = (
         "_arriving",
@@ -151,10 +156,10 @@ class ProduceHandling:
             for topic, produced, scanned in zip(self._topics, request.partitions, self._scanned, strict=True)
         ]
 
-    # -- may it go? ----------------------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        """Take a place in the line of its topics, or be refused."""
+        """Submit the request to the scheduler, refuse it, or close the connection."""
         link = self._link
         scheduler = link.broker.scheduler
         hung = self._hung_topics()
@@ -177,9 +182,9 @@ class ProduceHandling:
         if plan.refuses and plan.passes:
             kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
         may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
-        self._link.broker.scheduler.enter(
+        self._link.broker.scheduler.submit(
             self._link,
-            self.go,
+            self.dispatch,
             self.refuse_late if may_refuse else None,
             topics=kept,
             size_bytes=len(self._frame),
@@ -191,7 +196,7 @@ class ProduceHandling:
         )
 
     def _reserve(self) -> Sequence[Reservation] | None:
-        """Under the quotas; None where one is used up."""
+        """Reserve the bytes under the quotas; None if a quota is exhausted."""
         link = self._link
         named = [topic for topic in self._topics if isinstance(topic, str)]
         return link.broker.scheduler.quotas.reserve(
@@ -199,8 +204,11 @@ class ProduceHandling:
         )
 
     def _hung_topics(self) -> set[str | bytes]:
-        """Those that hang. A probe goes by itself: what else the request has is refused with a hanging
-        topic's rest; but of a transaction, which is not cut, nothing else can ever go.
+        """Return the topics to refuse because they hang.
+
+        A probe is sent alone, so the other topics of its request are refused. A transactional
+        request is not cut: refusing its other topics would refuse the probe, too, and none could
+        ever be sent. Of such a request only the topics with the verdict REFUSE are returned.
         """
         hanging = self._link.broker.scheduler.hanging(self._topics)
         if not hanging:
@@ -220,36 +228,37 @@ class ProduceHandling:
             is_transactional=self._request.transactional_id is not None,
         )
 
-    def go(self, entry: Entry) -> None:
-        """Its turn has come. What was refused before it on this connection, and what hangs, counts now: where
-        it goes as it arrives, that is what was planned.
+    def dispatch(self, entry: Entry) -> None:
+        """Forward, refuse or close when the turn has come. Topics that hang now count, and batches
+        refused before on this connection. A request dispatched at its arrival keeps the plan of
+        its arrival.
         """
         plan = self._arriving
         if plan is None or plan.refuses:
             hung = self._hung_topics()
             plan = self._plan(lambda one: one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
-            self._link.broker.scheduler.leave(entry)
+            self._link.broker.scheduler.withdraw(entry)
             self._end(plan)
         else:
             self._forward(entry, plan)
 
     def _end(self, plan: refusals.Plan) -> None:
-        """The broker does not see it."""
+        """Refuse the request or close the connection; the broker does not see the request."""
         if plan.must_close:
             self._close()
         else:
             self._refuse(plan)
 
     def refuse_late(self) -> None:
-        """No slot came free in time, or there is no room to wait."""
+        """Refuse all of the request: no slot became free in time, or there is no room to wait."""
         plan = self._plan(lambda _one: True)
         if plan.must_wait or plan.must_close:
             self._close()
         else:
             self._refuse(plan)
 
-    # -- the answers ---------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
     def _close(self) -> None:
         self._link.close("refusals_full", "closing a client with too many refused batches to remember")
@@ -268,7 +277,7 @@ class ProduceHandling:
         link.broker.counters.produce_refused += plan.verdicts.count(refusals.Verdict.REFUSE)
 
     def _refuse(self, plan: refusals.Plan) -> None:
-        """All of it: the broker has not seen it."""
+        """Refuse all of the request; the broker has not seen it."""
         self._apply(plan)
         frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
         self._answer(frame, plan)
@@ -282,7 +291,9 @@ class ProduceHandling:
         link.answer(self._head, self._reply, (frame,), len(self._frame), on_sent, held_bytes=len(frame))
 
     def _settle(self) -> None:
-        """It is answered, and what it acknowledged is noted: a Fetch behind it may be answered empty."""
+        """Mark the request as answered, with its acknowledgement noted: a Fetch behind it may be
+        answered empty.
+        """
         self._link.answered_ordinal = max(self._link.answered_ordinal, self._ordinal)
 
     def _forward(self, entry: Entry, plan: refusals.Plan) -> None:
@@ -311,18 +322,21 @@ class ProduceHandling:
                 told = merge_response(answer, self._head.api_version, self._refused(plan))
             self._answer(told, plan)
             version = self._head.api_version
-            if forwarded:  # before any Fetch behind it is answered, but the client need not wait for it
+            # store before a later Fetch is answered, but after the client has its response
+            if forwarded:
                 admitting = partial(store.admit_answer, broker, version, forwarded, self._frame, answer)
                 broker.attempt(admitting, "storing from Produce")
             if has_new:
                 broker.attempt(partial(_want_acknowledged, link, version, answer), "asking about a new topic")
             self._settle()
 
-        link.broker.scheduler.sent(entry)
+        link.broker.scheduler.dispatched(entry)
         link.forward(self._head, frame, on_answer)
 
     def _note(self, keep: Sequence[bool] | None) -> dict[Key, Forwarded]:
-        """What is known of each batch before it is forwarded. `keep` None: all are."""
+        """Return the state of each forwarded batch's partition. `keep` None: all partitions are
+        forwarded.
+        """
         forwarded: dict[Key, Forwarded] = {}
         for at, produced in enumerate(self._request.partitions):
             sent = self._scanned[at]
@@ -335,7 +349,9 @@ class ProduceHandling:
 
 
 def _topics(link: ClientConnection, request: ProduceRequest) -> list[str | bytes]:
-    """Each partition's topic in the one form that queues know it by: its name, its id while that is unknown."""
+    """Return each partition's topic as the scheduler's queues know it: its name, or its id while
+    the name is unknown.
+    """
     find = link.broker.topics.find
     return [topic.name if (topic := find(one.topic)) is not None else one.topic for one in request.partitions]
 
@@ -354,8 +370,8 @@ def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refu
 
 
 def _one_batch(produced: ProducePartition, frame: Frame) -> Batch | None:
-    """The one batch of a partition (ProduceRequest.validateRecords allows no more); None if there is anything
-    else.
+    """Return the one batch of a partition (ProduceRequest.validateRecords allows no more); None for
+    anything else.
     """
     if produced.start < 0:
         return None
@@ -377,7 +393,7 @@ def _followed(link: ClientConnection, produced: ProducePartition) -> Partition |
 
 
 def _want_acknowledged(link: ClientConnection, version: int, answer: Frame) -> None:
-    """The broker has taken records for these topics, some of which are not known yet."""
+    """Ask for the metadata of acknowledged topics, some of which are unknown."""
     try:
         response = produce.scan_response(answer, version)
     except BadFrame:
@@ -388,7 +404,9 @@ def _want_acknowledged(link: ClientConnection, version: int, answer: Frame) -> N
 
 
 def _want_those_of(link: ClientConnection, request: ProduceRequest) -> None:
-    """Nothing will say where these records went: have the watch look, where somebody tails."""
+    """Have the replica fetcher fetch these partitions if they have waiters: no response will show
+    the offsets.
+    """
     for produced in request.partitions:
         if (partition := _followed(link, produced)) is not None:
             link.broker.watch.produced(partition)

@@ -1,9 +1,13 @@
-"""Where a large Produce is received: in the arena, where its batch may then stay, or on the heap.
+"""Decides where a large Produce is received: in the arena, where its batch may stay, or on the
+heap.
 
-Owns that decision, made once, from a request's first bytes. Must not know sockets, or how the arena lends memory.
-Invariants: nothing but where the bytes lie depends on it: whether they are stored is decided when the broker has
-answered (`proxy.partitions.store`), and what is not stored where it lies is copied as ever; what may be lent at once is
-bounded (`BlockCache.reserve`). Why: docs/decisions/0015.
+Owns that decision, made once, from the first bytes of a request. Must not know sockets, or how the
+arena lends memory. Invariants:
+* the decision affects only the place of the bytes. `proxy.partitions.store` decides after the
+  broker's response whether they are stored, and copies a batch that cannot stay where it lies.
+* the memory lent at a time is bounded (`BlockCache.reserve`).
+
+Why: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import ordinary
-from proxy.partitions.producer_state import Sending
+from proxy.partitions.producer_state import DuplicateCheck
 from proxy.partitions.store import is_stored_as_sent
 
 if TYPE_CHECKING:
@@ -21,13 +25,16 @@ if TYPE_CHECKING:
 
 
 def find_lender(broker: Broker, stores: bool) -> Lend | None:
-    """For a client whose batches are stored, bytes and all (`stores`, and not only observed); None for others."""
+    """Return the function that lends arena memory to a client's Produces; None for a client whose
+    batches are not stored (`stores` False), or only observed.
+    """
     return partial(lend_to_produce, broker) if stores and not broker.cache.observes else None
 
 
 def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryview | None:
-    """Memory of the arena for a frame of `frame_bytes` that begins so, if it is an ordinary Produce to a partition
-    whose batches are stored as they come; None for any other.
+    """Return arena memory for a frame of `frame_bytes` that begins with `begun`; None for the heap.
+
+    Only a single-batch Produce to a partition that stores such batches unchanged gets arena memory.
     """
     scanned = ordinary.scan_begun(begun, frame_bytes)
     if scanned is None:
@@ -40,7 +47,9 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     leader_state = partition.leader_state
     above = max(0, leader_state.log_start_offset)
     generation = partition.topic.fidelity.generation
-    if not is_stored_as_sent(partition, Sending.FRESH, leader_state.epoch, -1, generation, attributes, above):
+    if not is_stored_as_sent(
+        partition, DuplicateCheck.NOT_DUPLICATE, leader_state.epoch, -1, generation, attributes, above
+    ):
         return None
     try:
         return broker.cache.reserve(frame_bytes)

@@ -1,11 +1,13 @@
-"""The ordinary Produce, on the shortest way to the broker and back: one topic, one partition, one batch, and
-nothing that stands against it.
+"""Single-batch Produce, on the short path to the broker and back: one topic, partition and batch.
 
-Owns what is known of a client's repeated requests (`Route`), and the one place that decides who goes this way:
-`forward_single_batch`. Must not know how one is refused, cut or charged to a quota: that is `proxy.produce.handler`'s,
-to which False leaves a request as it came, and which takes over one that waited for a slot if something stands against
-it by then. Invariants: until all questions are answered nothing has changed; what becomes of a request is the same on
-both ways. Why there are two, and why one that waits stays on this one: docs/decisions/0025.
+Owns the knowledge of a client's repeated requests (`Route`), and the decision which request takes
+this path (`forward_single_batch`). Must not know how a request is refused, cut or charged to a
+quota. `proxy.produce.handler` does that: it gets a request unchanged if `forward_single_batch`
+returns False. A request that waited for a slot goes there, too, if a check fails by then.
+Invariants: until all checks have passed nothing has changed; a request has the same effects on both
+paths.
+
+Why two paths: docs/decisions/0012. Why a waiting request stays on this one: 0021.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from protocol.ordinary import find_base_offset
 from protocol.produce import ProducedPartition
 from proxy.partitions import store
 from proxy.partitions.leader_state import NO_OFFSET
-from proxy.partitions.producer_state import NO_PRODUCER_ID, Sending
+from proxy.partitions.producer_state import NO_PRODUCER_ID, DuplicateCheck
 from proxy.partitions.store import Forwarded
-from proxy.produce._flights import ffi
+from proxy.produce._pipeline import ffi
 from proxy.produce.handler import ProduceHandling
 from proxy.relay import relay_whole
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
     from proxy.scheduling.queued_request import Entry
 
 ROUTES_LIMIT: Final = 4096
-"""Routes remembered, of at most 1 KiB each; at the limit all are forgotten, and found again as they are asked for."""
+"""Limit of remembered routes, of at most 1 KiB each. At the limit all are forgotten, and learned
+again with the next requests.
+"""
 ROUTE_START: Final = ordinary.ROUTE_START
 ACKS_ALL: Final = -1
 NO_TIME: Final = -1
@@ -49,19 +53,24 @@ CORRELATION_ID: Final = 1
 ROUTE_END: Final = 3
 START: Final = 4
 PRODUCER_ID: Final = 9
-"""Places of the correlation id, of the route's end, of the batch's start and of its producer's id among what was
-scanned. The batch's end follows its start; the producer's epoch, the sequence and the number of records follow the id.
+"""Indices into the scanned fields: correlation id, end of the route, start of the batch, producer
+id. The batch's end follows its start. Producer epoch, sequence and number of records follow the
+producer id.
 """
-FRESH = Sending.FRESH
+NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_BEGUN: Final = -1.0
-"""When the broker came to work on what is behind something else."""
+"""`started_at` of a request behind another: the broker does not work on it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the bytes from client id to partition stand for. `topic`, `queue`: as the gate knows them; `names`: the
-    part of the bytes that an answer repeats; `key`: what they say; `partition` None where nothing is stored; `line`:
-    its queue, if there is isolation; `native`: the same for C (fl_route of native/flights.h), which shows `bytes`.
+    """Meaning of the header bytes from client id to partition, which are the same in repeated
+    requests.
+
+    `topic`, `queue`: as the request scheduler knows them. `names`: the part of the bytes that a
+    response repeats. `key`: topic and partition as the request names them. `partition` None:
+    nothing is stored. `line`: its queue if isolation is enabled, else None. `native`: the same for
+    C (fl_route of native/pipeline.h); it points into `bytes`.
     """
 
     version: int
@@ -79,27 +88,27 @@ class Route:
 
 
 class HeaderCache:
-    """The routes of one broker. What is forgotten of topics or partitions must be forgotten here (`clear`)."""
+    """The known routes of one broker. Whoever forgets a topic or partition must call `clear`."""
 
     __slots__ = ("_broker", "clears", "known")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clears = 0
-        """How often all were forgotten: what was found before may stand for something else."""
+        """Number of calls of `clear`. A route found before the last one may be out of date."""
         self.known: dict[tuple[int, bytes], Route] = {}
 
     def __len__(self) -> int:
         return len(self.known)
 
     def clear(self) -> None:
-        """They may stand for something else from now on."""
+        """Forget all routes: topics or partitions have changed."""
         self.known.clear()
         self.clears += 1
 
     def learn(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
-        """The route of an ordinary frame that is not among the known; None where something is not known yet, or cannot
-        be.
+        """Return and remember the route of a single-batch frame. Return None if its topic, or a
+        partition to be stored, is unknown, or if the frame cannot be decoded.
         """
         start = bytes(frame[ROUTE_START:end])
         route = self._read(frame, start, names_start - ROUTE_START, stores)
@@ -142,8 +151,8 @@ class HeaderCache:
 
 
 def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
-    """Send a request of the ordinary form (`protocol.ordinary.scan_request`) to the broker, now or when it is its
-    turn, if nothing stands against it. False: nothing has happened.
+    """Send a single-batch Produce to the broker, now or at its turn. `scanned` comes from
+    `protocol.ordinary.scan_request`. Return False if a check failed; nothing has changed then.
     """
     broker = link.broker
     version, names_start, route_end = scanned[0], scanned[2], scanned[3]
@@ -155,35 +164,54 @@ def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, 
         route = broker.routes.learn(frame, version, names_start, route_end, link.stores)
         if route is None:
             return False
-    going = SingleBatchProduce(link, frame, size_bytes, route, scanned, broker.now())
-    waits = broker.scheduler.enabled and not broker.scheduler.take(going)
-    if waits and broker.scheduler.hanging(going.watched):
+    request = SingleBatchProduce(link, frame, size_bytes, route, scanned, broker.now())
+    waits = broker.scheduler.enabled and not broker.scheduler.try_dispatch(request)
+    if waits and broker.scheduler.hanging(request.watched):
         return False
     link.client_id = route.client_id
-    going.ordinal = link.last_ordinal = link.last_ordinal + 1
-    link.replies.line.append(going)
+    request.ordinal = link.last_ordinal = link.last_ordinal + 1
+    link.replies.line.append(request)
     if waits:
-        going.wait()
+        request.wait()
         return True
     try:
-        going.forward()
+        request.forward()
     except Exception:
-        broker.scheduler.leave(going)
+        broker.scheduler.withdraw(request)
         raise
     return True
 
 
 class SingleBatchProduce:
-    """One that the broker has, or that waits for its turn: its place in the line of replies, and itself what the gate
-    and its queue know of it (`Admitted`), unless it had to wait: then they know `waited`. `ticket`: itself, while it is
-    with the gate. `sending` None: it is not to be stored.
+    """Single-batch Produce that the broker has, or that waits for its turn.
+
+    The object is its own entry in the response order, and its own ticket (`Admitted`) in the
+    scheduler's queue. If it had to wait, the scheduler knows `waited` instead. `ticket`: itself
+    while the scheduler has it, else None. `duplicate_check` None: the batch is not to be stored.
     """
 
     __slots__ = (
-        "epoch", "frame", "generation", "high_watermark", "holds_slot", "link", "ordinal", "queue", "route", "scanned",
-        "sending",
-        "sent", "since_s", "size_bytes", "started_at", "state", "ticket", "topic", "waited", "waits",
-    )  # fmt: skip
+        "duplicate_check",
+        "epoch",
+        "frame",
+        "generation",
+        "high_watermark",
+        "holds_slot",
+        "link",
+        "ordinal",
+        "queue",
+        "route",
+        "scanned",
+        "sent",
+        "since_s",
+        "size_bytes",
+        "started_at",
+        "state",
+        "ticket",
+        "topic",
+        "waited",
+        "waits",
+    )
 
     is_control = False
     is_measured = True
@@ -201,7 +229,7 @@ class SingleBatchProduce:
     started_at: float
     ticket: SingleBatchProduce | None
     sent: Sent | None
-    sending: Sending | None
+    duplicate_check: DuplicateCheck | None
     ordinal: int
     epoch: int
     high_watermark: int
@@ -218,29 +246,31 @@ class SingleBatchProduce:
         scanned: list[int],
         since_s: float,
     ) -> None:
-        """It came at `since_s`; nothing is known of its partition yet, and nobody knows of it."""
+        """The request arrived at `since_s` (seconds, monotonic). The object is in no queue yet, and
+        nothing of its partition is noted.
+        """
         self.link, self.route, self.scanned = link, route, scanned
         self.frame, self.size_bytes = frame, size_bytes
         self.topic, self.queue, self.waits = route.topic, route.queue, route.waits
         self.since_s, self.started_at = since_s, NOT_BEGUN
-        self.ticket = self.sent = self.sending = self.waited = None
+        self.ticket = self.sent = self.duplicate_check = self.waited = None
 
     @property
     def watched(self) -> tuple[str | bytes]:
-        """The topics that can hang by it."""
+        """Return the topics whose health depends on this request."""
         return (self.topic,)
 
     def forward(self) -> None:
-        """To the broker, with what is known of the partition now."""
+        """Send the request to the broker, and note the present state of its partition."""
         link, scanned, partition = self.link, self.scanned, self.route.partition
         if link.stores and partition is not None:
             leader_state = partition.leader_state
             self.epoch, self.high_watermark = leader_state.epoch, leader_state.high_watermark
             self.generation = partition.topic.fidelity.generation
-            self.sending = FRESH
+            self.duplicate_check = NOT_DUPLICATE
             producer_id, epoch, sequence, records = scanned[PRODUCER_ID:]
             if producer_id != NO_PRODUCER_ID:
-                self.sending = partition.producers.note(
+                self.duplicate_check = partition.producers.note(
                     leader_state.epoch, producer_id, epoch, sequence, records
                 )
         traffic = link.broker.counters.requests_out[api.PRODUCE]
@@ -252,11 +282,13 @@ class SingleBatchProduce:
             link.hold_for_broker()
 
     def wait(self) -> None:
-        """No slot is free, or an earlier one of its connection waits: so does it, until `go` or `refuse`."""
+        """Submit the request to the scheduler: no slot is free, or an earlier request of the
+        connection waits. Later `dispatch` or `refuse` is called.
+        """
         topics = self.watched
-        self.link.broker.scheduler.enter(
+        self.link.broker.scheduler.submit(
             self.link,
-            self.go,
+            self.dispatch,
             self.refuse,
             topics=topics,
             size_bytes=self.size_bytes,
@@ -266,32 +298,37 @@ class SingleBatchProduce:
             whole=partial(relay_whole, self.link, self.frame, self),
         )
 
-    def go(self, entry: Entry) -> None:
-        """It waited, and its turn has come. Where something stands against it by now it is the other way's."""
+    def dispatch(self, entry: Entry) -> None:
+        """Forward the request after its wait. If it may no longer use the short path, it continues
+        as a `ProduceHandling`.
+        """
         link, partition = self.link, self.route.partition
         is_gone = partition is not None and not partition.is_followed
         if is_gone or link.refused.entries or link.broker.scheduler.hanging(entry.watched):
-            self._in_full().go(entry)
+            self._on_general_path().dispatch(entry)
             return
         self.waited = entry
-        entry.go = entry.refuse = entry.whole = None  # they hold this request
+        # break the reference cycle: the callbacks hold this request
+        entry.dispatch = entry.refuse = entry.whole = None
         self.since_s = link.broker.now()
-        link.broker.scheduler.sent(entry)
+        link.broker.scheduler.dispatched(entry)
         self.forward()
 
     def refuse(self) -> None:
-        """No slot came free in time, or there is no room to wait."""
-        self._in_full().refuse_late()
+        """Refuse the request: no slot became free in time, or there is no room to wait."""
+        self._on_general_path().refuse_late()
 
-    def _in_full(self) -> ProduceHandling:
-        """The same request, in the same places, on the other way."""
+    def _on_general_path(self) -> ProduceHandling:
+        """Return the same request as a `ProduceHandling`, in the same place of the response order."""
         link, frame = self.link, self.frame
         head = header.peek_request(frame)
         request = produce.scan_request(frame, head.api_version, head.body_start)
         return ProduceHandling(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
 
     def on_answer(self, answer: Frame | None) -> None:
-        """The broker's answer; None: its link is lost, and with it the client's."""
+        """Handle the broker's response; None: the broker connection is lost, and the client's with
+        it.
+        """
         if answer is None:
             return
         link = self.link
@@ -307,8 +344,8 @@ class SingleBatchProduce:
             broker.scheduler.answered(self.waited, now)
         counters.produce_s.observe(now - self.since_s)
         link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
-        # before any Fetch behind it is answered, but the client need not wait for it
-        if self.sending is not None:
+        # store before a later Fetch is answered, but after the client has its response
+        if self.duplicate_check is not None:
             try:
                 self._admit(answer, size_bytes, now)
             except Exception:
@@ -318,13 +355,22 @@ class SingleBatchProduce:
 
     def _admit(self, answer: Frame, size_bytes: int, now: float) -> None:
         route, base_offset = self.route, -1
-        assert self.sending is not None
+        assert self.duplicate_check is not None
         if type(answer) is bytes:
             base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
         admit_acknowledged(
-            self.link.broker, route, self.scanned, self.frame, self.sending, self.epoch, self.high_watermark,
-            self.generation, base_offset, answer, now,
-        )  # fmt: skip
+            self.link.broker,
+            route,
+            self.scanned,
+            self.frame,
+            self.duplicate_check,
+            self.epoch,
+            self.high_watermark,
+            self.generation,
+            base_offset,
+            answer,
+            now,
+        )
 
 
 def admit_acknowledged(
@@ -332,7 +378,7 @@ def admit_acknowledged(
     route: Route,
     scanned: list[int],
     frame: Frame,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
@@ -340,25 +386,32 @@ def admit_acknowledged(
     answer: Frame,
     now: float,
 ) -> None:
-    """A request was answered: store what of it may be. `sending`, `epoch`, `high_watermark` and `generation` are what
-    was known of the partition when it was forwarded; `base_offset` is negative where the answer is no ordinary success.
+    """Store the batch of an answered request if it may be stored.
+
+    `duplicate_check`, `epoch`, `high_watermark` and `generation` are the state of the partition
+    when it was forwarded. `base_offset` is negative if the response is no plain success; `answer`
+    is then decoded in full.
     """
     partition = route.partition
     assert partition is not None
     _, _, _, _, start, end, attributes, last_delta, _, _, _, _, records = scanned
     if base_offset < 0 or partition.topic.fidelity.log_append_time:
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
+        forwarded = _forwarded(
+            partition, frame, start, end, duplicate_check, epoch, high_watermark, generation
+        )
         store.admit_answer(broker, route.version, {route.key: forwarded}, frame, answer)
         return
     store.note_acknowledged(partition, epoch, base_offset, records)
     ends = None
     if base_offset <= partition.tail and store.is_stored_as_sent(
-        partition, sending, epoch, high_watermark, generation, attributes, base_offset
+        partition, duplicate_check, epoch, high_watermark, generation, attributes, base_offset
     ):
         ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
     if ends is None:
         acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
-        forwarded = _forwarded(partition, frame, start, end, sending, epoch, high_watermark, generation)
+        forwarded = _forwarded(
+            partition, frame, start, end, duplicate_check, epoch, high_watermark, generation
+        )
         stored = store.admit_produced(broker, forwarded, acknowledged, frame)
         store.announce(broker, partition, base_offset, stored, now)
         return
@@ -374,7 +427,7 @@ def admit_acknowledged(
     partition.transactions.passed(base_offset, following)
     if (
         partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S
-    ):  # else nobody needs to know
+    ):  # otherwise nothing waits for it, and the epoch was proven recently
         store.announce(broker, partition, base_offset, True, now)
 
 
@@ -383,10 +436,10 @@ def _forwarded(
     frame: Frame,
     start: int,
     end: int,
-    sending: Sending,
+    duplicate_check: DuplicateCheck,
     epoch: int,
     high_watermark: int,
     generation: int,
 ) -> Forwarded:
     (sent,) = batch.scan_batches(frame, start, end)
-    return Forwarded(partition, sent, sending, epoch, high_watermark, generation)
+    return Forwarded(partition, sent, duplicate_check, epoch, high_watermark, generation)

@@ -1,9 +1,12 @@
-"""A large Produce that passes: to the broker while it comes, past this process's memory.
+"""Pass-through of a large Produce: spliced to the broker while it arrives, without copying.
 
-Owns that way, where nothing is asked of a Produce but that it goes on: memory does not store it, and no queue says when
-it may go (`isolation.enabled` false). It must not know what is in it beyond its form. Invariants: until all of it is on
-its way nothing is counted and no answer is owed; nothing else goes to the broker on its connection meanwhile; whatever
-is not of the ordinary form is received whole, for `proxy.produce.handler`. Why: docs/decisions/0017.
+Owns this path for connections whose Produces are neither stored nor scheduled (`isolation.enabled`
+false). Must not know more of the request than its form. Invariants:
+* until the whole request is on its way, nothing is counted and no response is owed.
+* meanwhile nothing else is sent to the broker on this connection.
+* any request that is no single-batch Produce is received whole, for `proxy.produce.handler`.
+
+Why: docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ if TYPE_CHECKING:
     from proxy.net.response_order import Reply
 
 END = 5
-"""Place of the batch's end among what was scanned."""
+"""Index of the batch's end in the scanned fields."""
 
 
 def let_produces_pass(link: ClientConnection) -> None:
-    """On this connection, if it is one where they may."""
+    """Allow pass-through on this connection if its Produces are neither stored nor scheduled."""
     if not (link.stores or link.broker.scheduler.enabled):
         link.wire.on_large = partial(_begin, link)
         link.wire.on_passed = SpliceTransfer.end
 
 
 def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
-    """A large request has begun: it passes, if it is an ordinary Produce, and nothing waits before it."""
+    """Splice a large request that has begun. Return None if it is no single-batch Produce, or an
+    earlier request waits.
+    """
     scanned = ordinary.scan_begun(begun, frame_bytes)
     upstream, limits = link.upstream, link.broker.config.limits
     if scanned is None or upstream.closed or not upstream.is_connected:
@@ -52,7 +57,9 @@ def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTran
 
 
 def _ended(link: ClientConnection, head: header.RequestHeader, frame_bytes: int, last: bytes) -> None:
-    """Its last bytes are here, all before them on their way to the broker."""
+    """Finish a spliced request: its last bytes are here, and all bytes before are on their way to
+    the broker.
+    """
     counters = link.broker.counters
     link.client_id = head.client_id
     traffic = counters.requests_in[api.PRODUCE]

@@ -1,1 +1,1 @@
-"""Forebay's own requests: leases, tails, epochs, settings, verification."""
+"""Forebay's own requests to the broker: leases, log tails, epochs, settings, verification."""

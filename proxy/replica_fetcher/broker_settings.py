@@ -1,9 +1,11 @@
-"""Which node the broker is, and what of its own settings decides what a Fetch is answered.
+"""Asks the broker for its node id, and for the setting that limits its Fetch responses.
 
-Owns the asking, on Forebay's own link: Metadata for the cluster's node ids, then DescribeConfigs of one after the
-other, since a broker describes itself alone (ConfigHelper.describeConfigs). It must not know what follows. Invariants:
-one question in flight; once the node is known only that one is asked; what the broker refuses to say stays as it is by
-default, with one line that says which right is missing.
+Owns the questions, on Forebay's own connection. Metadata gives the cluster's node ids; then
+DescribeConfigs asks for one node after the other, since a broker describes only itself
+(ConfigHelper.describeConfigs). Must not know the use of the answers. Invariants:
+* one question is in flight.
+* once the node id is known, only that node is asked.
+* if the broker refuses a value, the default stays, and one log line names the missing right.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ VERSION = 4
 CLIENT_ID = "forebay-node"
 FETCH_MAX_BYTES = "fetch.max.bytes"
 EVERY_S = 60.0
-"""It is a setting that a running broker may be given anew."""
+"""Seconds between questions: the setting of a running broker may change."""
 EXPECTED = re.compile(r"expected (\d+)")
-"""A hint in the broker's refusal to describe another: it saves questions, and nothing rests on it."""
+"""A hint in the broker's refusal to describe another node. The hint saves questions; correctness
+does not depend on it.
+"""
 
 
 class Node:
-    """Asks again and again; `Broker.node_id` and `Broker.fetch_max_bytes` are what has come of it."""
+    """Asks periodically; the results are `Broker.node_id` and `Broker.fetch_max_bytes`."""
 
     __slots__ = ("_broker", "_candidates", "_due_at", "_in_flight", "_is_refused")
 
@@ -47,7 +51,7 @@ class Node:
         self._is_refused = False
 
     def tick(self, now: float) -> None:
-        """Timed: ask, if it is due and Forebay has a link of its own."""
+        """Ask, if a question is due and Forebay has its own connection. Called periodically."""
         if self._in_flight or now < self._due_at or not self._broker.own_connections.usable:
             return
         known = self._broker.node_id
@@ -100,7 +104,7 @@ class Node:
                 log.info("the broker is node %d", node_id)
                 broker.watch.learn_node()
         elif described.error_code == ErrorCode.INVALID_REQUEST:
-            if node_id == broker.node_id:  # another broker has its place
+            if node_id == broker.node_id:  # another broker now has its address
                 broker.node_id = -1
                 self._due_at = float("-inf")
             hint = EXPECTED.search(described.error_message or "")

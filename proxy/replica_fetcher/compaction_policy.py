@@ -1,13 +1,15 @@
-"""Which topics the broker may compact, asked of the broker, and what shows that it has; and the settings by which it
-stores what is produced.
+"""Asks the broker which topics it may compact, and by which settings it stores produced batches.
 
-Compaction removes a key's old value, and later the tombstone that deleted it. Memory may hold the one and lack the
-other: whoever read the value from memory would never hear that it was deleted. Of a topic that may be compacted memory
-serves only what it holds without a hole up to the tail (partitions/readable.py), and nothing below what the cleaner is
-seen to have cleaned (partitions/compaction.py). Where a setting has changed by which batches are stored otherwise than
-they are sent, what was stored from Produce goes (`Broker.distrust`): bytes alone show that later, or by chance. Owns
-the asking, on Forebay's own link. It must not know what is stored. Invariants: a topic may be compacted until the
-broker has said that it is not; one question in flight, of MOST_TOPICS at most.
+Compaction removes a key's old value, and later the tombstone that deleted it. The cache may hold
+the value and lack the tombstone: a reader of the cache would never see the delete. So of a topic
+that may be compacted the cache serves only a run without a hole up to the tail
+(partitions/readable.py). Nothing is served below the cleaned end (partitions/compaction.py). If a
+setting changes by which batches are stored otherwise than sent, all batches stored from Produce are
+dropped (`Broker.distrust`). Bytes alone show such a change later, or by chance.
+
+Owns the questions, on Forebay's own connection. Must not know which batches are stored. Invariants:
+a topic may be compacted until the broker has said otherwise; one question in flight, of MOST_TOPICS
+topics at most.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ POLICY = "cleanup.policy"
 STORING = ("compression.type", "message.timestamp.type")
 COMPACT = "compact"
 EVERY_S = 60.0
-"""A topic's policy may be changed at any time; a tombstone stays for `delete.retention.ms`, a day by default."""
+"""Seconds between questions: a topic's policy may change at any time, and a tombstone stays for
+`delete.retention.ms` (a day by default).
+"""
 MOST_TOPICS = 200
 
 
 class CompactionPolicies:
-    """Asks again and again; `Topic.may_be_compacted` is what has come of it. A followed topic stands in `_unasked`,
-    or in `_line` in the order in which they are to be asked for again.
+    """Asks periodically; the result is `Topic.may_be_compacted`.
+
+    A followed topic is either in `_unasked`, or in `_line`, which has the order of the next
+    questions.
     """
 
     __slots__ = ("_broker", "_in_flight", "_in_line", "_line", "_unasked")
@@ -55,7 +61,9 @@ class CompactionPolicies:
         self._in_line: set[Topic] = set()
 
     def tick(self, now: float) -> None:
-        """Timed: ask for those that were not asked for in EVERY_S."""
+        """Ask about the topics that were not asked about in the last EVERY_S seconds. Called
+        periodically.
+        """
         if self._in_flight or not self._broker.own_connections.usable:
             return
         due = self._list_due(now)
@@ -74,7 +82,7 @@ class CompactionPolicies:
         link.send(frame, 0, partial(self._answered, asked))
 
     def _list_due(self, now: float) -> list[Topic]:
-        """At most MOST_TOPICS that are followed and due, the longest due first."""
+        """Return at most MOST_TOPICS topics that are followed and due, the longest due first."""
         partitions = self._broker.partitions
         self._unasked |= dict.fromkeys(
             topic for topic in partitions.take_new_topics() if topic not in self._in_line

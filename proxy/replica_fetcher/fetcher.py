@@ -1,15 +1,15 @@
-"""Forebay's own standing Fetch: leases, HW, LSO, log start and epochs of the partitions that somebody tails
-or was served lately.
+"""Forebay's own standing Fetch over the partitions that clients tail, or were served lately.
 
-Owns which partition is asked by which poll: a small poll for those with news in the last second, idle polls
-of at most 500 each with a link and a session of its own, proofs (max_wait 0) at once for what no poll covers
-yet. It must not know bytes or replies. Invariants (design, "The watch"):
-* a partition leaves the small poll only when an idle one that names it is in flight: what somebody waits for
-  is always covered.
-* what is waited on while the small poll is out without it stands in further ones until the small one is sent
-  again.
-* one proof in flight; a partition that answers with an error is retried apart, with back-off.
-* where Forebay has no link of its own, or is refused a topic, the waiting client's own link carries the poll.
+The Fetch brings leases, HW, LSO, log start offsets and epochs. Owns the assignment of partitions to
+polls. A small poll has partitions with news in the last second. Idle polls have at most 500 each,
+with an own connection and session. Proofs (max_wait 0) go at once for partitions in no poll. Must
+not know bytes or responses. Invariants (design, "The watch"):
+* a partition leaves the small poll only when an idle poll that names it is in flight: every
+  partition with waiters has an open poll.
+* while the small poll is out, join polls name the partitions that got a waiter since it was sent.
+* one proof is in flight; a partition that answers with an error is retried apart, with back-off.
+* if Forebay has no own connection, or is refused a topic, the waiting client's connection carries
+  the poll.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.watch")
 
 REFRESH_EPOCH_S = 30.0
-"""How often the epoch of a partition that only Produce feeds is proven again."""
+"""How often the epoch of a partition that only Produce feeds is proven again, in seconds."""
 JOIN_POLLS = 3
 LOOK_EVERY_S = 0.02
-"""How often a partition is looked at that is waited on and that no poll had room for."""
+"""How often a partition with waiters is proven if no poll had room for it, in seconds."""
 FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 5.0
 
 
 class ReplicaFetcher:
-    """The broker's truth, kept fresh."""
+    """Keeps the leader state of partitions up to date."""
 
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
@@ -63,14 +63,16 @@ class ReplicaFetcher:
 
     @property
     def watched(self) -> int:
-        """Partitions that a standing poll of Forebay's own follows."""
+        """Return the number of partitions in Forebay's standing polls."""
         return len(self._hot) + sum(len(idle.members) for idle in self._idle)
 
-    # -- what others ask of it -----------------------------------------------------------------------------
+    # -- interface ---------------------------------------------------------------------------------
 
     def cover(self, partition: Partition, link: ClientConnection) -> bool:
-        """Somebody waits on `partition`: have an outstanding poll name it. False where nobody can ask."""
-        if partition.covered:
+        """Have an open poll name `partition`, which has a waiter on `link`. Return False if no
+        connection can ask, or at the limit of watched partitions.
+        """
+        if partition.open_polls:
             return True
         if not self._own(partition):
             return self._cover_on(link)
@@ -79,14 +81,15 @@ class ReplicaFetcher:
                 return False
             self._hot[partition] = None
         self._to_join[partition] = None
-        if not self._joining:  # once all have come who are about to wait
+        # deferred, so that one poll names all partitions that get a waiter now
+        if not self._joining:
             self._joining = True
             asyncio.get_running_loop().call_soon(self._gather)
         return True
 
     def follow(self, partition: Partition, asked: FetchPartition | None) -> None:
-        """Somebody reads it and does not wait here (`cache.mode: observe`): as `cover`, on own links alone.
-        `asked`: what is to be confirmed at once.
+        """Watch a partition that is read without waiting here (`cache.mode: observe`): as `cover`,
+        on own connections alone. `asked`: a question to be confirmed at once, or None.
         """
         if not self._own(partition):
             return
@@ -102,14 +105,16 @@ class ReplicaFetcher:
         self.pump()
 
     def _join(self, own: OwnConnections) -> None:
-        """What is waited on while the small poll is out without it stands in one more, until that is sent again."""
-        self._to_join = {p: None for p in self._to_join if p.parked and not p.covered}
+        """Send the join polls for partitions with waiters that the small poll in flight does not
+        name.
+        """
+        self._to_join = {p: None for p in self._to_join if p.parked and not p.open_polls}
         for number, poll in enumerate(self._join_polls):
             link = own.link(f"join-{number}") if self._to_join and not poll.in_flight else None
             if link is not None and poll.send(link, self._to_join):
-                self._to_join = {p: None for p in self._to_join if not p.covered}
+                self._to_join = {p: None for p in self._to_join if not p.open_polls}
         now = self._broker.now()
-        for partition in self._to_join:  # each of them is out: no more than a look now and then
+        for partition in self._to_join:  # no join poll had room for these: prove them now and then
             if now - partition.looked_at > LOOK_EVERY_S:
                 partition.looked_at = now
                 self._to_prove[partition] = None
@@ -117,8 +122,12 @@ class ReplicaFetcher:
     def ask(
         self, partition: Partition, link: ClientConnection | None, asked: FetchPartition | None = None
     ) -> bool:
-        """Have the broker confirm `partition` at once. `asked` is a client's own question: it may know an offset where
-        the log is. Its epoch is not taken for one.
+        """Have the broker confirm `partition` at once. Return True if a question was sent or is
+        queued.
+
+        `asked` is a client's own question: its offset may be in the log, and is used while no HW is
+        known. Its epoch is not trusted. `link`: the connection that asks if Forebay's own may not;
+        None if there is none.
         """
         leader_state = partition.leader_state
         if not partition.is_followed:
@@ -130,7 +139,7 @@ class ReplicaFetcher:
         if partition.retry_at > self._broker.now():
             return False
         if asked is not None and leader_state.high_watermark < 0:
-            partition.stand_at = max(asked.fetch_offset, 0)
+            partition.probe_offset = max(asked.fetch_offset, 0)
         if self._own(partition):
             self._to_prove[partition] = None
             self.pump()
@@ -138,18 +147,20 @@ class ReplicaFetcher:
         return link is not None and self._ask_on(link, partition)
 
     def prove_next(self, partition: Partition) -> None:
-        """As `ask`, with what is sent when the answer that is being learned from has been."""
+        """Like `ask`, but send the question only after the present response has been learned."""
         if partition.is_followed and self._own(partition):
             self._to_prove[partition] = None
 
     def doubt(self, partition: Partition) -> None:
-        """The broker has said what it cannot have said of the log that is known here: its word is asked for anew."""
+        """End the lease and ask anew: the broker's answer contradicts the log that is known here."""
         partition.leader_state.revoke()
         self.ask(partition, None)
 
     def produced(self, partition: Partition, now: float | None = None) -> None:
-        """A Produce of `partition` was acknowledged, at `now`."""
-        if partition.parked and not partition.covered:
+        """Note that a Produce of `partition` was acknowledged at `now` (seconds; None: the present
+        time).
+        """
+        if partition.parked and not partition.open_polls:
             for waiter in list(partition.parked)[:1]:
                 waiter.wake(partition)
             return
@@ -160,12 +171,14 @@ class ReplicaFetcher:
             self.ask(partition, None)
 
     def back_off_s(self, partition: Partition) -> float:
-        """How long a partition that answered with an error is left alone."""
+        """Count a failure, and return how long the partition is not asked, in seconds:
+        FIRST_BACK_OFF_S doubled per failure, up to MAX_BACK_OFF_S.
+        """
         partition.failures += 1
         return float(min(FIRST_BACK_OFF_S * 2 ** min(partition.failures - 1, 10), MAX_BACK_OFF_S))
 
     def forget(self, partition: Partition) -> None:
-        """The partition is not followed any more."""
+        """Remove a partition from all polls: it is not followed any more, or is refused."""
         self._hot.pop(partition, None)
         self._to_prove.pop(partition, None)
         self._to_join.pop(partition, None)
@@ -173,11 +186,11 @@ class ReplicaFetcher:
             idle.members.pop(partition, None)
 
     def drop_link(self, link: ClientConnection) -> None:
-        """A client is gone, and what its link carried."""
+        """Forget the polls on the connection of a client that is gone."""
         self._link_polls.pop(link, None)
         self._link_proofs.pop(link, None)
 
-    # -- whose link ----------------------------------------------------------------------------------------
+    # -- choice of the connection ------------------------------------------------------------------
 
     def _own(self, partition: Partition) -> bool:
         return self._broker.own_connections.usable and not partition.is_refused(self._broker.now())
@@ -189,17 +202,19 @@ class ReplicaFetcher:
         return poll.in_flight or poll.send(link.upstream, (partition,))
 
     def _cover_on(self, link: ClientConnection) -> bool:
-        """The waiting client's own link carries a poll over what it waits for: session-less, one at once."""
+        """Let the waiting client's connection carry a poll over the partitions it waits for:
+        session-less, one at a time.
+        """
         poll = self._link_polls.get(link)
         if poll is None:
             poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
         waiting = self._broker.purgatory.list_partitions(link)
         return poll.in_flight or poll.send(link.upstream, waiting)
 
-    # -- the polls -----------------------------------------------------------------------------------------
+    # -- polls -------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send whatever is due."""
+        """Send all polls that are due."""
         own = self._broker.own_connections
         if not own.usable:
             return
@@ -221,7 +236,7 @@ class ReplicaFetcher:
         if ready:
             first = self._turn = (self._turn + 1) % len(
                 ready
-            )  # each is the first in its turn: Poll, group_by_topic
+            )  # rotate: the broker favours the first partition (group_by_topic)
             self._hot_poll.send(link, ready[first:] + ready[:first])
 
     def _may_leave_hot(self, partition: Partition, now: float) -> bool:
@@ -249,7 +264,7 @@ class ReplicaFetcher:
         self._idle.append(idle)
 
     def polled(self, poll: Poll, _answered: bool) -> None:
-        """A poll has come back: ask again, with those that have news in the small one."""
+        """Send the next poll after a response. Partitions with news go back to the small poll."""
         now = self._broker.now()
         for idle in self._idle:
             for partition in idle.take_lively(now):
@@ -257,14 +272,14 @@ class ReplicaFetcher:
         for link, carried in list(self._link_polls.items()):
             if carried is poll:
                 for partition in self._broker.purgatory.list_partitions(link):
-                    if not partition.covered:
+                    if not partition.open_polls:
                         self._cover_on(link)
                         break
         self.pump()
 
     def tick(self, now: float) -> None:
-        """Once in a while: partitions whose back-off is over are asked again, unwanted ones leave the idle
-        polls, leases are counted.
+        """Ask again about partitions whose back-off is over, drop unwanted ones from idle polls,
+        count lapsed leases. Called periodically.
         """
         for idle in self._idle:
             idle.drop_unwanted(now)
@@ -284,15 +299,17 @@ class ReplicaFetcher:
         lapsed = sum(last <= p.leader_state.lease_until < now for p in self._hot)
         self._broker.counters.lease_lapses += lapsed
 
-    # -- who leads ------------------------------------------------------------------------------------------
+    # -- leaders -----------------------------------------------------------------------------------
 
     def learn_node(self) -> None:
-        """Which node this broker is has become known: who leads what is looked at again."""
+        """Re-evaluate the leader of every partition: the node id of this broker has become known."""
         for partition in self._broker.partitions:
             self.suggest(partition)
 
     def suggest(self, partition: Partition) -> None:
-        """What Metadata said last. A newer epoch is asked with at once: the broker may be back from a restart."""
+        """Pass the leader that Metadata named last to the leader state. A newer epoch is asked with
+        at once: the broker may be back from a restart.
+        """
         leader_state, now = partition.leader_state, self._broker.now()
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)
         is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))

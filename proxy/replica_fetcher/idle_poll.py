@@ -1,7 +1,7 @@
-"""One of the watch's polls over quiet partitions: up to IDLE_MAX of them in one fetch session on a link of its own.
+"""A poll of the replica fetcher over idle partitions: up to IDLE_MAX of them in one fetch session.
 
-Owns its members and which of them the poll in flight names. It must not know the small poll. Invariants: a member with
-news, an error or no lease leaves; one that nobody wants leaves, too.
+Owns its members, and which of them the poll in flight names. Must not know the small poll.
+Invariants: a member with news, an error or no lease leaves; an unwanted member leaves, too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from proxy.replica_fetcher.services import FetcherServices
 
 WANTED_S = 10.0
-"""How long a partition is watched after it was last tailed or served."""
+"""How long a partition is watched after it was last tailed or served, in seconds."""
 NEWS_S = 1.0
-"""How long after its last news a partition stands in the small poll."""
+"""How long a partition stays in the small poll after its last news, in seconds."""
 IDLE_MAX = 500
 
 
 class IdlePoll:
-    """Up to IDLE_MAX quiet partitions in one fetch session on a link of its own."""
+    """Poll over up to IDLE_MAX idle partitions, in one fetch session on its own connection."""
 
     __slots__ = ("_broker", "_long_s", "_named", "_poll", "_rest_until", "members", "name")
 
@@ -37,12 +37,12 @@ class IdlePoll:
         self._rest_until = 0.0
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the poll in flight names it."""
+        """True if the poll in flight names `partition`."""
         return self._poll.in_flight and partition in self._named
 
     def pump(self, own: OwnConnections) -> None:
-        """Ask again if nothing is in flight. Without a session the rate is halved: each poll then names
-        everything.
+        """Ask again if no poll is in flight. Without a session the rate is halved, since each poll
+        then names every partition.
         """
         now = self._broker.now()
         if self._poll.in_flight or not self.members or now < self._rest_until:
@@ -56,13 +56,15 @@ class IdlePoll:
             self._named = set(members)
 
     def take_lively(self, now: float) -> list[Partition]:
-        """Members with news, an error or no lease: they go back to the small poll."""
+        """Remove and return the members with news, an error or no lease: they go back to the small
+        poll.
+        """
         lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.leader_state.has_lease(now)]
         for partition in lively:
             del self.members[partition]
         return lively
 
     def drop_unwanted(self, now: float) -> None:
-        """Nobody has asked for a while."""
+        """Remove the members that no request has wanted for WANTED_S seconds."""
         for partition in [p for p in self.members if now - p.wanted_at > WANTED_S and not p.parked]:
             del self.members[partition]

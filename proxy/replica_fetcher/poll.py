@@ -1,16 +1,15 @@
-"""One of the watch's Fetches over many partitions: what it asks, when it asks again, and its fetch session if
-it has one.
+"""Standing Fetch over many partitions: its questions, its pauses, and its fetch session if any.
 
-Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). It must not know who
-waits for the news. Invariants:
-* at most one request in flight; a partition is `covered` exactly while a long poll that names it is
-  unanswered.
-* each partition is asked at the end of what is stored, not beyond the HW, with its epoch, no rack id, as few
-  bytes as Kafka allows (one batch comes regardless), or up to a block where visible bytes are missing.
-* a partition that may have been truncated is asked at the end of what is stored, with the epoch of that.
-* what a session's answer omits is confirmed as last shown
-  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the answer was throttled empty or refused as
-  a whole.
+Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). Must not
+know which requests wait for the news. Invariants:
+* at most one request is in flight; `open_polls` counts the open long polls that name a partition.
+* each partition is asked at the end of its stored bytes, not beyond the HW, with its epoch and no
+  rack id. The byte limit is the least that Kafka allows (one batch comes regardless), or a block if
+  visible bytes are missing.
+* a partition that may have been truncated is asked at its stored end, with that epoch.
+* a partition omitted from a session's response is confirmed as last shown
+  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the response was throttled empty,
+  or refused as a whole.
 """
 
 from __future__ import annotations
@@ -35,13 +34,14 @@ if TYPE_CHECKING:
     from proxy.replica_fetcher.services import FetcherServices
 
 VERSION = fetch_ordinary.SINGLE_VERSION
-"""Topic ids, epochs and divergence; the first that names topics by id (KIP-516). Every broker from 3.1 on
-speaks it.
+"""The first version that names topics by id (KIP-516); it has epochs and divergence. Every broker
+from 3.1 on supports it.
 """
 CLIENT_ID = "forebay-watch"
 FEW_BYTES = 1
 REST_S = 0.1
-"""Pause after an answer that said nothing: the broker refused the request as a whole, or the link was lost.
+"""Pause in seconds after a response without content: the broker refused the request as a whole, or
+the connection was lost.
 """
 NOTHING_STORED = Edges(-1, -1, -1, -1, -1, -1)
 NEW_SESSION = (0, 0)
@@ -51,17 +51,19 @@ Key = tuple[bytes, int]
 
 
 def may_be_truncated(partition: Partition) -> bool:
-    """Whether the log may have been cut below what is stored: in an epoch that is not proven or not checked yet, and on
-    a follower at any time, since it truncates to its leader's log within an epoch.
+    """True if the log may have been cut below the stored end: in an epoch that is not proven or not
+    checked yet. A follower truncates to its leader's log at any time, within an epoch.
     """
     leader_state = partition.leader_state
     return leader_state.frozen or leader_state.is_replica or leader_state.asked_epoch != leader_state.epoch
 
 
 def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPartition | None:
-    """What to ask of one partition; None while there is no offset to stand at or no epoch to carry.
+    """Return the question about one partition; None if there is no offset to ask at or no epoch to
+    carry.
 
-    A possible truncation is checked where the newest stored batch (`edges`) ends, with its epoch (KIP-595).
+    A possible truncation is checked at the end of the newest stored batch (`edges`), with its epoch
+    (KIP-595). `block_bytes` is the byte limit if visible bytes are missing.
     """
     leader_state = partition.leader_state
     epoch = leader_state.asked_epoch
@@ -86,8 +88,8 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
 
 
 def group_by_topic(named: Iterable[FetchPartition]) -> list[FetchPartition]:
-    """Topics in the order in which they come first: the broker gives the one batch that it always gives to the first
-    partition that has any.
+    """Return the questions grouped by topic, topics in the order of their first question. The
+    broker gives the one batch that it always returns to the first partition that has any.
     """
     topics: dict[str | bytes, list[FetchPartition]] = {}
     for one in named:
@@ -96,8 +98,8 @@ def group_by_topic(named: Iterable[FetchPartition]) -> list[FetchPartition]:
 
 
 class Poll:
-    """A line of Fetches on one link. `source` names it in counters; `in_session` keeps a session (id 0: the
-    broker grants none).
+    """Consecutive Fetches on one connection, one at a time. `source` names the poll in counters.
+    `in_session` keeps a fetch session (id 0: the broker grants none). `max_wait_s` 0: a proof.
     """
 
     __slots__ = (
@@ -130,12 +132,14 @@ class Poll:
         self.session_refused = False
 
     def forget_session(self) -> None:
-        """The link or the session is gone: the next request asks for everything anew."""
+        """Forget the session: it or its connection is gone, and the next request names everything."""
         self._session_id = self._epoch = 0
         self._known = {}
 
     def send(self, link: BrokerConnection, partitions: Iterable[Partition]) -> bool:
-        """Ask for `partitions`. False if there is nothing that can be asked, or one is in flight."""
+        """Ask for `partitions`. Return False if none of them can be asked, a request is in flight,
+        or the poll rests.
+        """
         if self.in_flight or self._broker.now() < self._rest_until:
             return False
         if link is not self.link:
@@ -149,7 +153,7 @@ class Poll:
         self._asked = asked
         if self.max_wait_s > 0:
             for partition in covering:
-                partition.covered += 1
+                partition.open_polls += 1
         else:
             covering = []
         self._broker.counters.watch_requests[self.source] += 1
@@ -158,14 +162,14 @@ class Poll:
         return True
 
     def _plan(self, partitions: Iterable[Partition]) -> tuple[dict[Key, FetchPartition], list[Partition]]:
-        """What to ask, and of whom."""
+        """Return the questions by key, and the partitions that they name."""
         cache = self._broker.cache
         block_bytes = cache.block_max_bytes
         asked: dict[Key, FetchPartition] = {}
         named = []
         for partition in partitions:
             if not partition.is_followed:
-                continue  # forgotten since somebody wanted to know of it
+                continue  # forgotten since it was queued
             edges = cache.edges(partition.slot, 0) if may_be_truncated(partition) else NOTHING_STORED
             plan = plan_asked(partition, edges, block_bytes)
             if plan is not None:
@@ -200,7 +204,7 @@ class Poll:
     def _answered(self, answer: Frame | None, covered: Sequence[Partition], sent_at: float) -> None:
         self.in_flight = False
         for partition in covered:
-            partition.covered -= 1
+            partition.open_polls -= 1
         response = self._scan(answer)
         if response is None:
             self.forget_session()
@@ -209,7 +213,7 @@ class Poll:
             return
         assert answer is not None
         broker = self._broker
-        broker.accounts.hold()  # first whoever waits, then the next poll, then what is only counted
+        broker.accounts.hold()  # answer the waiters first, then send the next poll, then count
         broker.wakeups.gather()
         for step in (
             partial(self._learn, response, answer, sent_at),
@@ -258,8 +262,8 @@ class Poll:
 
 
 def _may_have_moved(partition: Partition) -> bool:
-    """Whether the LSO may be another than is known here, although HW and log start are as shown: it is below
-    the HW, and not everything up there was seen.
+    """True if the LSO may differ from the known one, although HW and log start offset are as shown.
+    The LSO is below the HW, and not every batch up to the HW was seen.
     """
     high_watermark = partition.leader_state.high_watermark
     return partition.transactions.end < high_watermark and partition.last_stable_offset() < high_watermark

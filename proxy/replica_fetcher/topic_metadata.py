@@ -1,12 +1,14 @@
-"""What Forebay asks the broker's Metadata about topics: what a name or an id stands for, and who leads.
+"""Asks the broker's Metadata about topics: the pairs of name and id, and the leaders.
 
-Owns which topics are to be asked about, when, and over whose link. It must not know what follows from an answer: that
-is told to the topics' table and to the watch. Invariants:
-* a name that is not known is asked about only once the broker has answered a client for it (`want`).
-* on Forebay's own links one question by name and one by id are out at a time, each of at most NAMES_A_QUESTION.
-* a topic is asked about at most once in ASK_EVERY_S. What the broker would not explain is left alone for a pause that
-  doubles, up to MOST_REFUSED_S; all such together are at most one question in RETRY_EVERY_S.
-* what Forebay's own principal may not describe is asked on the link of the client that reads it.
+Owns which topics are asked about, when, and on which connection. Must not know the consequences of
+an answer: the topics' table and the replica fetcher get it. Invariants:
+* an unknown name is asked about only once the broker has answered a client for it (`want`).
+* on Forebay's own connections one question by name and one by id are in flight, each of at most
+  NAMES_A_QUESTION topics.
+* a topic is asked about at most once in ASK_EVERY_S. After a refusal it pauses; the pause doubles,
+  up to MOST_REFUSED_S. All refused topics together are at most one question in RETRY_EVERY_S.
+* a topic that Forebay's own principal may not describe is asked about on the reading client's
+  connection.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ RETRY_EVERY_S = 1.0
 FIRST_REFUSED_S = 1.0
 MOST_REFUSED_S = 60.0
 TOPICS_LIMIT = 10_000
-"""How many topics wait to be asked about, and of how many it is remembered when they were."""
+"""Limit of the topics that wait to be asked about, and of the topics whose last question is
+remembered.
+"""
 
 Key = str | bytes
 
 
 class Pace:
-    """When one topic may be asked about again; `pause_s` is above zero after a refusal."""
+    """When a topic may be asked about again; `pause_s` is above zero after a refusal."""
 
     __slots__ = ("next_at", "pause_s")
 
@@ -65,20 +69,20 @@ class TopicLookup:
         self._retry_at = float("-inf")
 
     def __len__(self) -> int:
-        """Topics that wait to be asked about."""
+        """Return the number of topics that wait to be asked about."""
         return len(self._due[str]) + len(self._due[bytes]) + len(self._later)
 
     def want(self, topic: Key, link: ClientConnection) -> None:
-        """The broker has answered `link` about this name or id: what it stands for is asked, if it is not known."""
+        """Ask about this name or id if it is unknown: the broker has answered `link` for it."""
         if self._broker.topics.find(topic) is None:
             self.ask(topic, link)
 
     def ask(self, topic: Key, link: ClientConnection | None = None) -> None:
-        """Learn a topic's name, id and suggested epochs, soon. On `link` where Forebay has no link of its own, or may
-        not describe the topic.
+        """Ask soon for a topic's name, id and epochs. `link` asks if Forebay has no own connection,
+        or may not describe the topic; with None that question is dropped.
         """
         if topic == NO_TOPIC_ID:
-            return  # a broker does not expect it (Topic.validate)
+            return  # a broker does not expect this id (Topic.validate)
         now, pace = self._broker.now(), self._own_paces.get(topic)
         is_refused = pace is not None and pace.pause_s > 0
         is_soon = pace is not None and pace.next_at > now
@@ -91,7 +95,9 @@ class TopicLookup:
             self._ask_on(link, topic, now)
 
     def _put(self, line: dict[Key, None], topic: Key) -> bool:
-        """Whether it is in line; at the bound it is not, and is asked when a client is next answered about it."""
+        """Return True if the topic is queued. At the limit it is not; the next response to a client
+        about the topic asks again.
+        """
         if topic in self._due[type(topic)] or topic in self._later:
             return True
         if len(self) >= TOPICS_LIMIT:
@@ -101,7 +107,7 @@ class TopicLookup:
         return True
 
     def tick(self, now: float) -> None:
-        """Timed: what had to wait is asked by now."""
+        """Queue the topics whose pause is over. Called periodically."""
         retried = 0
         for topic in list(self._later):
             pace = self._own_paces.get(topic)
@@ -118,7 +124,7 @@ class TopicLookup:
         self.pump()
 
     def pump(self) -> None:
-        """Ask what is due, where no question is out."""
+        """Send a question for the due topics, if no question of that kind is in flight."""
         if not self._broker.own_connections.usable:
             return
         for kind, due in self._due.items():
@@ -126,12 +132,12 @@ class TopicLookup:
                 self._ask_own(kind, list(islice(due, NAMES_A_QUESTION)))
 
     def _ask_own(self, kind: type, topics: list[Key]) -> None:
-        """One question of these, all names or all ids: where there is an id, a broker reads no name
-        (KafkaApis.handleTopicMetadataRequest, useTopicId).
+        """Ask one question about these topics, all names or all ids. If a request has ids, a broker
+        reads no names (KafkaApis.handleTopicMetadataRequest, useTopicId).
         """
         upstream = self._broker.own_connections.link("proof")
         if upstream is None:
-            return  # it is being opened
+            return  # the connection is being opened
         now = self._broker.now()
         for topic in topics:
             del self._due[kind][topic]
@@ -142,7 +148,7 @@ class TopicLookup:
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
     def _ask_on(self, link: ClientConnection, topic: Key, now: float) -> None:
-        """The client's own link asks, at its principal's cost."""
+        """Ask on the client's own connection, at the cost of its principal."""
         pace = self._find_pace(self._client_paces, topic)
         if pace.next_at > now:
             return
@@ -152,7 +158,7 @@ class TopicLookup:
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
 
     def _find_pace(self, paces: dict[Key, Pace], topic: Key) -> Pace:
-        """The longest unasked are forgotten at the bound."""
+        """Return the topic's pace. At the limit the topic asked about longest ago is forgotten."""
         pace = paces.pop(topic, None)
         if pace is None:
             pace = Pace()
@@ -161,11 +167,11 @@ class TopicLookup:
         paces[topic] = pace
         return pace
 
-    # -- the answers ---------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
     def _answered_own(self, kind: type, topics: list[Key], answer: Frame | None) -> None:
         self._out[kind] = False
-        if answer is None:  # the link is lost: the next one is asked
+        if answer is None:  # the connection is lost: ask on the next one
             for topic in topics:
                 self._put(self._later, topic)
             return

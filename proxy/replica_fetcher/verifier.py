@@ -1,12 +1,15 @@
-"""A sample of what memory has served, asked of the broker again and compared byte for byte.
+"""Compares a sample of the cache's answers with the broker's log, byte for byte.
 
-Owns the sample, its bounds and what follows a difference: the topic is no longer stored from Produce until a
-batch of it is seen equal again, all its blocks go, and the log says where the bytes differ. It must not know
-how a hit came about. Invariants: the broker's side is its answer to a Fetch of Forebay's own (max_wait 0,
-session-less, in the client's isolation level), never the cache; one Fetch in flight, at most QUEUE_SAMPLES
-wait, what finds no room is dropped and counted; cleaned, removed and truncated batches are no difference. Of
-read_committed the aborted transactions of the same bytes are compared: below the LSO they are settled. The LSO
-itself moves on: told too high it is a difference, too low it is not.
+Owns the sample, its limits and the reaction to a difference: all blocks of the topic are dropped,
+and a log line shows the difference. The topic is not stored from Produce until one of its batches
+is seen equal again. Must not know how a hit came about. Invariants:
+* the broker's side is its response to Forebay's own Fetch (max_wait 0, session-less, in the
+  client's isolation level), never the cache.
+* one Fetch is in flight, and at most QUEUE_SAMPLES wait; a sample without room is dropped and
+  counted.
+* cleaned, removed and truncated batches are no difference.
+* for read_committed the aborted transactions of the same bytes are compared: below the LSO they are
+  settled. The LSO itself moves on: too high an LSO was a difference, too low an LSO is none.
 """
 
 from __future__ import annotations
@@ -39,21 +42,28 @@ CLIENT_ID = "forebay-verify"
 SESSIONLESS = (0, -1)
 QUEUE_SAMPLES = 16
 SAMPLE_BYTES = 1 << 20
-"""Of a longer answer the beginning is compared."""
+"""Of a longer answer only this many bytes from its start are compared."""
 DELETE_HORIZON = 0x40
-"""The cleaner has put its horizon into the base timestamp (KIP-534, DefaultRecordBatch)."""
+"""Attribute bit: the cleaner has put its delete horizon into the base timestamp (KIP-534,
+DefaultRecordBatch).
+"""
 
 
 class Committed(NamedTuple):
-    """What read_committed was told beside its records: (producer id, first offset) of aborted transactions."""
+    """The part of a read_committed answer beside its records: (producer id, first offset) of
+    aborted transactions, and the LSO.
+    """
 
     aborted: Sequence[tuple[int, int]]
     last_stable_offset: int
 
 
 class Sample(NamedTuple):
-    """What was served of a partition from `fetch_offset` on, in leader epoch `epoch`. `cut`: not all of it.
-    `committed` None: to read_uncommitted.
+    """Records that the cache returned of a partition, from `fetch_offset` on, in leader epoch
+    `epoch`.
+
+    `cut`: the sample lacks the end of the answer. `committed` None: the answer was for
+    read_uncommitted.
     """
 
     partition: Partition
@@ -65,8 +75,10 @@ class Sample(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first batch that is not the broker's. `at_byte` counts from the batch's start; of a side that is no
-    batch the CRC is -1. `is_whole`: the stored batch agrees with its own CRC.
+    """The first batch that is not the broker's.
+
+    `at_byte` counts from the batch's start. A CRC is -1 if that side has no batch there.
+    `is_whole`: the stored batch agrees with its own CRC.
     """
 
     base_offset: int
@@ -78,7 +90,9 @@ class Difference(NamedTuple):
 
 
 class Verifier:
-    """Samples wait here; `ratio` of all hits are taken, as `draw` (uniform below 1) decides."""
+    """Queue of samples. `ratio` is the share of hits that are taken; `draw` returns a uniform
+    random number below 1.
+    """
 
     __slots__ = ("_broker", "_draw", "_in_flight", "_waiting", "ratio")
 
@@ -95,16 +109,18 @@ class Verifier:
     def offer(
         self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None = None
     ) -> None:
-        """`hit` is about to leave: perhaps compare it."""
+        """Perhaps take `hit`, which is about to be sent, as a sample."""
         if self.ratio and self.draws():
             self.take(partition, fetch_offset, hit, committed)
 
     def draws(self) -> bool:
-        """Whether the next hit is to be compared."""
+        """True if the next hit is to be compared."""
         return self._draw() < self.ratio
 
     def take(self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None) -> None:
-        """Compare `hit`, which is about to leave. Its bytes are copied here, while they are pinned."""
+        """Copy `hit`, which is about to be sent, and queue it. The bytes must be pinned during this
+        call. A full queue, or a refused topic, drops the sample.
+        """
         if len(self._waiting) >= QUEUE_SAMPLES or partition.is_refused(self._broker.now()):
             self._broker.counters.verified["dropped"] += 1
             return
@@ -114,11 +130,11 @@ class Verifier:
         self.pump()
 
     def tick(self, _now: float) -> None:
-        """Timed: the link may be there by now."""
+        """Try to send the next question: the connection may be open by now. Called periodically."""
         self.pump()
 
     def pump(self) -> None:
-        """Ask for the next sample, if none is in flight."""
+        """Ask for the next sample, if no question is in flight."""
         if self._in_flight or not self._waiting or not self._broker.own_connections.usable:
             return
         link = self._broker.own_connections.link("verify")
@@ -140,7 +156,8 @@ class Verifier:
             counters.verified["unanswered"] += 1
             return
         counters.upstream_fetch_bytes["verify"] += answered.end - answered.start
-        if partition.leader_state.epoch != sample.epoch:  # the broker may have been truncated since
+        # the broker's log may have been truncated since
+        if partition.leader_state.epoch != sample.epoch:
             counters.verified["outdated"] += 1
             return
         found = find_difference(sample, answer, answered)
@@ -153,14 +170,18 @@ class Verifier:
         self._distrust(partition)
 
     def _distrust(self, partition: Partition) -> None:
-        """Nothing of the topic is served as it is stored now, nor stored from Produce, until it is seen equal."""
+        """Drop all stored bytes of the topic, and store no more from Produce until a batch is seen
+        equal.
+        """
         self._broker.distrust(partition.topic, "verify")
         for one in [p for p in self._broker.partitions if p.topic is partition.topic]:
             self._broker.invalidate(one, 0, "verify")
 
 
 def _log_difference(partition: Partition, found: Difference | None, untrue: str) -> None:
-    """One line with what is needed to find the cause. `untrue` where the bytes are equal."""
+    """Log one line with the facts needed to find the cause. `untrue`: the false statement if the
+    bytes are equal.
+    """
     fields = partition.log_fields
     if found is None:
         log.error(
@@ -185,7 +206,7 @@ def _log_difference(partition: Partition, found: Difference | None, untrue: str)
 
 
 def build_question(sample: Sample) -> bytes:
-    """The Fetch that asks the broker for what was served."""
+    """Return the Fetch request for the sample's range."""
     size_bytes = len(sample.records)
     topic_id, index = sample.partition.topic.id, sample.partition.index
     return build_request(
@@ -203,7 +224,9 @@ def build_question(sample: Sample) -> bytes:
 
 
 def scan_answer(answer: Frame) -> FetchedPartition | None:
-    """The one partition of an answer; None where it carries an error or no records: nothing to compare with."""
+    """Return the one partition of a response. Return None if it has an error or no records, or
+    cannot be read: then there is nothing to compare with.
+    """
     try:
         response = fetch.scan_response(answer, VERSION)
     except BadFrame:
@@ -213,8 +236,10 @@ def scan_answer(answer: Frame) -> FetchedPartition | None:
 
 
 def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) -> Difference | None:
-    """Walk both sides; the first stored batch that the broker has otherwise, None if there is none. The
-    broker's side leads: it may end earlier or later, and may lack what the cleaner has removed.
+    """Return the first stored batch that differs from the broker's; None if there is none.
+
+    The broker's batches lead. Its response may end earlier or later, and may lack batches that the
+    cleaner has removed.
     """
     ours, at, expected = sample.records, 0, sample.fetch_offset
     try:
@@ -230,7 +255,7 @@ def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) ->
                 break
             mine = _scan_first(ours, at)
             if mine is None and sample.cut and len(ours) - at < their.end - their.start:
-                return None  # it was cut within this batch
+                return None  # the sample was cut within this batch
             if mine is None or mine.last_offset < expected or not batch.is_crc_right(ours, mine):
                 return _describe(ours, at, mine, frame, their)
             is_removed = mine.last_offset < their.base_offset
@@ -243,10 +268,12 @@ def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) ->
 
 
 def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str:
-    """What read_committed was told that is not so; "" if there is nothing. Transactions are compared as far as
-    both sides have the same batches: where the cleaner has been, the broker may have forgotten some. It may
-    list more than its records need (LogSegment.fetchUpperBoundOffset), and where before the fetch offset a
-    transaction began is nobody's concern.
+    """Return the false statement of a read_committed answer; "" if there is none.
+
+    Transactions are compared as far as both sides have the same batches: of a cleaned range the
+    broker may have forgotten some. The broker may list more than its records need
+    (LogSegment.fetchUpperBoundOffset). Where a transaction began before the fetch offset does not
+    matter.
     """
     told = sample.committed
     if told is None:
@@ -269,7 +296,7 @@ def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str
 
 
 def _scan_common_end(sample: Sample, frame: Frame, answered: FetchedPartition) -> int:
-    """The offset behind the last whole batch up to which both sides are equal."""
+    """Return the offset behind the last whole batch up to which both sides are equal."""
     end_offset, at = sample.fetch_offset, 0
     try:
         theirs = batch.scan_batches(frame, answered.start, answered.end)
@@ -284,7 +311,9 @@ def _scan_common_end(sample: Sample, frame: Frame, answered: FetchedPartition) -
 
 
 def _is_cleaned(mine: Batch, their: Batch) -> bool:
-    """Whether the broker's batch is what compaction made of ours: same offsets, fewer records or a horizon."""
+    """True if compaction made the broker's batch of ours: same offsets, but fewer records or a
+    delete horizon.
+    """
     same_place = (mine.base_offset, mine.last_offset) == (their.base_offset, their.last_offset)
     has_horizon = bool(their.attributes & DELETE_HORIZON) and not mine.attributes & DELETE_HORIZON
     return same_place and (their.record_count < mine.record_count or has_horizon)

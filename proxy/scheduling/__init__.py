@@ -1,1 +1,1 @@
-"""When a request may go to the broker: queues, quotas, disks."""
+"""Decides when a request may go to the broker: queues, quotas, disks."""

@@ -1,9 +1,10 @@
-"""The throttle at work: looks at the disks, asks whether a miss may go, and lets waiting ones go in time.
-[file]
+"""Disk throttle: reads the disks' counters, and lets misses go upstream now or later. [file]
 
-Owns the sampler's reads, the throttle's timer and its rules from the configuration. It must not know what a
-miss is for. Invariants: fails open: where nothing is known of a disk, nothing waits; the looks go on at their
-pace whatever happens to one of them; one clear line when a file cannot be read, and one when it can again.
+Owns the sampler's reads, the throttle's timer and its rules from the configuration. Must not know
+the purpose of a miss. Invariants:
+* fails open: if nothing is known of a disk, nothing waits for it.
+* sampling goes on at its pace, whatever happens to one sample.
+* one clear log line if a file cannot be read, and one when it can be read again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.pacer")
 
 ENTER_SHARE, LEAVE_SHARE = 5 / 6, 1 / 2
-"""Of the target: where a disk begins to count as busy, and where it no longer does."""
+"""Shares of the target: above the first a disk counts as busy, below the second it no longer does.
+"""
 
 START_BYTES = 16 << 20
-"""What a disk gets a second before anything is known of it."""
+"""Bytes per second that a disk gets before anything is known of it."""
 RECORD_BYTES = 1024
-"""Taken for a record of a partition that has got none since the start."""
+"""Assumed size of a record of a partition that has got none since the start."""
 NOT_SOON = -1, 0
-"""`Partition.missed_from` where the first miss came later than soon after the start."""
+"""Value of `Partition.missed_from` if the first miss came later than soon after the start."""
 
 
 def build_rules(config: ThrottleConfig) -> ThrottleRules:
-    """The throttle's rules from its configuration."""
+    """Return the throttle's rules, built from its configuration."""
     busy = BusyRule(
         await_ms=config.busy_await_s * 1000,
         in_flight=float(config.busy_in_flight),
@@ -71,7 +73,7 @@ def build_rules(config: ThrottleConfig) -> ThrottleRules:
 
 
 class DiskThrottle:
-    """Lets misses go upstream, now or later."""
+    """Grants misses, now or later."""
 
     def __init__(self, broker: SchedulingServices) -> None:
         self._broker = broker
@@ -79,14 +81,14 @@ class DiskThrottle:
         self.disks = LogDirs(broker, self._config)
         self._grace_until = broker.now() + self._config.start_grace_s
         self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
-        self._going: dict[Ticket, Callable[[], None]] = {}
+        self._on_granted: dict[Ticket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
         self._granting: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
         self._unreadable: set[str] = set()
 
     def start(self) -> None:
-        """Begin to look at the disks."""
+        """Begin to sample the disks, if the throttle is enabled and a disk is known."""
         if not self._config.enabled or not self.disks.names:
             log.info("the throttle is off: %s", self._why_off())
             return
@@ -99,17 +101,17 @@ class DiskThrottle:
         return "throttle.disks names none" if self._config.enabled else "throttle.enabled is false"
 
     def stop(self) -> None:
-        """Look no more; what waits is dropped with its connections."""
+        """Stop sampling. Waiting misses are dropped with their connections."""
         for timer in (self._sampling, self._granting):
             if timer is not None:
                 timer.cancel()
         self.disks.close()
 
-    # -- misses --------------------------------------------------------------------------------------------
+    # -- misses ------------------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
-        """Whether any miss can be delayed."""
+        """True if any miss can be delayed."""
         return self._sampling is not None
 
     def submit(
@@ -118,11 +120,13 @@ class DiskThrottle:
         client_id: str | None,
         status: PartitionStatus,
         size_bytes: int,
-        go: Callable[[], None],
+        on_granted: Callable[[], None],
     ) -> Ticket | Refused:
-        """A miss of about `size_bytes`. Granted already, or `go` is called when it is; Refused at a bound.
+        """Submit a miss of about `size_bytes`. Return a ticket: granted already, or `on_granted` is
+        called when it is granted. Return Refused at a limit.
 
-        What is not history never comes before the throttle, which counts what it cannot hold back.
+        A miss that is not on history gets a free ticket and never reaches the throttle, which would
+        count bytes that it cannot hold back.
         """
         now = self._broker.now()
         asked = status.asked
@@ -131,12 +135,12 @@ class DiskThrottle:
             return Ticket.build_free(key, client_id or "", size_bytes, now)
         ticket = self._throttle.submit(key, client_id or "", self._disk_of(status), size_bytes, now)
         if isinstance(ticket, Ticket) and not ticket.granted:
-            self._going[ticket] = go
+            self._on_granted[ticket] = on_granted
             self._schedule(now)
         return ticket
 
     def _may_wait(self, status: PartitionStatus) -> bool:
-        """Whether it is history that can be answered empty meanwhile."""
+        """True if the miss is on history that can be answered empty meanwhile."""
         partition = status.partition
         if not status.lagging or not status.offsets_known or partition is None:
             return False
@@ -144,8 +148,10 @@ class DiskThrottle:
         return behind >= self._config.lag_threshold and not self._would_be_held(partition, behind)
 
     def _would_be_held(self, partition: Partition, behind: int) -> bool:
-        """Whether a memory that had not begun at the start would hold what is `behind` records back. All partitions'
-        traffic before the start is taken to be, for each record of this one, what it has been since.
+        """True if a cache that had not begun at the start would hold the last `behind` records.
+
+        The estimate assumes that before the start all partitions together had the same traffic per
+        record of this one as since.
         """
         high_watermark, admitted_bytes = (
             partition.leader_state.high_watermark,
@@ -168,17 +174,17 @@ class DiskThrottle:
         return self.disks.disk_of(partition.topic.name, partition.index)
 
     def done(self, ticket: Ticket, size_bytes: int) -> None:
-        """A granted miss has been answered with so many record bytes."""
+        """Note that a granted miss has been answered with `size_bytes` record bytes."""
         self._throttle.done(ticket, size_bytes)
         self._schedule(self._broker.now())
 
     def cancel(self, ticket: Ticket) -> None:
-        """Nobody wants it any more."""
-        self._going.pop(ticket, None)
+        """Cancel a miss that no request needs any more."""
+        self._on_granted.pop(ticket, None)
         self._throttle.cancel(ticket)
         self._schedule(self._broker.now())
 
-    # -- time ----------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _schedule(self, now: float) -> None:
         due_at = self._throttle.next_due_s(now)
@@ -193,55 +199,55 @@ class DiskThrottle:
         self._due_at = float("inf")
         now = self._broker.now()
         for ticket in self._throttle.advance(now):
-            go = self._going.pop(ticket, None)
-            if go is not None:
-                self._broker.attempt(go, "letting a delayed miss go")
+            on_granted = self._on_granted.pop(ticket, None)
+            if on_granted is not None:
+                self._broker.attempt(on_granted, "letting a delayed miss go")
         self._schedule(now)
 
     def _sample(self) -> None:
         self._sampling = asyncio.get_running_loop().call_later(self._config.sample_every_s, self._sample)
         now = self._broker.now()
-        self._broker.attempt(lambda: self._look(now), "looking at the disks")
+        self._broker.attempt(lambda: self._observe_disks(now), "looking at the disks")
         self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
         self._grant()
 
-    def _look(self, now: float) -> None:
+    def _observe_disks(self, now: float) -> None:
         text = self._read(self._config.diskstats_file)
-        pressure = self._look_at_pressure() if self._config.busy_pressure else None
+        pressure = self._read_pressure() if self._config.busy_pressure else None
         stats = scan_diskstats(text or "")
         for name in self.disks.names:
             counters = stats.disks.get(name)
             self._throttle.observe(name, counters, pressure, now)
             if text is not None:
-                self._tell(
+                self._report(
                     name, counters is not None, f"no line of {self._config.diskstats_file} is about {name}"
                 )
 
-    def _look_at_pressure(self) -> Pressure | None:
+    def _read_pressure(self) -> Pressure | None:
         path = self._config.pressure_file
         text = self._read(path)
         pressure = scan_pressure(text) if text is not None else None
         if text is not None:
-            self._tell(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
+            self._report(f"pressure in {path}", pressure is not None, f"{path} is no pressure file")
         return pressure
 
     def _read(self, path: str) -> str | None:
         try:
             text = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            self._tell(path, False, f"{path} cannot be read: {error}")
+            self._report(path, False, f"{path} cannot be read: {error}")
             return None
-        self._tell(path, True, "")
+        self._report(path, True, "")
         return text
 
-    def _tell(self, what: str, is_there: bool, complaint: str) -> None:
-        if is_there and what in self._unreadable:
+    def _report(self, what: str, is_readable: bool, problem: str) -> None:
+        if is_readable and what in self._unreadable:
             self._unreadable.discard(what)
             log.info("the throttle sees %s again", what, extra={"disk": what})
-        elif not is_there and what not in self._unreadable:
+        elif not is_readable and what not in self._unreadable:
             self._unreadable.add(what)
-            log.warning("the throttle is off for what it cannot see: %s", complaint, extra={"disk": what})
+            log.warning("the throttle is off for what it cannot see: %s", problem, extra={"disk": what})
 
     def statistics(self) -> ThrottleStatistics:
-        """What the throttle knows and has done."""
+        """Return the throttle's state and counts."""
         return self._throttle.statistics()

@@ -1,9 +1,11 @@
-"""Which of the broker's disks a partition lies on. [file]
+"""Maps partitions to the broker's disks. [file]
 
-Owns the table and its refresh: from log directories mounted here, and from what the broker says
-(DescribeLogDirs); where there is but one disk it stands for all. It must not know how busy a disk is.
-Invariants: a partition that is not found lies on no disk, and is then never delayed; directories are listed,
-and the broker's answer is read, off the loop; what is wrong is said once, until it is well again.
+Owns the map and its refresh: from log directories mounted here, and from the broker's
+DescribeLogDirs response. If there is one disk only, all partitions are on it. Must not know how
+busy a disk is. Invariants:
+* a partition that is not found lies on no disk, and is never delayed.
+* directories are listed, and the broker's response is decoded, outside the event loop.
+* a problem is logged once, until it is solved.
 """
 
 from __future__ import annotations
@@ -34,22 +36,24 @@ REFRESH_S = 30.0
 VERSION = 4
 CLIENT_ID = "forebay"
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
-"""`topic-partition`. What ends otherwise is a copy under way to another disk, which nobody reads yet, or
-deleted (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
+"""`topic-partition`. Other endings mark a copy on its way to another disk, which no reader uses yet,
+or a deleted one (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName).
 """
 
 Placed = dict[tuple[str, int], str]
 
 
 class LogDirs:
-    """Disks by name, as in /proc/diskstats. `names` are those that could be told at start."""
+    """Disks by partition, named as in /proc/diskstats. `names`: the disks that could be identified
+    at the start.
+    """
 
     def __init__(self, broker: SchedulingServices, config: Throttle) -> None:
         self._broker = broker
         self._by_directory: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
         self._listed: Placed = {}
-        self._told: Placed = {}
+        self._described: Placed = {}
         self._listed_at = self._asked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints: dict[str, str] = {}
@@ -78,14 +82,16 @@ class LogDirs:
             self._by_directory[disk.broker_directory.rstrip("/")] = name
 
     def disk_of(self, topic: str, partition: int) -> str | None:
-        """The disk that a partition's log lies on; what is seen here counts before what the broker says."""
+        """Return the name of the disk with the partition's log, or None. Mounted directories count
+        before the broker's response.
+        """
         if self._one is not None:
             return self._one
         key = topic, partition
-        return self._listed.get(key) or self._told.get(key)
+        return self._listed.get(key) or self._described.get(key)
 
     def tick(self, now: float) -> None:
-        """Timed: look again where partitions lie."""
+        """Refresh the map every REFRESH_S seconds. Called periodically."""
         if self._one is not None or self._tasks:
             return
         if self._mounted and now - self._listed_at >= REFRESH_S:
@@ -124,7 +130,7 @@ class LogDirs:
         except BadFrame as error:
             self._say("brokerDirectory", f"the broker's DescribeLogDirs cannot be read: {error}")
             return
-        self._told = place_partitions(directories, self._by_directory)
+        self._described = place_partitions(directories, self._by_directory)
         missing = ", ".join(sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories}))
         self._say(
             "brokerDirectory",
@@ -134,7 +140,7 @@ class LogDirs:
         )
 
     def _say(self, about: str, complaint: str) -> None:
-        """Once for each complaint; an empty one says that it is well again."""
+        """Log a problem once; an empty one means that the earlier problem is solved."""
         before, self._complaints[about] = self._complaints.get(about, ""), complaint
         if complaint and complaint != before:
             log.warning(
@@ -148,14 +154,16 @@ class LogDirs:
             )
 
     def close(self) -> None:
-        """Stop looking; an answer that is still to come is not read."""
+        """Stop refreshing; a response that is still to come is not decoded."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
 
 
 def place_partitions(directories: Sequence[LogDirectory], disks: dict[str, str]) -> Placed:
-    """(topic, partition) -> disk, from the broker's directories and the disks of some of them by path."""
+    """Return (topic, partition) -> disk, from the broker's log directories and the disks of some of
+    them, by path.
+    """
     placed: Placed = {}
     for directory in directories:
         name = disks.get(directory.path.rstrip("/"))
@@ -165,8 +173,8 @@ def place_partitions(directories: Sequence[LogDirectory], disks: dict[str, str])
 
 
 def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
-    """(topic, partition) -> disk, from the names of the directories within each log directory; and what was
-    wrong with those that cannot be listed.
+    """Return (topic, partition) -> disk, from the directory names within each log directory; and
+    one message per directory that cannot be listed.
     """
     placed: Placed = {}
     wrong: list[str] = []
@@ -184,7 +192,9 @@ def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
 
 
 def _find_device(directory: str | None, diskstats_file: str) -> str | None:
-    """The device that holds `directory`, by its number."""
+    """Return the name of the device that holds `directory`, by its device number; None if it cannot
+    be found.
+    """
     if directory is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""One request at the gate.
+"""A request in the request scheduler.
 
-Owns what the gate knows of a request that may have to wait, or be refused. Must not know what the request says.
-Invariants: bytes reserved under quotas are given back once.
+Owns the scheduler's knowledge of a request that may have to wait, or may be refused. Must not know
+the contents of the request. Invariant: bytes reserved under quotas are released once.
 """
 
 from __future__ import annotations
@@ -18,19 +18,34 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """One request at the gate. `watched`: topics that can hang by it; `topic`: where it is one. `is_measured`: how
-    long it takes says how many of its kind the broker can bear: Produces alone, since reads and appends have not one
-    measure. `sent`: health knows of it. `whole`: has the broker answer it, where going or refusing it has failed.
+    """A request in the request scheduler.
+
+    `dispatch`: called when its turn has come. `refuse`: called if it is refused; None: it must not
+    be refused. `watched`: topics whose health depends on it; `topic`: that topic if there is one.
+    `is_measured`: its latency counts for the concurrency limit. Only Produces are measured, since
+    reads and appends have no common measure. `sent`: set once the health check knows the request.
+    `started_at`: when the broker began to work on it (seconds), -1 before. `whole`: lets the broker
+    answer it after `dispatch` or `refuse` has failed.
     """
 
     __slots__ = (
-        "go", "is_measured", "link", "refuse", "reserved", "sent", "started_at", "ticket", "topic", "watched", "whole"
-    )  # fmt: skip
+        "dispatch",
+        "is_measured",
+        "link",
+        "refuse",
+        "reserved",
+        "sent",
+        "started_at",
+        "ticket",
+        "topic",
+        "watched",
+        "whole",
+    )
 
     def __init__(
         self,
         link: ClientConnection,
-        go: Callable[[Entry], None] | None,
+        dispatch: Callable[[Entry], None] | None,
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],
         reserved: Sequence[Reservation],
@@ -38,7 +53,7 @@ class Entry:
         whole: Callable[[], object] | None = None,
     ) -> None:
         self.link = link
-        self.go = go
+        self.dispatch = dispatch
         self.refuse = refuse
         self.whole = whole
         self.watched = watched
@@ -50,7 +65,7 @@ class Entry:
         self.started_at = -1.0
 
     def release(self) -> None:
-        """Its bytes no longer count toward quotas."""
+        """Release the bytes reserved under quotas."""
         reserved, self.reserved = self.reserved, ()
         for one in reserved:
             one.release()

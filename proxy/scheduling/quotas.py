@@ -1,7 +1,7 @@
-"""The quotas of topics and clients, from the configuration: bytes of Produces in flight, record bytes fetched
-a second.
+"""The quotas of topics and clients, from the configuration.
 
-Owns the join of patterns and accounts. It must not know what is done about a quota that is used up.
+Owns the join of name patterns and accounts: bytes of Produces in flight, and record bytes fetched
+per second. Must not know the consequence of an exhausted quota.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class QuotaTable:
-    """All accounts. Nothing configured costs nothing."""
+    """All quota accounts. If no quota is configured, every method returns at once."""
 
     def __init__(self, config: Isolation) -> None:
         self.active = config.enabled and bool(config.topic_quotas or config.client_quotas)
@@ -30,7 +30,11 @@ class QuotaTable:
     def reserve(
         self, client_id: str, topics: Sequence[str], size_bytes: int, now: float
     ) -> list[Reservation] | None:
-        """Room for a Produce under the client's and all its topics' quotas; None where one is used up."""
+        """Reserve `size_bytes` for a Produce under the quotas of the client and of all its topics.
+
+        Return the reservations, which the caller must release. Return [] if no quota is configured,
+        and None if a quota is exhausted; then nothing is reserved.
+        """
         if not self.active:
             return []
         held: list[Reservation] = []
@@ -44,8 +48,9 @@ class QuotaTable:
         return held
 
     def peek_delay_s(self, client_id: str, topics: Sequence[str], now: float) -> float:
-        """How long a Fetch has to wait until what was fetched before is paid for. Where no topic owes
-        (`topics.owes`), none needs to be named.
+        """Return the seconds that a Fetch has to wait until earlier fetched bytes are paid for; 0.0
+        without a quota. The caller may leave `topics` empty if no topic is in debt
+        (`topics.owes`).
         """
         if not self.active:
             return 0.0
@@ -53,7 +58,7 @@ class QuotaTable:
         return max(of_client, self.topics.peek_delay_s(tuple(dict.fromkeys(topics)), now))
 
     def charge(self, client_id: str, topic: str, size_bytes: int, now: float) -> None:
-        """Record bytes have been delivered."""
+        """Charge delivered record bytes to the client and to the topic."""
         if self.active and size_bytes:
             self.clients.charge(client_id, size_bytes, now)
             self.topics.charge(topic, size_bytes, now)

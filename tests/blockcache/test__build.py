@@ -8,7 +8,7 @@ import pytest
 
 from blockcache import _build
 
-FASTCACHE, ORDINARY, FLIGHTS = _build.EXTENSIONS
+FASTCACHE, ORDINARY, PIPELINE = _build.EXTENSIONS
 
 
 def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
@@ -19,12 +19,14 @@ def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
         "fc_insert" in FASTCACHE.read_declarations() and "fc_units_take" not in FASTCACHE.read_declarations()
     )
     assert "po_scan_request" in ORDINARY.read_declarations()
-    assert "fl_take" in FLIGHTS.read_declarations() and "po_scan_request" not in FLIGHTS.read_declarations()
+    assert (
+        "fl_forward" in PIPELINE.read_declarations() and "po_scan_request" not in PIPELINE.read_declarations()
+    )
 
 
 def test_an_extension_is_made_from_all_that_it_uses() -> None:
-    assert {path.name for path in FLIGHTS.sources} == {"flights.c", "ordinary.c"}
-    assert [folder.parent.name for folder in FLIGHTS.folders] == ["proxy", "protocol"]
+    assert {path.name for path in PIPELINE.sources} == {"pipeline.c", "ordinary.c"}
+    assert [folder.parent.name for folder in PIPELINE.folders] == ["produce", "protocol"]
 
 
 def test_current_extensions_are_left_alone() -> None:

@@ -161,12 +161,12 @@ def test_an_answer_between_two_looks_acquits_what_began_before_it_of_its_topics(
 
 def test_an_answer_that_is_late_or_of_an_earlier_one_acquits_nobody(health):
     health.answered(Sent(("a",), 0.0), 5.0)
-    assert health.acquitted == {}
+    assert health.last_timely == {}
     health.answered(Sent(("a",), 3.0), 5.0)
     health.answered(Sent(("a",), 2.0), 5.0)
-    assert health.acquitted == {"a": 3.0}
+    assert health.last_timely == {"a": 3.0}
     health.look([(["a"], 3.5)])
-    assert health.acquitted == {}, "what is unanswered now is known"
+    assert health.last_timely == {}, "what is unanswered now is known"
     assert health.plan("a", 8.5) is Verdict.REFUSE
 
 

@@ -226,7 +226,7 @@ class World:
             "client": link.client_id,
             "closed": (self.front.closed, self.back.closed),
             "partitions": [
-                (one.tail, one.stand_at, one.acknowledged_end, one.produced_from, one.transactions.end)
+                (one.tail, one.probe_offset, one.acknowledged_end, one.produced_from, one.transactions.end)
                 for one in self.partitions
             ],
             "producers": [len(one.producers) for one in self.partitions],

@@ -217,7 +217,9 @@ def held(broker):
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
     quotas = [account.in_flight_bytes for account in broker.scheduler.quotas.topics._accounts.values()]
     quotas += [account.in_flight_bytes for account in broker.scheduler.quotas.clients._accounts.values()]
-    links = len(broker.scheduler._of_link) + len(broker.scheduler.lines) + len(broker.scheduler._admitted)
+    links = (
+        len(broker.scheduler._of_connection) + len(broker.scheduler.lines) + len(broker.scheduler._admitted)
+    )
     return (
         sum(state[name] for state in queues.values() for name in names)
         + sum(quotas)

@@ -115,7 +115,7 @@ async def test_a_repeated_fetch_that_has_left_is_answered(monkeypatch):
 @pytest.mark.parametrize("news", ["records", "time", "heartbeat", "finish"])
 async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     scene = Scene()
-    scene.partition.covered = 1
+    scene.partition.open_polls = 1
     frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
     scene.receive(frame)
     assert len(scene.partition.parked) == 1
@@ -212,7 +212,7 @@ async def test_a_fetch_on_its_way_to_the_broker(monkeypatch):
 async def test_the_places_of_others_stay_theirs(monkeypatch):
     """One that waits, one that fails, one that memory answers: in this order."""
     scene = Scene()
-    scene.partition.covered = 1
+    scene.partition.open_polls = 1
     scene.receive(build_fetch(END, correlation_id=1))
     spoil(monkeypatch, evaluate, "plan_partition")
     scene.receive(build_fetch(0, correlation_id=2))
@@ -238,8 +238,8 @@ async def test_a_control_request(monkeypatch):
 
 PRODUCING = {
     "partition": (Partitions, "follow"),
-    "queue": (RequestScheduler, "take"),
-    "note": (RequestScheduler, "sent"),
+    "queue": (RequestScheduler, "try_dispatch"),
+    "note": (RequestScheduler, "dispatched"),
 }
 
 
@@ -265,7 +265,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
 async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
     scene = Scene()
     spoil(monkeypatch, evaluate, "plan_partition")
-    spoil(monkeypatch, RequestScheduler, "enter")
+    spoil(monkeypatch, RequestScheduler, "submit")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
     assert scene.broker.counters.internal_errors == 2

@@ -238,9 +238,9 @@ class Reads:
         together = tuple(reads)
         topics = list(dict.fromkeys(read.status.queue_key for read in reads))
         self._in_line.add(together)
-        self._link.broker.scheduler.enter(
+        self._link.broker.scheduler.submit(
             self._link,
-            partial(self._go, together, asker, lagging),
+            partial(self._dispatch, together, asker, lagging),
             partial(self._refused, together),
             topics=topics,
             watched=() if lagging else topics,
@@ -258,12 +258,12 @@ class Reads:
         self._link.broker.attempt(partial(self._account, read, None), "accounting for a read beside")
         self._wake((read,))
 
-    def _go(self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry) -> None:
+    def _dispatch(self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry) -> None:
         link = self._link
         self._in_line.discard(together)
         reads = [read for read in together if not self._joins_late(read)]
         if not reads:
-            link.broker.scheduler.leave(entry)
+            link.broker.scheduler.withdraw(entry)
             return
         frame = build_request(
             asker.version,
@@ -284,11 +284,11 @@ class Reads:
             read.sent_at = sent_at
             shared_by_read[read] = shared.begin(read.coalescing_key, read.asked.max_bytes, way)
         if way is link.upstream:
-            link.broker.scheduler.sent(entry)
+            link.broker.scheduler.dispatched(entry)
 
         def on_answer(answer: Frame | None) -> None:
             if answer is None:
-                link.broker.scheduler.leave(entry)
+                link.broker.scheduler.withdraw(entry)
             else:
                 link.broker.scheduler.answered(entry)
             answered = partial(self._answered, way, shared_by_read, asker, sent_at, answer)

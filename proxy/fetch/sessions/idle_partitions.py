@@ -169,7 +169,7 @@ class IdlePartitions:
             leader_state.log_start_offset,
         ):
             return False
-        if not partition.covered or partition.is_refused(now) or not broker.own_connections.usable:
+        if not partition.open_polls or partition.is_refused(now) or not broker.own_connections.usable:
             return False
         key = status.asked.topic, status.asked.partition
         del self._dirty[key]

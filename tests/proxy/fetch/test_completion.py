@@ -26,7 +26,7 @@ class Mixed(Scene):
         other.leader_state.frozen = False
         other.tail = 5
         for partition in (self.partition, other):
-            partition.covered = 1
+            partition.open_polls = 1
 
     async def fetch(self, link=None, **limits):
         """One Fetch of both from their start."""

@@ -2,9 +2,13 @@
 
 import pytest
 
-from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, SEQUENCES, ProducerLedger, Sending
+from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, SEQUENCES, DuplicateCheck, ProducerLedger
 
-WARM_UP, FRESH, RESENT = Sending.WARM_UP, Sending.FRESH, Sending.RESENT
+UNDECIDED, NOT_DUPLICATE, RESENT = (
+    DuplicateCheck.UNDECIDED,
+    DuplicateCheck.NOT_DUPLICATE,
+    DuplicateCheck.RESENT,
+)
 
 
 def send(ledger, sequences, *, leader_epoch=0, producer_id=7, producer_epoch=0, count=10):
@@ -14,7 +18,7 @@ def send(ledger, sequences, *, leader_epoch=0, producer_id=7, producer_epoch=0, 
 def warm(ledger, first=0, **names):
     """Five batches of ten records; the sequence that follows."""
     starts = [(first + 10 * i) % SEQUENCES for i in range(NUM_BATCHES_TO_RETAIN)]
-    assert send(ledger, starts, **names) == [WARM_UP] * NUM_BATCHES_TO_RETAIN
+    assert send(ledger, starts, **names) == [UNDECIDED] * NUM_BATCHES_TO_RETAIN
     return (first + 10 * NUM_BATCHES_TO_RETAIN) % SEQUENCES
 
 
@@ -22,12 +26,12 @@ def test_the_first_five_may_be_retries_of_another_process():
     ledger = ProducerLedger()
     assert NUM_BATCHES_TO_RETAIN == 5
     following = warm(ledger)
-    assert send(ledger, [following, following + 10]) == [FRESH, FRESH]
+    assert send(ledger, [following, following + 10]) == [NOT_DUPLICATE, NOT_DUPLICATE]
 
 
 def test_without_a_producer_id_there_are_no_duplicates():
     ledger = ProducerLedger()
-    assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [FRESH, FRESH]
+    assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [NOT_DUPLICATE, NOT_DUPLICATE]
     assert len(ledger) == 0
 
 
@@ -35,16 +39,16 @@ def test_without_a_producer_id_there_are_no_duplicates():
 def test_a_sequence_sent_before_is_resent_and_changes_nothing(back):
     ledger = ProducerLedger()
     following = warm(ledger, 1000)
-    assert send(ledger, [following]) == [FRESH]
+    assert send(ledger, [following]) == [NOT_DUPLICATE]
     assert send(ledger, [following + 10 - back]) == [RESENT]
-    assert send(ledger, [following + 10]) == [FRESH]
+    assert send(ledger, [following + 10]) == [NOT_DUPLICATE]
 
 
 def test_a_gap_starts_the_five_again():
     ledger = ProducerLedger()
     following = warm(ledger)
     after = warm(ledger, following + 1)
-    assert send(ledger, [after]) == [FRESH]
+    assert send(ledger, [after]) == [NOT_DUPLICATE]
 
 
 @pytest.mark.parametrize("before_wrap", [5, 10, 45, 50])
@@ -52,23 +56,23 @@ def test_sequences_wrap_at_two_to_the_31(before_wrap):
     ledger = ProducerLedger()
     following = warm(ledger, SEQUENCES - before_wrap)
     assert following == 50 - before_wrap
-    assert send(ledger, [following]) == [FRESH]
+    assert send(ledger, [following]) == [NOT_DUPLICATE]
 
 
 def test_the_last_sequence_is_followed_by_zero():
     ledger = ProducerLedger()
     send(ledger, [SEQUENCES - 60 + 10 * i for i in range(5)])
-    assert send(ledger, [SEQUENCES - 10, 0]) == [FRESH, FRESH]
+    assert send(ledger, [SEQUENCES - 10, 0]) == [NOT_DUPLICATE, NOT_DUPLICATE]
     assert send(ledger, [SEQUENCES - 10]) == [RESENT]  # behind, though the greater number
-    assert send(ledger, [10]) == [FRESH]
+    assert send(ledger, [10]) == [NOT_DUPLICATE]
 
 
 def test_a_new_producer_epoch_starts_again():
     ledger = ProducerLedger()
     following = warm(ledger)
-    assert send(ledger, [following]) == [FRESH]
+    assert send(ledger, [following]) == [NOT_DUPLICATE]
     after = warm(ledger, producer_epoch=1)
-    assert send(ledger, [after], producer_epoch=1) == [FRESH]
+    assert send(ledger, [after], producer_epoch=1) == [NOT_DUPLICATE]
     assert len(ledger) == 1
 
 
@@ -76,16 +80,16 @@ def test_a_new_leader_epoch_starts_every_producer_again():
     ledger = ProducerLedger()
     for producer_id in (7, 8):
         warm(ledger, producer_id=producer_id)
-    assert send(ledger, [50], producer_id=7, leader_epoch=1) == [WARM_UP]
+    assert send(ledger, [50], producer_id=7, leader_epoch=1) == [UNDECIDED]
     assert len(ledger) == 1
-    assert send(ledger, [50], producer_id=8, leader_epoch=1) == [WARM_UP]
+    assert send(ledger, [50], producer_id=8, leader_epoch=1) == [UNDECIDED]
 
 
 def test_producers_do_not_share_sequences():
     ledger = ProducerLedger()
     following = warm(ledger, producer_id=7)
     warm(ledger, producer_id=8)
-    assert send(ledger, [following], producer_id=7) == [FRESH]
+    assert send(ledger, [following], producer_id=7) == [NOT_DUPLICATE]
 
 
 def test_at_the_bound_the_least_recently_seen_goes_and_starts_again():
@@ -93,9 +97,9 @@ def test_at_the_bound_the_least_recently_seen_goes_and_starts_again():
     warm(ledger, producer_id=1)
     warm(ledger, producer_id=2)
     assert len(ledger) == 2
-    assert send(ledger, [50], producer_id=1) == [FRESH]  # so 2 is the one not seen for longest
-    assert send(ledger, [0], producer_id=3) == [WARM_UP]
+    assert send(ledger, [50], producer_id=1) == [NOT_DUPLICATE]  # so 2 is the one not seen for longest
+    assert send(ledger, [0], producer_id=3) == [UNDECIDED]
     assert len(ledger) == 2
-    assert send(ledger, [60], producer_id=1) == [FRESH]
-    assert send(ledger, [50], producer_id=2) == [WARM_UP]
+    assert send(ledger, [60], producer_id=1) == [NOT_DUPLICATE]
+    assert send(ledger, [50], producer_id=2) == [UNDECIDED]
     assert len(ledger) == 2

@@ -8,7 +8,7 @@ import pytest
 from protocol.batch import CONTROL, TRANSACTIONAL, Batch
 from protocol.produce import ProducedPartition
 from proxy.partitions import store
-from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, Sending
+from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, DuplicateCheck
 from proxy.partitions.store import (
     Forwarded,
     is_stored_as_sent,
@@ -40,7 +40,12 @@ def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100,
     return partition
 
 
-FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100, "generation": 0}
+FRESH = {
+    "duplicate_check": DuplicateCheck.NOT_DUPLICATE,
+    "epoch": EPOCH,
+    "high_watermark": 100,
+    "generation": 0,
+}
 
 
 @pytest.mark.parametrize(
@@ -56,10 +61,10 @@ FRESH = {"sending": Sending.FRESH, "epoch": EPOCH, "high_watermark": 100, "gener
         ({}, {"magic": 1}, {"epoch": -1}, 100, "old-format"),
         ({}, {}, {"epoch": -1}, 100, "no-epoch"),
         ({}, {}, {"epoch": EPOCH - 1}, 100, "no-epoch"),
-        ({}, {}, {"epoch": -1, "sending": Sending.RESENT}, 100, "no-epoch"),
-        ({}, {}, {"sending": Sending.WARM_UP}, 100, "warm-up"),
-        ({}, {}, {"sending": Sending.RESENT}, 100, "resent"),
-        ({}, {}, {"sending": Sending.RESENT}, 99, "resent"),
+        ({}, {}, {"epoch": -1, "duplicate_check": DuplicateCheck.RESENT}, 100, "no-epoch"),
+        ({}, {}, {"duplicate_check": DuplicateCheck.UNDECIDED}, 100, "warm-up"),
+        ({}, {}, {"duplicate_check": DuplicateCheck.RESENT}, 100, "resent"),
+        ({}, {}, {"duplicate_check": DuplicateCheck.RESENT}, 99, "resent"),
         ({}, {}, {}, 99, "below-hw"),
         ({"equal": ()}, {}, {}, 99, "below-hw"),
         ({}, {}, {"high_watermark": -1}, 0, "store"),
@@ -80,7 +85,7 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         append_time,
         attributes,
         zstd,
-        sending,
+        duplicate_check,
         epoch,
         high_watermark,
         base_offset,
@@ -88,7 +93,7 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         (None, False, True),
         (NONE, GZIP, ZSTD, TRANSACTIONAL, CONTROL, ZSTD | TRANSACTIONAL),
         (False, True),
-        Sending,
+        DuplicateCheck,
         (-1, EPOCH - 1, EPOCH),
         (-1, 100, 150),
         (-1, 89, 90, 100, 149, 150, 500),
@@ -96,7 +101,7 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         partition = build_partition(log_append_time=append_time, equal=(NONE, ZSTD))
         learn(partition, 150, log_start_offset=90)
         partition.zstd = zstd
-        known = (partition, sending, epoch, high_watermark, 0, attributes, base_offset)
+        known = (partition, duplicate_check, epoch, high_watermark, 0, attributes, base_offset)
         is_plain = not append_time and not attributes & (TRANSACTIONAL | CONTROL)
         expected = plan_produced(*known) == "store" and is_plain and (zstd or not attributes & ZSTD)
         assert is_stored_as_sent(*known) is expected, known
@@ -112,7 +117,7 @@ def test_without_a_proven_epoch_nothing_is_stored_as_sent():
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
     assert partition.leader_state.epoch == -1
-    assert not is_stored_as_sent(partition, Sending.FRESH, -1, -1, 0, NONE, 0)
+    assert not is_stored_as_sent(partition, DuplicateCheck.NOT_DUPLICATE, -1, -1, 0, NONE, 0)
 
 
 def test_a_batch_below_the_log_start_is_history():
@@ -135,7 +140,11 @@ def test_what_is_known_when_it_is_forwarded_goes_with_it():
     partition = build_partition(high_watermark=100)
     forwarded = note_forwarded(partition, build_sent())
     learn(partition, 150)
-    assert (forwarded.epoch, forwarded.high_watermark, forwarded.sending) == (EPOCH, 100, Sending.FRESH)
+    assert (forwarded.epoch, forwarded.high_watermark, forwarded.duplicate_check) == (
+        EPOCH,
+        100,
+        DuplicateCheck.NOT_DUPLICATE,
+    )
     assert plan_forwarded(forwarded, 120) == "store"
 
 

@@ -246,7 +246,7 @@ def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands
     assert not log.partition.has_stored(broker.cache)
     assert log.leader_state.offsets == (-1, -1, -1)
     assert log.ask() is None
-    log.partition.stand_at = 50
+    log.partition.probe_offset = 50
     assert log.ask().fetch_offset == 50
     log.answer(EPOCH, high_watermark=60, checks=True)
     assert log.partition.tail == 60

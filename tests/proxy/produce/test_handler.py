@@ -338,7 +338,7 @@ def test_acknowledgements_of_several_connections_may_cross(broker, orders):
     first.reply(base_offset=40)
     second.produce(("orders", 0, 0))
     second.reply(base_offset=39)
-    assert orders.acknowledged_end == 41 and orders.stand_at == 40
+    assert orders.acknowledged_end == 41 and orders.probe_offset == 40
     learn(orders, 40)
     assert orders.has_unseen(40)
     learn(orders, 41)

@@ -192,12 +192,12 @@ async def test_at_the_bound_of_what_flies_the_next_is_ordinary(pair):
 
 async def test_what_is_of_another_form_or_answers_another_is_not_taken(pair):
     ours = pair.flying.link.pipeline
-    assert not ours.take(pair.control()) and not ours.take(b"")
+    assert not ours.try_forward(pair.control()) and not ours.try_forward(b"")
     pair.do("feed", pair.request())
     if pair.flying.in_flight:
         other = pair.build_answer((pair.correlation_id + 1, "orders", 0))
-        assert not ours.land(other) and not ours.land(b"1234567") and len(ours) == 1
-        assert not ours.land(memoryview(other))
+        assert not ours.complete(other) and not ours.complete(b"1234567") and len(ours) == 1
+        assert not ours.complete(memoryview(other))
     pair.check()
     answer_all(pair)
 

@@ -44,7 +44,7 @@ def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
     assert link.got == [build_answer(100)]
     assert link.answered_ordinal == 1
     partition = partition_of(link)
-    assert (partition.tail, partition.stand_at, partition.acknowledged_end) == (103, 100, 103)
+    assert (partition.tail, partition.probe_offset, partition.acknowledged_end) == (103, 100, 103)
     assert link.broker.watch.asked == [], "nobody waits, and the broker was asked not long ago"
     assert link.broker.counters.produce_s.count == 1
 

@@ -102,7 +102,7 @@ def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.leader_state.suggest(7, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
-    partition.stand_at = 40
+    partition.probe_offset = 40
     asked = plan_asked(partition, NOTHING_STORED, BLOCK_BYTES)
     assert (asked.current_leader_epoch, asked.fetch_offset, asked.max_bytes) == (7, 40, FEW_BYTES)
 
@@ -116,7 +116,7 @@ def test_a_newer_suggested_epoch_is_carried():
 
 def test_without_an_epoch_or_of_an_old_format_nothing_is_asked():
     partition = QuietBroker().follow()
-    partition.stand_at = 40
+    partition.probe_offset = 40
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     learn(partition, 20)
     partition.old_format = True
@@ -139,18 +139,18 @@ def test_divergence_is_checked_where_the_stored_bytes_end(frozen, edges, offset,
 def test_a_partition_is_covered_while_the_long_poll_is_unanswered():
     watched = Watched()
     assert watched.send()
-    assert [p.covered for p in watched.partitions] == [1, 1]
+    assert [p.open_polls for p in watched.partitions] == [1, 1]
     assert not watched.send()
     assert len(watched.link.requests) == 1
     watched.link.answer()
-    assert [p.covered for p in watched.partitions] == [0, 0]
+    assert [p.open_polls for p in watched.partitions] == [0, 0]
     assert watched.send()
 
 
 def test_a_proof_does_not_wait_and_covers_nothing():
     watched = Watched(in_session=False, max_wait_s=0)
     assert watched.send()
-    assert [p.covered for p in watched.partitions] == [0, 0]
+    assert [p.open_polls for p in watched.partitions] == [0, 0]
     assert watched.link.requests[0].max_wait_ms == 0
     assert watched.link.session == (0, -1)
 
@@ -279,7 +279,7 @@ def test_a_refused_or_lost_answer_confirms_nothing_and_ends_the_session(answered
     else:
         watched.link.on_answer(None if answered == "lost" else b"\0\0\0\4\0\0\0\0")
     assert watched.leases() == [False, False]
-    assert [p.covered for p in watched.partitions] == [0, 0]
+    assert [p.open_polls for p in watched.partitions] == [0, 0]
     assert watched.broker.watch.polls == [True, False]
     assert not watched.send()  # it rests
     watched.broker.clock_s += REST_S

@@ -302,7 +302,11 @@ def test_what_nobody_wants_does_not_go(machine):
     ticket = machine.submit(1, size_bytes=64 * MIB)
     machine.disk_throttle.cancel(ticket)
     machine.run(30)
-    assert (machine.went, machine.disk_throttle._going, machine.disk.queue.waiting_requests) == ([], {}, 0)
+    assert (machine.went, machine.disk_throttle._on_granted, machine.disk.queue.waiting_requests) == (
+        [],
+        {},
+        0,
+    )
 
 
 def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):

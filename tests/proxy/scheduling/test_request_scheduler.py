@@ -23,7 +23,7 @@ class Asking:
         self.entry = None
         self.on_go = how.pop("on_go", None)
         refuse = (lambda: log.append(f"{name} refused")) if how.pop("may_refuse", True) else None
-        broker.scheduler.enter(
+        broker.scheduler.submit(
             link, self.go, how.pop("refuse", refuse), **{"topics": ["t"], "size_bytes": 10, **how}
         )
 
@@ -33,7 +33,7 @@ class Asking:
         if self.on_go:
             self.on_go(entry)
         else:
-            self.scheduler.sent(entry)
+            self.scheduler.dispatched(entry)
         self.log.append(f"{self.name} ends")
 
 
@@ -50,7 +50,7 @@ def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
     log, scheduler = [], broker.scheduler
     first = Asking(broker, Link(broker), log, "1")
     for name in "23":
-        Asking(broker, Link(broker), log, name, on_go=scheduler.leave)
+        Asking(broker, Link(broker), log, name, on_go=scheduler.withdraw)
     log.clear()
     scheduler.answered(first.entry)
     assert log == ["2 begins", "2 ends", "3 begins", "3 ends"]
@@ -64,11 +64,11 @@ def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(brok
     def meanwhile(entry):
         seen.append(scheduler.in_order(link))
         Asking(broker, link, log, "new", is_ordered=True)
-        scheduler.leave(entry)
+        scheduler.withdraw(entry)
 
     first = Asking(broker, Link(broker), log, "first")
     Asking(broker, link, log, "old", on_go=meanwhile, is_ordered=True)
-    Asking(broker, link, log, "next", is_ordered=True, on_go=scheduler.leave)
+    Asking(broker, link, log, "next", is_ordered=True, on_go=scheduler.withdraw)
     scheduler.answered(first.entry)
     begun = [line for line in log if line.endswith("begins")]
     assert begun == ["first begins", "old begins", "next begins", "new begins"]
@@ -83,7 +83,7 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     Asking(broker, link, log, "2")
     broker.clock.advance(1.1)
     assert log == ["busy begins", "busy ends"]
-    assert (len(broker.scheduler.lines), len(broker.scheduler._of_link)) == (1, 0), "the busy one"
+    assert (len(broker.scheduler.lines), len(broker.scheduler._of_connection)) == (1, 0), "the busy one"
 
 
 def test_an_error_in_going_closes_that_client_and_gives_back(broker):

@@ -107,7 +107,7 @@ def test_what_was_answered_is_remembered_for_a_bounded_number_of_topics(wide):
         link.produce((topic, 1, 0))
         wide.clock.advance(0.01)
         link.reply()
-        assert len(health.acquitted) <= 2
+        assert len(health.last_timely) <= 2
     wide.clock.advance(6.0)
     assert wide.scheduler.hanging(["a"]) == {}, "what began later was answered"
     stuck.reply()

@@ -282,7 +282,7 @@ def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
 
 def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
     links, held = several(2), []
-    links[1].broker.scheduler.enter = lambda link, go, refuse, **_: held.append(go)
+    links[1].broker.scheduler.submit = lambda link, go, refuse, **_: held.append(go)
     links[1].broker.scheduler.open = 1
     begin(links[1], asked())
     begin(links[0], asked())

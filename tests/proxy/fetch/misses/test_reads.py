@@ -91,20 +91,20 @@ class Gate:
         self.refuses = self.holds = False
         self.open = 0
 
-    def enter(self, link, go, refuse, *, topics, watched, whole):
+    def submit(self, link, go, refuse, *, topics, watched, whole):
         if self.refuses:
             refuse()
         elif not self.holds:
             self.open += 1
             go(self)
 
-    def sent(self, entry):
+    def dispatched(self, entry):
         assert entry is self
 
     def answered(self, entry):
         self.open -= 1
 
-    leave = answered
+    withdraw = answered
 
 
 class Link:

@@ -47,7 +47,7 @@ class Scene:
         kept = {}
         for partition in self.partitions:
             partition.leader_state.learn(1, 10, 10, 0, 99.0)
-            partition.covered = 1
+            partition.open_polls = 1
             kept["t", partition.index] = Kept(
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
@@ -132,7 +132,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "log-start":
         scene.session.partitions["t", 2].log_start_offset = -1
     elif what == "uncovered":
-        partition.covered = 0
+        partition.open_polls = 0
     elif what == "refused":
         partition.own_refused_until = float("inf")
     elif what == "no-own-link":

@@ -1,7 +1,7 @@
-/* Spoiled Produces and answers through flights, between two real socket pairs; built with sanitizers by
- * test_native_flights.py.
+/* Spoiled Produces and answers through the pipeline, between two real socket pairs; built with sanitizers by
+ * test_native_pipeline.py.
  *
- * usage: flown_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
+ * usage: pipeline_spoiled < rows. A row: kind (1 byte: 0 a request, 1 an answer, 2 an answer with the correlation id of the
  * oldest in flight), state of the socket (1: 0 it takes all, 1 its buffer is full, 2 its peer is gone), size (4,
  * little-endian), and so many bytes. Each is copied to memory of its very size, so that a read beyond it is seen. What the
  * kernel took must be what the peer gets. */
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "flights.h"
+#include "pipeline.h"
 #include "rows.h"
 
 enum { ROW_HEAD = 6, REQUEST = 0, MATCHING = 2, FULL = 1, GONE = 2, ROUTES = 4096, SMALL = 4096, LONGEST = 1 << 20 };
@@ -73,7 +73,7 @@ static struct {
     fl_counts counts;
     fl_link link;
     fl_route routes[ROUTES];
-    uint64_t known, taken, other, landed, succeeded;
+    uint64_t known, forwarded, other, completed, succeeded;
 } all;
 
 /* As Python does where a request is the first of its route: it learns the route, and asks again. */
@@ -88,18 +88,18 @@ static int learn_route(const uint8_t *frame, uint64_t size, int fd) {
     *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
     all.link.route = route;
     all.other++;
-    int went = fl_take(&all.link, frame, size, fd);
+    int went = fl_forward(&all.link, frame, size, fd);
     MUST(went != FL_OTHER_ROUTE);
     return went;
 }
 
 static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t size, uint8_t *got) {
-    int went = fl_take(&all.link, frame, size, sockets->ours);
+    int went = fl_forward(&all.link, frame, size, sockets->ours);
     if (went == FL_OTHER_ROUTE && all.known < ROUTES) {
         went = learn_route(frame, size, sockets->ours);
     }
-    if (went == FL_TAKEN || went == FL_TAKEN_SO) {
-        all.taken++;
+    if (went == FL_FORWARDED || went == FL_FORWARDED_CHECK) {
+        all.forwarded++;
         MUST(all.link.count <= FL_RING);
         check_sent(&all.link, sockets, state, frame, size, got);
     }
@@ -116,12 +116,12 @@ static void make_matching(uint8_t *frame, uint64_t size) {
     }
 }
 
-static void land(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
+static void complete(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
     uint64_t before = all.link.count;
-    int64_t base = fl_land(&all.link, frame, size, sockets->ours, took_s);
-    MUST(all.link.count == before - (base != FL_NOT_LANDED));
-    if (base != FL_NOT_LANDED) {
-        all.landed++;
+    int64_t base = fl_complete(&all.link, frame, size, sockets->ours, took_s);
+    MUST(all.link.count == before - (base != FL_NOT_COMPLETED));
+    if (base != FL_NOT_COMPLETED) {
+        all.completed++;
         all.succeeded += base >= 0;
         check_sent(&all.link, sockets, state, frame, size, got);
     }
@@ -132,8 +132,8 @@ static void check_counts(void) {
     for (int i = 0; i <= FL_BOUNDS; i++) {
         cells += all.counts.took[i];
     }
-    MUST(cells == (int64_t)all.landed && all.counts.responses_in.frames == (int64_t)all.landed);
-    MUST(all.counts.requests_in.frames == (int64_t)all.taken && all.landed + all.link.count == all.taken);
+    MUST(cells == (int64_t)all.completed && all.counts.responses_in.frames == (int64_t)all.completed);
+    MUST(all.counts.requests_in.frames == (int64_t)all.forwarded && all.completed + all.link.count == all.forwarded);
 }
 
 int main(void) {
@@ -158,14 +158,14 @@ int main(void) {
             if (kind == MATCHING) {
                 make_matching(frame, size);
             }
-            land(sockets, state, frame, size, (double)(rows % 20), got);
+            complete(sockets, state, frame, size, (double)(rows % 20), got);
         }
         restore(sockets, state, junk);
         free(frame);
     }
     check_counts();
-    printf("rows %llu taken %llu other %llu landed %llu succeeded %llu\n", (unsigned long long)rows,
-           (unsigned long long)all.taken, (unsigned long long)all.other, (unsigned long long)all.landed,
+    printf("rows %llu forwarded %llu other %llu completed %llu succeeded %llu\n", (unsigned long long)rows,
+           (unsigned long long)all.forwarded, (unsigned long long)all.other, (unsigned long long)all.completed,
            (unsigned long long)all.succeeded);
     for (uint64_t i = 0; i < all.known; i++) {
         free((void *)all.routes[i].bytes);

@@ -1,6 +1,7 @@
-"""Produces of real clients and their answers, spoiled, flown between real sockets under AddressSanitizer and UBSan.
+"""Produces of real clients and their answers, spoiled, sent between real sockets under AddressSanitizer and UBSan.
 
-Owns the rows that the program is fed. Must not know what may fly. FUZZ_ROUNDS and FUZZ_SEED as in test_golden_frames.
+Owns the rows that the program is fed. Must not know which requests may use the pipeline. FUZZ_ROUNDS and
+FUZZ_SEED as in test_golden_frames.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
 from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
 
-FLIGHTS = Path(pipeline.__file__).parent / "native"
+PIPELINE = Path(pipeline.__file__).parent / "native"
 REQUEST, ANSWER, MATCHING = range(3)
 LONGEST_BYTES = 64 << 10
 
 
-def test_spoiled_produces_fly_or_not(tmp_path: Path) -> None:
+def test_spoiled_produces_are_forwarded_or_rejected(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     golden = [one for one in read_golden() if one.api_key == PRODUCE]
     kinds = {kind: [one.frame for one in golden if one.kind == kind] for kind in ("request", "response")}
@@ -33,8 +34,8 @@ def test_spoiled_produces_fly_or_not(tmp_path: Path) -> None:
             frame = spoil(frame, rng)[: rng.choice((LONGEST_BYTES, LONGEST_BYTES, rng.randrange(12)))]
         state = rng.choice((0, 0, 0, 0, 0, 0, 1, 2))
         rows.append(struct.pack("<BBI", kind, state, len(frame)) + frame)
-    program = build_sanitized(PROGRAM.with_name("flown_spoiled.c"), FLIGHTS, tmp_path, NATIVE)
+    program = build_sanitized(PROGRAM.with_name("pipeline_spoiled.c"), PIPELINE, tmp_path, NATIVE)
     counted = count_rows(program, rows)
     assert counted["rows"] == len(rows)
-    assert counted["taken"] >= counted["landed"] > counted["succeeded"] > 0
+    assert counted["forwarded"] >= counted["completed"] > counted["succeeded"] > 0
     assert counted["other"] > 0
