@@ -231,12 +231,18 @@ class LogQueue(logging.Handler):
             while rest:
                 taken = self._stream.write(rest)
                 if taken is None:
-                    select.select([], [self._stream], [])
+                    self._wait_for_stream()
                     continue
                 rest = rest[taken:]
         except OSError:
             self._dropped_lines += 1
             self._reported_lines += 1  # no reader is left for the line about it
+
+    def _wait_for_stream(self) -> None:
+        """Sleep until the stream takes bytes again. `poll`, since `select` refuses descriptors above 1023."""
+        poller = select.poll()
+        poller.register(self._stream, select.POLLOUT)
+        poller.poll()
 
 
 def _find_cause(record: logging.LogRecord) -> Cause:
