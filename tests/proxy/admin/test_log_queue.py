@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
+import resource
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -190,9 +192,14 @@ def test_nobody_at_the_other_end_is_counted_and_harms_nobody() -> None:
         queue.close()
 
 
-def test_a_pipe_that_does_not_block_is_waited_for() -> None:
+@pytest.mark.parametrize("least_fd", [0, 1100], ids=["", "above what select takes"])
+def test_a_pipe_that_does_not_block_is_waited_for(least_fd: int) -> None:
     """Whoever shares standard error may have made it so."""
-    reader, writer = os.pipe()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    reader, low_writer = os.pipe()
+    writer = fcntl.fcntl(low_writer, fcntl.F_DUPFD_CLOEXEC, least_fd)
+    os.close(low_writer)
     os.set_blocking(writer, False)
     with open(reader, "rb", buffering=0) as end, open(writer, "wb", buffering=0) as stream:  # noqa: PTH123
         while stream.write(b"x" * 4096) is not None:
