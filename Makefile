@@ -19,7 +19,7 @@ build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/f
 	@.ci/need cc && $(BIN)/python -m blockcache._build
 
 tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
-	@.ci/need java && $(BIN)/python -m tests.broker.jars
+	@.ci/need java && $(BIN)/python -m tests.kit.broker.jars
 
 demo: build tools ## a broker, Forebay and clients on this machine, with live progress; under three minutes
 	$(BIN)/python -m bench.demo

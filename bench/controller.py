@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
-from tests.throttle.model_disk import ModelDisk
-from tests.throttle.simulation import Event, Run, Simulation
+from tests.kit.model_disk import ModelDisk
+from tests.kit.throttle_simulation import Event, Run, Simulation
 from throttle.throttle import ThrottleRules
 
 if TYPE_CHECKING:

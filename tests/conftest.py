@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.broker.kafka import KafkaBroker, KafkaCluster
+from tests.kit.broker.kafka import KafkaBroker, KafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -24,7 +24,7 @@ settings.load_profile("forebay")
 
 @pytest.fixture(scope="session")
 def broker() -> "Iterator[KafkaCluster]":
-    """A single-node Kafka 4; topics are the test's own (tests.broker.topics)."""
+    """A single-node Kafka 4; topics are the test's own (tests.kit.broker.topics)."""
     with KafkaBroker() as running:
         yield running
 

@@ -23,7 +23,7 @@ PACKAGES = (
     "metrics",
     "spark_audit",
     "bench",
-    "tests/broker",
+    "tests/kit",
 )
 FILE_LINES, FUNCTION_LINES, C_FUNCTION_LINES, HEAD_LINES = 500, 60, 40, 15
 # Put together from parts, so that this file passes its own test.

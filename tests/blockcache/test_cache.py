@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from blockcache.cache import BadBatch, BlockCache, CacheError, Inserted, PartitionsFull
-from tests.blockcache.batches import FOREVER, TOPIC, build_batch, build_run, find_batch, insert, read
+from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, find_batch, insert, read
 
 MIB = 1024 * 1024
 

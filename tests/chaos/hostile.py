@@ -18,15 +18,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.broker.certificates import write_certificates
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.chaos.leaks import ZERO
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.certificates import write_certificates
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.kit.sidecar import Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

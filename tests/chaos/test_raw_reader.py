@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.chaos.broker_logs import BrokerLogs
 from tests.chaos.log_checker import check_changes
 from tests.chaos.raw_reader import BY_ID, BY_NAME, RawFollower
 from tests.chaos.raw_writer import RawWriter
 from tests.chaos.readings import NEVER, Changes, Incarnation
 from tests.chaos.whole_readers import CLIENTS, WholeReader
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 

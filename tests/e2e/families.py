@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
-from tests.broker.process import kafka_tool
+from tests.kit.broker.process import kafka_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

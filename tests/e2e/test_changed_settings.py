@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from protocol import batch
-from tests.broker.topics import create_topic
 from tests.e2e.many_partitions import Partitions, hit_bytes, produce_all, stored_batches
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, MOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 )
 
 from protocol import control, fetch
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.batch import is_control, scan_batches
-from tests.broker.jars import KAFKA_3
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import MOST, TIMEOUT_S, Writer, tailing
+from tests.kit.broker.jars import KAFKA_3
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,9 +19,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from protocol import batch
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic, delete_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic, delete_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

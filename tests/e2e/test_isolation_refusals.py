@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.broker.process import kafka_tool
-from tests.broker.topics import create_topic
 from tests.e2e.asking import NOT_ANSWERED, Asking
 from tests.e2e.raw_frames import build_produce, read_batch
 from tests.e2e.slow_broker import ALL, SlowPair
+from tests.kit.broker.process import kafka_tool
+from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

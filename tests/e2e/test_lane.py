@@ -18,14 +18,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.net.catch_up_connection import PAUSE_S, SILENCE_S
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, MODULES, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.between import Between
 from tests.e2e.families import TIMEOUT_S
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, MODULES, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,13 +16,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from protocol.errors import ErrorCode
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
-from tests.e2e.sidecar import Sidecar
 from tests.e2e.test_invalidation import reassign
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.kit.sidecar import Sidecar
 
 pytestmark = pytest.mark.e2e
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import (
     CACHE,
     RECORDS,
@@ -26,6 +23,9 @@ from tests.e2e.test_invalidation import (
     write,
 )
 from tests.e2e.test_recreated_topic import wait_unwatched
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

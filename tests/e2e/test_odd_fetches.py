@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 
 from protocol import batch, fetch
 from protocol.fetch_build import build_request
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol import fetch, produce
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic, delete_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, RECORDS, UNTAILED, check_hits, check_same, tail_while, write
+from tests.kit.broker.topics import create_topic, delete_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 
 from protocol import batch
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, read_all
-from tests.e2e.session_client import SessionClient
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, read_all
+from tests.kit.session_client import SessionClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

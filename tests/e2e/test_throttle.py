@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.fetch.completion import GRACE_S
 from proxy.scheduling.disk_throttle import START_BYTES
-from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

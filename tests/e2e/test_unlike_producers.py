@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import crc32c
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.e2e.many_partitions import Partitions
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import TIMESTAMP_MS, batch_v2
 
 if TYPE_CHECKING:

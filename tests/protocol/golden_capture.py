@@ -23,7 +23,7 @@ from kio.static.constants import EntityType
 from protocol import control
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
 from protocol.metadata import scan_metadata_response
-from tests.broker.kafka import KafkaBroker
+from tests.kit.broker.kafka import KafkaBroker
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_clients import record_clients

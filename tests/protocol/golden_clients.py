@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
-from tests.broker.kafka import KafkaBroker
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
+from tests.kit.broker.kafka import KafkaBroker
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
 
 RECORDED = (PRODUCE, FETCH, API_VERSIONS)
 VALUES = [b"one", b"two", b"three"]

@@ -13,8 +13,6 @@ from unittest import mock
 
 import crc32c
 
-from bench.ladder.frames import build_batch, build_produce
-from bench.micro.requests import PlayedDial
 from metrics.histogram import Histogram
 from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
@@ -22,6 +20,8 @@ from proxy import app
 from proxy.config.load import load
 from proxy.net import client_connection
 from proxy.net.client_connection import ClientLink
+from tests.kit.frames import build_batch, build_produce
+from tests.kit.played import PlayedDial
 from tests.proxy.followed import LEADERS
 from tests.proxy.short_way import build_answer
 

@@ -19,12 +19,12 @@ from spark_audit.reading import find_inputs
 from spark_audit.reconcile import scan_counters
 from spark_audit.report import build_page
 from spark_audit.summary import build_outlook, build_spared, build_summary
-from tests.broker.kafka import KafkaBroker
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.kit.broker.kafka import KafkaBroker
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.throttle.model_disk import NAME
+from tests.kit.model_disk import NAME
 from throttle.disks import BusyRule, DiskCounters
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import QueueRule, Ticket, TicketKey

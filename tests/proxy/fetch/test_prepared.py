@@ -12,7 +12,7 @@ from protocol import api, fetch
 from proxy.fetch import prepared
 from proxy.fetch.response import COPIED_BYTES
 from proxy.net.send_buffer import PIECE_BYTES
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
 from tests.proxy.hitting import END, World, build_fetch
 
 VERSIONS = (7, 11, 12, 13, 16)

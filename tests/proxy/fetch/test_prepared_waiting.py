@@ -10,7 +10,7 @@ from protocol import fetch
 from proxy.fetch import delayed_fetch
 from proxy.fetch.response import COPIED_BYTES
 from proxy.fetch.sessions.context import FINAL_EPOCH
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
 from tests.proxy.fetch.test_prepared import SHAPES, VERSIONS, Twins
 from tests.proxy.hitting import END, World, build_fetch
 
