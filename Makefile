@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo lab bench growth test check unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench growth test check tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ growth: build tools ## how cost grows with bytes, requests, idle partitions and 
 
 check: build ## format, lint, types, import contracts, generated documents
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config.docs --check && $(BIN)/python -m metrics.catalog_docs --check
+
+tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
+	$(BIN)/python -m tests.tidy
 
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
