@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from protocol import batch, fetch
-from tests.kit.raw_fetch import MAX_BYTES, PRODUCE_VERSION, FetchFailed, explain
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import MAX_BYTES, FetchFailed, explain
 from tests.protocol import oracle
 from tests.protocol.golden_capture import produce_body
 

@@ -16,7 +16,8 @@ from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from tests.e2e.test_invalidation import CACHE, RECORDS, check_hits, check_same
 from tests.kit.broker.topics import create_topic
-from tests.kit.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import RawClient, RawReader
 from tests.kit.sidecar import Pair
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2

@@ -13,7 +13,8 @@ import pytest
 
 from protocol import fetch, produce
 from tests.kit.broker.topics import create_topic
-from tests.kit.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import RawClient, RawReader
 from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
