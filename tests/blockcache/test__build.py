@@ -24,7 +24,7 @@ def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
 
 def test_an_extension_is_made_from_all_that_it_uses() -> None:
     assert {path.name for path in FLIGHTS.sources} == {"flights.c", "ordinary.c"}
-    assert [folder.parent.name for folder in FLIGHTS.folders] == ["proxy", "protocol"]
+    assert [folder.parent.name for folder in FLIGHTS.folders] == ["produce", "protocol"]
 
 
 def test_current_extensions_are_left_alone() -> None:
