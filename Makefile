@@ -42,10 +42,10 @@ tidy: build ## print large files, functions and classes, writes to other objects
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
 
-unit: build ## the tests that need no broker
+unit: build ## the tests that need neither a broker nor Java; under two minutes
 	$(PYTEST) -m 'not e2e'
 
-e2e: build tools ## the tests on real brokers
+e2e: build tools ## the tests on real brokers and Spark
 	$(PYTEST) -m e2e
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared

@@ -20,6 +20,7 @@ from protocol.api import (
 )
 from protocol.errors import BadFrame
 from protocol.metadata import scan_metadata_response
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 DECODED = {
@@ -84,7 +85,7 @@ def test_metadata_by_id_before_version_12_is_the_callers_mistake():
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_metadata_answers(version, data):
     body = data.draw(oracle.responses(METADATA, version))
@@ -164,7 +165,7 @@ def test_describe_configs(version):
 
 
 @pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_describe_configs_answers(version, data):
     body = data.draw(oracle.responses(DESCRIBE_CONFIGS, version))
@@ -195,7 +196,7 @@ def test_describe_log_dirs_asks_for_all_topics(version):
 
 
 @pytest.mark.parametrize("version", versions(DESCRIBE_LOG_DIRS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_way(version, data):
     body = data.draw(oracle.responses(DESCRIBE_LOG_DIRS, version))
@@ -213,7 +214,7 @@ def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_w
 
 
 @pytest.mark.parametrize("api_key", DECODED)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_garbled_answers_are_a_value_or_refused(api_key, data):
     version = data.draw(st.sampled_from(versions(api_key)))

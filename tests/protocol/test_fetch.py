@@ -8,6 +8,7 @@ from protocol import fetch
 from protocol.api import APIS, FETCH
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 FIRST, LAST = APIS[FETCH].decoded
@@ -16,7 +17,7 @@ DEFAULT_MAX_BYTES = 0x7FFFFFFF
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(FETCH, version))
@@ -41,7 +42,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(FETCH, version))
@@ -56,7 +57,7 @@ def test_a_response_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(data=st.data())
 def test_of_a_response_that_lacks_its_last_records_the_rest_is_scanned(version, data):
     body = data.draw(oracle.responses(FETCH, version))

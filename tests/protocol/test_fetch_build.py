@@ -8,6 +8,7 @@ from protocol import fetch, fetch_build
 from protocol.api import FETCH
 from protocol.fetch_build import FetchAnswer
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.test_fetch import VERSIONS, answered_in, asked_of, forgotten_of
 
@@ -31,7 +32,7 @@ def as_sent(version, partition):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_requests(version, data):
     topic = topics(version)
@@ -81,7 +82,7 @@ def answers(draw, topic):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_responses(version, data):
     given_answers = data.draw(st.lists(answers(topics(version)), max_size=4))

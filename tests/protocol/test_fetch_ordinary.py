@@ -13,6 +13,7 @@ from protocol.fetch import FetchPartition
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from protocol.header import CLIENT_ID_START, peek_request
 from tests.fuzz.mutations import read_golden, spoil
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
@@ -102,7 +103,7 @@ def test_what_is_not_ordinary_is_left_to_python(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
     check(oracle.request_frame(data.draw(oracle.requests(FETCH, version))))
@@ -188,7 +189,7 @@ def test_spoiled_answers_of_real_brokers_are_read_as_by_python_or_not():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
     frame = oracle.response_frame(data.draw(oracle.responses(FETCH, version)))

@@ -24,24 +24,25 @@ from tests.protocol import oracle
 EVERY_VERSION = [(key, version) for key, name in api_key_map.items() for version in schema_name_map[name]]
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
-def test_the_body_starts_where_kio_says(key, version):
-    schema = load_request_schema(key, version).__header_schema__
-    for client_id in (None, "", "clïent"):
-        header = schema(
-            request_api_key=key, request_api_version=version, correlation_id=-5, client_id=client_id
-        )
-        frame = _written(header)
+def test_the_body_starts_where_kio_says():
+    for key, version in EVERY_VERSION:
+        schema = load_request_schema(key, version).__header_schema__
+        for client_id in (None, "", "clïent"):
+            header = schema(
+                request_api_key=key, request_api_version=version, correlation_id=-5, client_id=client_id
+            )
+            frame = _written(header)
 
-        assert peek_request(frame + b"body") == RequestHeader(key, version, -5, client_id, len(frame))
+            assert peek_request(frame + b"body") == RequestHeader(key, version, -5, client_id, len(frame))
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
-def test_the_body_of_a_response_starts_where_kio_says(key, version):
-    frame = _written(load_response_schema(key, version).__header_schema__(correlation_id=77))
+def test_the_body_of_a_response_starts_where_kio_says():
+    for key, version in EVERY_VERSION:
+        frame = _written(load_response_schema(key, version).__header_schema__(correlation_id=77))
 
-    assert peek_correlation_id(frame) == 77
-    assert response_body_start(frame + b"\0", key, version) == len(frame)
+        assert peek_correlation_id(frame) == 77
+        found = (key, version, response_body_start(frame + b"\0", key, version))
+        assert found == (key, version, len(frame))
 
 
 def _written(header):

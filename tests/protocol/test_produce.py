@@ -8,6 +8,7 @@ from protocol import produce
 from protocol.api import APIS, PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 FIRST, LAST = APIS[PRODUCE].decoded
@@ -15,7 +16,7 @@ VERSIONS = range(FIRST, LAST + 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
@@ -34,7 +35,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch, produce
@@ -14,6 +14,7 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.weight import weigh_request
 from protocol.wire import build_uvarint
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 MUCH = 1000
@@ -50,6 +51,7 @@ def fetch_of(version, partitions, topics=1):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_all_that_is_read_is_weighed(data, key, version):
     frame = bytes(data.draw(oracle.requests(key, version).map(oracle.request_frame)))
@@ -57,6 +59,7 @@ def test_all_that_is_read_is_weighed(data, key, version):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_a_cut_frame_is_garbled_or_heavy(data, key, version):
     """Whatever is not weighed is not read either."""
