@@ -107,7 +107,7 @@ class HostileRun:
             tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
             encrypted = plain | {"name": "tls", "listen": f"{HOST}:{tls_lease.port}", "tls": tls}
             with Sidecar([plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]) as sidecar:
-                self._work(broker.direct, sidecar, encrypted["listen"])
+                self._work(broker.direct, sidecar, f"{HOST}:{tls_lease.port}")
         return self.problems
 
     def _work(self, direct: str, sidecar: Sidecar, tls_address: str) -> None:

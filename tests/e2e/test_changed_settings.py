@@ -8,6 +8,7 @@ memory learns the new setting.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,7 +96,7 @@ def test_one_request_over_many_partitions_after_a_change(
             tail.follow_until_hits(
                 pair,
                 writer,
-                lambda number, turn=turn: batches(f"taught-{turn}-{number}"),
+                partial(lambda turn, number: batches(f"taught-{turn}-{number}"), turn),
                 from_produce=setting == TIMESTAMPS or value == after,
             )
             configure(pair, topic, setting, value)

@@ -180,7 +180,7 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("mode", ["idempotent", "transactional"])
 def test_franz_go(pair: SlowPair, franz_go: Path, topic: str, mode: str) -> None:
-    command = [franz_go, pair.through, topic, mode, str(COUNT)]
+    command = [str(franz_go), pair.through, topic, mode, str(COUNT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert committed(pair, topic) == [int(line) for line in done.stdout.split()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -68,7 +67,7 @@ def test_the_second_listeners_endpoints_reach_nobody() -> None:
         assert producer.flush(20) == 0
         client = stack.enter_context(Recording(sidecar.bootstrap, "moved"))
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        moving = pool.submit(reassign, SimpleNamespace(broker=broker, direct=broker.direct), topic, [2])
+        moving = pool.submit(reassign, broker, topic, [2])
         assert read_until_moved(client, topic) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         moving.result(TIMEOUT_S)
         assert wire.noticed > 0, "the second listener did say where it thinks the leader is"

@@ -6,6 +6,7 @@ was the end. Forebay's own next question is about an offset that is not there an
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -48,7 +49,7 @@ def topics(pair: Pair) -> list[str]:
     for topic in found:
         with RawClient(pair.through) as client:
             reader = RawReader(client, topic).settle()
-            tail_while(reader, lambda topic=topic: write(pair, topic, "known"), RECORDS)
+            tail_while(reader, partial(write, pair, topic, "known"), RECORDS)
         check_same(pair, topic)
     wait_unwatched(pair)
     for topic in found:

@@ -11,7 +11,7 @@ import ssl
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -83,7 +83,7 @@ def passing() -> Iterator[Passing]:
         between = stack.enter_context(Between(broker.address("CLIENT")))
         files = write_certificates(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         tls = {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"name": "plain", "listen": plain, "upstream": between.address},
             {"name": "encrypted", "listen": encrypted, "upstream": between.address, "tls": tls},
         ]

@@ -107,7 +107,7 @@ def test_a_replicas_fetches_are_answered_as_by_the_broker(pair: Pair) -> None:
                 struct.pack_into(">i", frame, REPLICA_ID_AT, DEBUGGING_REPLICA)
                 answers.append(client.call(bytes(frame)))
     assert answers[:4] == answers[4:]
-    for frame in answers:
-        (said,) = fetch.scan_response(frame, 13).partitions
+    for answer in answers:
+        (said,) = fetch.scan_response(answer, 13).partitions
         assert said.error_code == 0 and said.end - said.start > 900_000
     assert pair.sidecar.fetch_counts("partitions")["pass", "follower"] == 4

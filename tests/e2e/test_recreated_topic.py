@@ -95,7 +95,7 @@ def test_the_deleted_topics_records_do_not_reach_readers_by_name(pair: Pair) -> 
     readers: list[int | str] = [*BY_NAME, KAFKA_PYTHON]
     topics = {reader: make_former(pair) for reader in readers}
     wait_unwatched(pair)
-    wrong = {}
+    wrong: dict[int | str, str] = {}
     for reader, topic in topics.items():
         make_again(pair, topic)
         if isinstance(reader, str):

@@ -70,7 +70,7 @@ def pair() -> Iterator[Reauthenticated]:
         }
         settings = {"cache": PATIENT_CACHE | {"authorizeEvery": "60s"}}
         sidecar = stack.enter_context(Sidecar([entry], settings))
-        yield Reauthenticated(broker, sidecar, entry["listen"])
+        yield Reauthenticated(broker, sidecar, sidecar.bootstrap)
 
 
 def sign_in(client: Raw) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -206,7 +206,7 @@ def test_a_quiet_partition_whose_log_start_moves_is_named(pair: Pair) -> None:
         for future in admin.delete_records([TopicPartition(topic, 1, 4)]).values():
             future.result(10)
         for client, name in zip(clients, ("direct", "through"), strict=True):
-            named: list[object] = []
+            named: list[Any] = []
             deadline = time.monotonic() + 5
             while not named and time.monotonic() < deadline:
                 named = [one[:-2] for one in client.poll(100)[0].partitions]
@@ -222,7 +222,7 @@ def test_wrong_epochs_foreign_ids_and_closing_are_answered_as_by_the_broker(pair
         with RawClient(address, "epochs") as raw:
             client = SessionClient(raw, 12)
             want_all(client, topic, 2)
-            said = []
+            said: list[object] = []
             client.poll(0)
             session_id = client.id
             client.epoch = 5

@@ -6,6 +6,8 @@ requests in flight and repeats what was refused in order, as Java, librdkafka an
 """
 
 from collections import deque
+from functools import partial
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,13 +33,20 @@ class Log:
         return True
 
 
+def tell(full, _batch):
+    """Whether the queue is full, whatever is asked of it."""
+    return full
+
+
 def run(choices, total, producer_id, in_flight):
     """Send numbers 0 to `total` through refusals and delays that `choices` draws; the log."""
     log, sequences = Log(), RefusedSequences()
-    to_send, received, replies = deque(range(total)), deque(), deque()
+    to_send = deque(range(total))
+    received: deque[Any] = deque()
+    replies: deque[Any] = deque()
     ordinal = decided = 0
     steps = 0
-    unanswered = set()
+    unanswered: set[int] = set()
     while to_send or received or replies:
         steps += 1
         choice = next(choices) if steps < 2000 else steps % 3
@@ -53,7 +62,7 @@ def run(choices, total, producer_id, in_flight):
             is_full = choice == 3
             plan = plan_refusal(
                 [batch],
-                lambda _b, full=is_full: full,
+                partial(tell, is_full),
                 sequences,
                 ordinal=decided,
                 acks=-1,

@@ -133,7 +133,7 @@ class Link:
 
 def record_api_versions(link):
     """Every version, and one that no broker knows; returns the ranges of the newest."""
-    ranges = {}
+    ranges: dict[int, tuple[int, int]] = {}
     for version in (0, 1, 2, 3, 4):
         request = control.build_api_versions_request(
             version, 1, "golden", software_name="golden", software_version="1"

@@ -8,6 +8,7 @@ has no error in sight.
 import asyncio
 import socket
 import threading
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
@@ -28,7 +29,7 @@ class Recorder:
 
     def __init__(self, port):
         self.server = socket.create_server((HOST, port))
-        self.upstream = None
+        self.upstream: Any = None
         self.client = ""
         self.kept = {}
         threading.Thread(target=self._accept, daemon=True).start()
@@ -40,7 +41,7 @@ class Recorder:
             except OSError:
                 return
             upstream = socket.create_connection(self.upstream)
-            waiting = []
+            waiting: list[bytes] = []
             for source, sink, note in (
                 (downstream, upstream, waiting.append),
                 (upstream, downstream, lambda frame, waiting=waiting: self._keep(waiting, frame)),

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch
-from protocol.api import APIS, FETCH
+from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from protocol.wire import INT32_PAIR
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
-FIRST, LAST = APIS[FETCH].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(FETCH)
 DEFAULT_MAX_BYTES = 0x7FFFFFFF
 
 
@@ -38,7 +38,7 @@ def test_a_request_of_kio_is_scanned(version, data):
         assert scanned.session_at == -1
     else:
         pair = frame[scanned.session_at :][:8]
-        assert pair == fetch.INT32_PAIR.pack(scanned.session_id, scanned.session_epoch)
+        assert pair == INT32_PAIR.pack(scanned.session_id, scanned.session_epoch)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

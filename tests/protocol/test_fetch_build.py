@@ -200,8 +200,9 @@ def test_a_planned_head_says_what_the_whole_response_would(
     correlation_id, session_id, partition = numbers
     topic = bytes(range(16)) if version >= fetch.TOPIC_IDS_FROM else "a topic"
     aborted = () if read_committed else None
-    answer = FetchAnswer(topic, partition, 0, *offsets, aborted, (), records_bytes)
+    high, stable, start = offsets
+    answer = FetchAnswer(topic, partition, 0, high, stable, start, aborted, (), records_bytes)
     said = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "partitions": [answer]}
     head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
-    built = fetch_build.build_headed_answer(head, correlation_id, *offsets, (), records_bytes)
+    built = fetch_build.build_headed_answer(head, correlation_id, high, stable, start, (), records_bytes)
     assert b"".join(built) == b"".join(fetch_build.build_response(version, correlation_id, **said))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch, fetch_ordinary
-from protocol.api import APIS, FETCH
+from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import FetchAnswer, build_request, build_response
@@ -17,8 +17,8 @@ from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
-FIRST, LAST = APIS[FETCH].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(FETCH)
+FIRST, LAST = VERSIONS[0], VERSIONS[-1]
 GOLDEN = [one for one in read_golden() if one.api_key == FETCH]
 ID = bytes(range(16))
 RECORDS = batch_v2(3)
@@ -76,6 +76,7 @@ def check(frame):
 
 def names_of(frame):
     scanned = fetch_ordinary.scan_request(frame)
+    assert scanned is not None
     return frame[scanned[6] : scanned[7]] if scanned[5] else b""
 
 

@@ -105,8 +105,8 @@ def scan_fetch(row):
 def rebuilt(response, answer, version):
     """The answer written again by us from what was scanned of it."""
     partitions = [
-        fetch_build.FetchAnswer(
-            *p[:6], p.aborted, [response[p.start : p.end]] if p.end > p.start else [], p.end - p.start
+        fetch_build.FetchAnswer._make(
+            [*p[:6], p.aborted, [response[p.start : p.end]] if p.end > p.start else [], p.end - p.start]
         )
         for p in answer.partitions
     ]

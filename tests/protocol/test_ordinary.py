@@ -17,8 +17,8 @@ from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2, message_v1
 
-FIRST, LAST = APIS[PRODUCE].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(PRODUCE)
+FIRST, LAST = VERSIONS[0], VERSIONS[-1]
 NAMES_START, ROUTE_END = 2, 3
 GOLDEN = [one for one in read_golden() if one.api_key == PRODUCE]
 
@@ -133,6 +133,7 @@ def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordin
 def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
     frame = build(version, records=batch_v2(40))
     whole = ordinary.scan_request(frame, len(frame))
+    assert whole is not None
     enough = whole[ROUTE_END + 1] + 61
     for end in range(len(frame) + 1):
         assert ordinary.scan_begun(frame[:end], len(frame)) == (whole if end >= enough else None)

@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import produce
-from protocol.api import APIS, PRODUCE
+from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
-FIRST, LAST = APIS[PRODUCE].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(PRODUCE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

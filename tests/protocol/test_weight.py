@@ -1,6 +1,7 @@
 """What a request weighs is what its scan finds in it, and what is heavy is not walked."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +21,11 @@ from tests.protocol import oracle
 MUCH = 1000
 BEHIND = bytes(2 * MUCH + 1)
 """Ignored behind the last field: with it no frame is too small to be weighed."""
-SCANS = {PRODUCE: produce.scan_request, FETCH: fetch.scan_request}
+SCANS: dict[int, Any] = {PRODUCE: produce.scan_request, FETCH: fetch.scan_request}
 CASES = [
     pytest.param(key, version, id=f"{APIS[key].name} {version}")
     for key in SCANS
-    for version in range(APIS[key].decoded[0], APIS[key].decoded[1] + 1)
+    for version in oracle.versions(key)
 ]
 
 

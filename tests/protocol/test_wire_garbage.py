@@ -31,7 +31,7 @@ SCANS = {
 CASES = [
     pytest.param(key, kind, version, id=f"{APIS[key].name} {kind} {version}")
     for key, kind in SCANS
-    for version in range(APIS[key].decoded[0], APIS[key].decoded[1] + 1)
+    for version in oracle.versions(key)
 ]
 EDGES = st.sampled_from([0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF])
 

@@ -100,7 +100,8 @@ def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Aud
         assert real.hit_ratio(point.hit_bytes) == pytest.approx(
             observed.hit_ratio(by_size[point.size_bytes].hit_bytes), abs=TOLERANCE
         )
-    assert 0.5 < real.hit_ratio(real.points[-1].hit_bytes) <= 1
+    ratio = real.hit_ratio(real.points[-1].hit_bytes)
+    assert ratio is not None and 0.5 < ratio <= 1
 
 
 def test_what_would_have_hit_is_what_did(runs: dict[str, Audited]) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -299,7 +299,7 @@ class Stage:
     def _find_starts(self) -> dict[tuple[str, int], int]:
         """Log start offsets. After a restart librdkafka asks with the old leader epoch once more."""
         deadline = time.monotonic() + TIMEOUT_S
-        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        earliest = OffsetSpec.earliest()
         asked = {TopicPartition(one.topic, one.partition): earliest for one in self._places}
         while True:
             try:
