@@ -6,6 +6,7 @@ list of exceptions. Must not judge other sizes, which `tests.tidy` prints, nor i
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,17 @@ def test_c_files_have_a_head() -> None:
     assert [name for name in listed(".c", ".h") if not read(name).startswith("/*")] == []
 
 
+@cache
+def find_subjects(place: Path) -> set[str]:
+    """The files and folders of a folder, without endings and outer underscores."""
+    below = [Path(one).relative_to(place) for one in listed() if place in Path(one).parents]
+    return {one.parts[0].split(".")[0].strip("_") for one in below}
+
+
 def has_subject(name: str) -> bool:
     """Whether test_x.py or test_x_detail.py has an x: a file or folder of the package or beside it."""
     test = Path(name)
-    places = (test.parent, Path(*test.parent.parts[1:]))
-    below = [
-        Path(one).relative_to(place) for place in places for one in listed() if place in Path(one).parents
-    ]
-    subjects = {one.parts[0].split(".")[0].strip("_") for one in below}
+    subjects = find_subjects(test.parent) | find_subjects(Path(*test.parent.parts[1:]))
     wanted = test.stem.removeprefix("test_").strip("_")
     return any(wanted == subject or wanted.startswith(f"{subject}_") for subject in subjects)
 

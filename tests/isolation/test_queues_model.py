@@ -9,6 +9,7 @@ from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import State, Waits
+from tests.kit.examples import examples
 
 RULE = QueueRule(
     data_queues=2, max_waiting=3, max_waiting_bytes=40, max_wait_s=1.0, release_after_s=0.4, lingering_polls=2
@@ -139,7 +140,7 @@ class Model:
             assert len(admitted) == said["in_use"] + said["lingering_polls"] + said["lingering_acks"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_the_invariants_hold_after_every_step(steps):
     model = Model()
@@ -147,7 +148,7 @@ def test_the_invariants_hold_after_every_step(steps):
         model.step(*step)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_everything_ends_when_the_broker_answers_everything(steps):
     model = Model()

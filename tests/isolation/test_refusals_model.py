@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation.refusals import NO_PRODUCER_ID, Batch, RefusedSequences, Verdict, plan_refusal
+from tests.kit.examples import examples
 
 IN_FLIGHT = 5
 
@@ -84,21 +85,21 @@ def run(choices, total, producer_id, in_flight):
     return log
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_an_idempotent_producer_loses_and_reorders_nothing(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, 7, IN_FLIGHT)
     assert log.appended == list(range(total))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_a_producer_without_an_id_and_one_request_in_flight_keeps_its_order(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, 1)
     assert log.appended == list(range(total))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_a_producer_without_an_id_loses_and_doubles_nothing(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, IN_FLIGHT)

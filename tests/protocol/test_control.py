@@ -80,7 +80,7 @@ def test_metadata_by_id_before_version_12_is_the_callers_mistake():
 
 
 @pytest.mark.parametrize("version", oracle.versions(METADATA))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_metadata_answers(version, data):
     body = data.draw(oracle.responses(METADATA, version))
@@ -160,7 +160,7 @@ def test_describe_configs(version):
 
 
 @pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CONFIGS))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_describe_configs_answers(version, data):
     body = data.draw(oracle.responses(DESCRIBE_CONFIGS, version))
@@ -191,7 +191,7 @@ def test_describe_log_dirs_asks_for_all_topics(version):
 
 
 @pytest.mark.parametrize("version", oracle.versions(DESCRIBE_LOG_DIRS))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_way(version, data):
     body = data.draw(oracle.responses(DESCRIBE_LOG_DIRS, version))

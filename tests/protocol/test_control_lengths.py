@@ -25,7 +25,7 @@ HUGE = b"\xff\xff\xff\xff\x0f"
 
 
 @pytest.mark.parametrize(("api_key", "version"), CASES)
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(3))
 @given(data=st.data())
 def test_what_kio_writes_passes_and_every_truncation_is_refused(api_key, version, data):
     schema = load_response_schema(api_key, version)

@@ -17,7 +17,7 @@ DEFAULT_MAX_BYTES = 0x7FFFFFFF
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(FETCH, version))
@@ -42,7 +42,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(FETCH, version))

@@ -32,7 +32,7 @@ def as_sent(version, partition):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_requests(version, data):
     topic = topics(version)
@@ -82,7 +82,7 @@ def answers(draw, topic):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_responses(version, data):
     given_answers = data.draw(st.lists(answers(topics(version)), max_size=4))

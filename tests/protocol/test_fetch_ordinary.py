@@ -104,7 +104,7 @@ def test_what_is_not_ordinary_is_left_to_python(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
     check(oracle.request_frame(data.draw(oracle.requests(FETCH, version))))
@@ -190,7 +190,7 @@ def test_spoiled_answers_of_real_brokers_are_read_as_by_python_or_not():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
     frame = oracle.response_frame(data.draw(oracle.responses(FETCH, version)))

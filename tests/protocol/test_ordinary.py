@@ -143,7 +143,7 @@ def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
     check(oracle.request_frame(data.draw(oracle.requests(PRODUCE, version))))
@@ -190,7 +190,7 @@ def test_an_answer_is_read_as_by_python_where_it_is_about_what_was_asked(version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))

@@ -15,7 +15,7 @@ VERSIONS = oracle.versions(PRODUCE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
@@ -34,7 +34,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))

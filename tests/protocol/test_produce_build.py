@@ -44,7 +44,7 @@ def assert_refused(found, refused, version):
 
 
 @EVERY
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_refusals(version, data):
     refused = data.draw(refusals(version))
@@ -89,7 +89,7 @@ def cut(body, keep):
 
 
 @EVERY
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_cut_request_is_what_kio_would_have_written(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
@@ -133,7 +133,7 @@ def test_flags_that_do_not_fit_are_the_callers_fault(keep):
 
 
 @EVERY
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_mended_answer_has_the_brokers_and_the_refused(version, data):
     answer = data.draw(oracle.responses(PRODUCE, version))

@@ -52,7 +52,7 @@ def fetch_of(version, partitions, topics=1):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_all_that_is_read_is_weighed(data, key, version):
     frame = bytes(data.draw(oracle.requests(key, version).map(oracle.request_frame)))
@@ -60,7 +60,7 @@ def test_all_that_is_read_is_weighed(data, key, version):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_a_cut_frame_is_garbled_or_heavy(data, key, version):
     """Whatever is not weighed is not read either."""

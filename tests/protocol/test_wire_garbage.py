@@ -52,7 +52,7 @@ def check_spans(scanned, frame):
 
 
 @pytest.mark.parametrize(("key", "kind", "version"), CASES)
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(data=st.data())
 def test_mutated_frames(key, kind, version, data):
     frame = bytearray(data.draw(made(key, kind, version)))
@@ -76,7 +76,7 @@ def test_every_truncation_is_refused(key, kind, version, data):
 
 
 @pytest.mark.parametrize(("key", "kind", "version"), CASES)
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(content=st.binary(min_size=8, max_size=60))
 def test_arbitrary_bytes(key, kind, version, content):
     head = key.to_bytes(2, "big") + version.to_bytes(2, "big") if kind == "request" else b""
