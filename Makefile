@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo lab bench growth test check unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench growth test check tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,7 @@ build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/f
 	@.ci/need cc && $(BIN)/python -m blockcache._build
 
 tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
-	@.ci/need java && $(BIN)/python -m tests.broker.jars
+	@.ci/need java && $(BIN)/python -m tests.kit.broker.jars
 
 demo: build tools ## a broker, Forebay and clients on this machine, with live progress; under three minutes
 	$(BIN)/python -m bench.demo
@@ -36,13 +36,16 @@ growth: build tools ## how cost grows with bytes, requests, idle partitions and 
 check: build ## format, lint, types, import contracts, generated documents
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config.docs --check && $(BIN)/python -m metrics.catalog_docs --check
 
+tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
+	$(BIN)/python -m tests.tidy
+
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
 
-unit: build ## the tests that need no broker
+unit: build ## the tests that need neither a broker nor Java; under two minutes
 	$(PYTEST) -m 'not e2e'
 
-e2e: build tools ## the tests on real brokers
+e2e: build tools ## the tests on real brokers and Spark
 	$(PYTEST) -m e2e
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared

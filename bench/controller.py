@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
-from tests.throttle.model_disk import ModelDisk
-from tests.throttle.simulation import Event, Run, Simulation
+from tests.kit.model_disk import ModelDisk
+from tests.kit.throttle_simulation import Event, Run, Simulation
 from throttle.throttle import ThrottleRules
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MB = 1e6
 BUCKET_S = 5.0
 PICTURE = "throttle-model.png"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -1,9 +1,9 @@
-"""What all tests share: the session's real broker, its logs beside a failure, and who runs beside whom.
+"""Everything that all tests share: the session's real broker, its logs beside a failure, the order of tests.
 
-Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front) and the order: end-to-end
-tests first, then Spark's, so that what takes long is not what the last worker is left with. A test file stays
-on one worker (--dist loadfile), all that need Spark on the same one; a worker thus has the session's broker
-and its file's own.
+Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front), the marker `e2e` of tests that use
+Spark, and the order: end-to-end tests first, then Spark's, so that the last worker is not left with a long test. A test
+file stays on one worker (--dist loadfile), all tests that need Spark on the same worker; a worker thus has the
+session's broker and its file's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.broker.kafka import KafkaBroker, KafkaCluster
+from tests.kit.broker.kafka import KafkaBroker, KafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -24,12 +24,16 @@ settings.load_profile("forebay")
 
 @pytest.fixture(scope="session")
 def broker() -> "Iterator[KafkaCluster]":
-    """A single-node Kafka 4; topics are the test's own (tests.broker.topics)."""
+    """A single-node Kafka 4; topics are the test's own (tests.kit.broker.topics)."""
     with KafkaBroker() as running:
         yield running
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):  # asked for by the test or by a fixture of its
+            item.add_marker(pytest.mark.e2e)
     items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, SPARK not in item.nodeid))
 
 

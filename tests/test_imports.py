@@ -1,10 +1,12 @@
 """Each module of the product can be imported first: none relies on what another has imported before it.
 
-Owns one fresh interpreter that forgets the product's modules before each; what it imports from elsewhere stays.
+Owns one fresh interpreter that forgets the product's modules before each; modules from elsewhere stay. A second test
+holds the import contracts of tests and bench complete.
 """
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -34,3 +36,16 @@ def test_each_module_can_be_imported_first() -> None:
     command = [sys.executable, "-c", ALONE, ",".join(PACKAGES), *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_contracts_name_every_package_of_the_tests() -> None:
+    """import-linter has no pattern for "all but the kit", so that the contracts list the packages."""
+    names = {f"tests.{path.parent.name}" for path in (ROOT / "tests").glob("*/__init__.py")}
+    linted = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = {contract["name"]: contract for contract in linted["contracts"]}
+    bench = contracts["Bench imports of the tests only their kit"]
+    assert set(bench["forbidden_modules"]) == names - {"tests.kit"}
+    tests = contracts["Tests import no bench, except the bench's own"]
+    assert set(tests["source_modules"]) == names - {"tests.bench"} | {"tests.conftest"}
+    kit = contracts["The kit imports neither tests nor bench"]
+    assert set(kit["forbidden_modules"]) == names - {"tests.kit"} | {"bench"}

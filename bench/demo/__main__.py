@@ -23,11 +23,11 @@ from bench.demo.load import TAIL_CLIENT, Load, LoadFailed
 from bench.demo.plan import DIRECT, THROUGH, Sizes, plan_slices
 from bench.demo.progress import Progress
 from bench.demo.result import WANTED_RATIO, Result, build_result, describe
-from tests.broker.jars import FetchFailed, kafka_jars
-from tests.broker.java import JavaMissing
-from tests.broker.kafka import BrokerFailed
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import Pair, SidecarFailed
+from tests.kit.broker.jars import FetchFailed, kafka_jars
+from tests.kit.broker.java import JavaMissing
+from tests.kit.broker.kafka import BrokerFailed
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Pair, SidecarFailed
 
 RUNS = Path(__file__).parents[2] / ".build" / "demo"
 EXPECTED = (AuditFailed, LoadFailed, FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)

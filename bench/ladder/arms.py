@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from bench.ladder.bare import start_bare_send
 from bench.ladder.bare_relay import start_bare_relay
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
-from tests.broker.certificates import TlsFiles, write_certificates
-from tests.broker.jars import FetchFailed
-from tests.broker.java import JavaMissing
-from tests.broker.kafka import BrokerFailed, KafkaCluster
-from tests.broker.ports import PortLease, lease_port
-from tests.broker.probe import peek_broker_count
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST, Listener
-from tests.e2e.sidecar import Sidecar, SidecarFailed
+from tests.kit.broker.certificates import TlsFiles, write_certificates
+from tests.kit.broker.jars import FetchFailed
+from tests.kit.broker.java import JavaMissing
+from tests.kit.broker.kafka import BrokerFailed, KafkaCluster
+from tests.kit.broker.ports import PortLease, lease_port
+from tests.kit.broker.probe import peek_broker_count
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,11 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.ladder.frames import FETCH_VERSION, build_batch
+from bench.ladder.frames import FETCH_VERSION
 from bench.ladder.loads import FETCH_BATCHES, RING_BATCH_BYTES, RING_BATCHES, ring_starts
 from protocol import batch
 from protocol.fetch_build import FetchAnswer, build_response
-from tests.broker.process import die_with_parent
+from tests.kit.broker.process import die_with_parent
+from tests.kit.frames import build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

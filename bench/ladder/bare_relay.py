@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 import uvloop
 
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

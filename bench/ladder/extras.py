@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.ladder import arms
 from bench.ladder.cpu import read_rss_bytes
-from bench.ladder.frames import FETCH_VERSION, build_batch, build_produce
+from bench.ladder.frames import FETCH_VERSION
 from bench.ladder.loads import SMALL_BYTES, Meter
 from bench.ladder.raw import Line
 from protocol import control, fetch
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.session_client import SessionClient
+from tests.kit.broker.topics import create_topic
+from tests.kit.frames import build_batch, build_produce
+from tests.kit.raw_fetch import RawClient
+from tests.kit.session_client import SessionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,69 +1,29 @@
 """The requests that the raw client sends, built before any clock runs.
 
-Owns record batches of a given size (one batch, records of 1 KB or one record) and the Produce and Fetch
-frames around them. Must not know sockets. Invariants: a batch is whole and its CRC right, or the broker
-refuses it; the first eight bytes of a batch's first value are where `stamp` puts a time.
+Owns Produce frames of one record that carries a time, and Fetch frames. Must not know sockets. Invariants: the CRC is
+right after `stamp`, or the broker refuses the batch; a time stands in the first eight bytes of the record's value.
 """
 
 from __future__ import annotations
 
-import random
 import struct
-import time
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 import crc32c
 
 from protocol import fetch
 from protocol.fetch_build import build_request
-from tests.protocol import oracle
-from tests.protocol.golden_capture import produce_body
+from tests.kit.frames import CRC_AT, CRC_FROM, HEADER, RECORD_BYTES, build_batch, build_produce, build_record
 
 if TYPE_CHECKING:
-    from tests.e2e.raw_fetch import TopicWords
+    from tests.kit.raw_fetch import TopicWords
 
-PRODUCE_VERSION = 9
 FETCH_VERSION = 13
-ACKS_ALL = -1
-RECORD_BYTES = 1000
-HEADER = struct.Struct(">qiibIhiqqqhii")
-CRC_AT, CRC_FROM = 17, 21
 STAMP = struct.Struct(">q")
 LAST_DELTA = struct.Struct(">i")
 LAST_DELTA_AT = 23
 MARK = 0x0123456789ABCDEF
 """An offset that is found again."""
-
-
-def _varint(value: int) -> bytes:
-    """Zigzag, as records have it (ByteUtils.writeVarint)."""
-    left = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
-
-
-def _record(delta: int, value: bytes) -> bytes:
-    body = b"\0" + _varint(0) + _varint(delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
-    return _varint(len(body)) + body
-
-
-def build_batch(size_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
-    """One uncompressed batch of about `size_bytes`, in records with random values of `record_bytes`."""
-    source = random.Random(size_bytes)
-    count = max(size_bytes // record_bytes, 1)
-    records = b"".join(_record(i, source.randbytes(record_bytes)) for i in range(count))
-    now_ms = time.time_ns() // 1_000_000
-    head = HEADER.pack(
-        0, HEADER.size - 12 + len(records), -1, 2, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count
-    )
-    batch = bytearray(head + records)
-    struct.pack_into(">I", batch, CRC_AT, crc32c.crc32c(memoryview(batch)[CRC_FROM:]))
-    return bytes(batch)
 
 
 class Stamped(NamedTuple):
@@ -81,12 +41,6 @@ class Stamped(NamedTuple):
         struct.pack_into(">I", self.frame, self.batch_at + CRC_AT, crc)
 
 
-def build_produce(topic: str, batch: bytes, acks: int = ACKS_ALL) -> bytes:
-    """A Produce of one batch to partition 0."""
-    body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), batch, acks=acks)
-    return oracle.request_frame(body, 1, "ladder")
-
-
 def build_stamped(topic: str, record_bytes: int = RECORD_BYTES) -> Stamped:
     """A Produce of one record that carries a time."""
     batch = build_batch(record_bytes, record_bytes)
@@ -95,7 +49,7 @@ def build_stamped(topic: str, record_bytes: int = RECORD_BYTES) -> Stamped:
     return Stamped(frame, at, at + VALUE_AT)
 
 
-VALUE_AT = HEADER.size + len(_record(0, bytes(RECORD_BYTES))) - RECORD_BYTES - 1
+VALUE_AT = HEADER.size + len(build_record(0, bytes(RECORD_BYTES))) - RECORD_BYTES - 1
 """Where the value begins in a batch of one record of RECORD_BYTES: behind the headers, before the count of headers."""
 
 

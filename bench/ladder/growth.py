@@ -25,11 +25,11 @@ from matplotlib import pyplot as plt
 
 from bench.demo.progress import Progress
 from bench.ladder import arms, extras, loads, report
-from bench.ladder.frames import build_batch, build_produce
 from bench.ladder.raw import Line
 from bench.ladder.steps import Bench
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.broker.topics import create_topic
+from tests.kit.frames import build_batch, build_produce
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.ladder.loads import GB, Figures, Meter, Wrong
-from tests.broker.process import kafka_tool
+from tests.kit.broker.process import kafka_tool
 
 if TYPE_CHECKING:
     from bench.ladder.arms import Arm

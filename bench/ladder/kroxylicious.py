@@ -1,7 +1,7 @@
 """Kroxylicious as a peer: its pinned jars, its configuration, its process.
 
 Owns the lock beside it and the directory of the jars in the user's cache. The jars come by the mechanism of
-`tests.broker.jars` and are verified before each use. Must not know what is measured.
+`tests.kit.broker.jars` and are verified before each use. Must not know what is measured.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.broker.jars import FetchFailed, cache_home, run_ivy, scan_lock, wrong_jars
-from tests.broker.java import find_java
-from tests.broker.process import JavaProcess
+from tests.kit.broker.jars import FetchFailed, cache_home, run_ivy, scan_lock, wrong_jars
+from tests.kit.broker.java import find_java
+from tests.kit.broker.process import JavaProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

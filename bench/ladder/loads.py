@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.ladder.cpu import read_cpu_ns, spent_ns
-from bench.ladder.frames import FETCH_VERSION, PRODUCE_VERSION, build_batch, build_fetch, build_produce
+from bench.ladder.frames import FETCH_VERSION, build_fetch
 from bench.ladder.raw import Line
 from protocol import fetch, produce
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
     from bench.ladder.arms import Arm

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException
 
 from bench.ladder import arms, java_tools, loads, tailing
 from bench.ladder.cells import measure_cell
-from tests.broker.process import ToolFailed
-from tests.broker.topics import create_topic
+from tests.kit.broker.process import ToolFailed
+from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

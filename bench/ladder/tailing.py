@@ -20,22 +20,20 @@ from bench.ladder.frames import (
     FETCH_VERSION,
     LAST_DELTA,
     LAST_DELTA_AT,
-    RECORD_BYTES,
     STAMP,
     VALUE_AT,
-    build_batch,
     build_poll,
-    build_produce,
     build_stamped,
 )
 from bench.ladder.loads import FETCH_BYTES, Figures, Meter, Wrong
 from bench.ladder.raw import Line
 from protocol import batch, fetch, produce
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.frames import RECORD_BYTES, build_batch, build_produce
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
     from bench.ladder.arms import Arm
-    from tests.e2e.raw_fetch import TopicWords
+    from tests.kit.raw_fetch import TopicWords
 
 SKIP_S = 0.5
 """What comes in the first half second is not counted: leases and rights are being got."""

@@ -23,7 +23,7 @@ from bench.micro.batches import restamp
 from blockcache import _build
 from blockcache.cache import BlockCache
 from protocol.framing import build_buffer
-from tests.blockcache.batches import TOPIC, build_batch
+from tests.kit.cache_batches import TOPIC, build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

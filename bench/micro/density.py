@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bench.micro.batches import restamp
 from blockcache.cache import BlockCache
-from tests.blockcache.batches import TOPIC, build_batch
+from tests.kit.cache_batches import TOPIC, build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

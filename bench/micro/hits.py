@@ -21,11 +21,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.ladder.frames import FETCH_VERSION, build_batch
-from bench.micro.requests import TOPIC, TOPIC_ID, Played, PlayedTransport, feed
+from bench.ladder.frames import FETCH_VERSION
 from protocol import batch, fetch
 from protocol.fetch_build import build_request
 from proxy.net.client_connection import ClientConnection
+from tests.kit.frames import build_batch
+from tests.kit.played import TOPIC, TOPIC_ID, Played, PlayedTransport, feed
 
 if TYPE_CHECKING:
     from types import CodeType

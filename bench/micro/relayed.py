@@ -23,11 +23,11 @@ import uvloop
 
 from bench.ladder.frames import FETCH_VERSION
 from bench.ladder.raw import Line
-from bench.micro.requests import ISOLATED, OFF, TOPIC_ID
 from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy import app
 from proxy.config.load import load
+from tests.kit.played import ISOLATED, OFF, TOPIC_ID
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.ladder.frames import FETCH_VERSION
-from bench.micro.requests import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
 from protocol import batch, fetch, header, produce
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy.net.broker_connection import BrokerConnection
 from proxy.net.client_connection import ClientConnection
+from tests.kit.played import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,10 +29,10 @@ from bench.pollution.lab import LoadFailed, disk_bytes, open_lab, wanted_control
 from bench.pollution.phases import run_arm
 from bench.pollution.report import build_page, build_result, write_report
 from bench.pollution.sweep import run_sweep
-from tests.broker.jars import FetchFailed, kafka_jars
-from tests.broker.java import JavaMissing
-from tests.broker.kafka import BrokerFailed
-from tests.e2e.sidecar import SidecarFailed
+from tests.kit.broker.jars import FetchFailed, kafka_jars
+from tests.kit.broker.java import JavaMissing
+from tests.kit.broker.kafka import BrokerFailed
+from tests.kit.sidecar import SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,11 +29,11 @@ from bench.pollution.lab import BEHIND, LATE_S, MAIN, Crew
 from bench.pollution.phases import sleep_until
 from bench.pollution.series import NS, read_rows
 from bench.stolen import Ticks, read_cpu, share
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,12 +21,12 @@ from bench.pollution.arms import Arm, Sizes, broker_memory, build_listener, buil
 from bench.pollution.groups import Group
 from bench.pollution.host import LIMITED, Disk, drop_pages, open_disk
 from bench.pollution.sampling import scan_diskstats
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -47,7 +47,8 @@ def plot_run(result: Figures, steps: Sequence[Step], path: Path) -> None:
     if not names:
         draw_sweep(figure.subplots(), steps, result)
     else:
-        upper, lower = figure.subfigures(2, 1, height_ratios=[above, 1.3 * len(panels)])
+        parts: Any = figure.subfigures(2, 1, height_ratios=[above, 1.3 * len(panels)])
+        upper, lower = parts
         left, *others = upper.subplots(1, 3 if steps else 2)
         draw_arms((left, others[0]), names, result["arms"])
         if steps:

@@ -69,7 +69,7 @@ def is_fair(rates: Sequence[float]) -> bool:
 
 def is_stolen(one: Figures) -> bool:
     """Whether too much of the processors' time was taken away in a phase of an arm, or in one of isolation."""
-    return max(one["stolen"].values()) > STOLEN
+    return bool(max(one["stolen"].values()) > STOLEN)
 
 
 def is_disturbed(one: Figures) -> bool:

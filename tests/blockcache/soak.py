@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache, Span
-from tests.blockcache.batches import HEADER, HEADER_BYTES
+from tests.kit.cache_batches import HEADER, HEADER_BYTES
 
 NOISE = random.Random(0).randbytes(1 << 20)
 PARTITIONS, READERS, LOANS = 40, 24, 8

@@ -9,7 +9,7 @@ import pytest
 from blockcache.arena import ArenaError, ArenaInUse, open_file
 from blockcache.cache import BlockCache, StaleSlot
 from blockcache.layout import MAGIC
-from tests.blockcache.batches import TOPIC, build_run, insert, read
+from tests.kit.cache_batches import TOPIC, build_run, insert, read
 
 SIZE = 64 * 1024
 

@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from blockcache.cache import BadBatch, BlockCache, CacheError, Inserted, PartitionsFull
-from tests.blockcache.batches import FOREVER, TOPIC, build_batch, build_run, find_batch, insert, read
+from blockcache.cache import BadBatch, BlockCache, CacheError, PartitionsFull
+from blockcache.results import Inserted
+from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, find_batch, insert, read
 
 MIB = 1024 * 1024
 

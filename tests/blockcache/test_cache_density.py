@@ -3,7 +3,7 @@
 import pytest
 
 from blockcache.cache import BlockCache
-from tests.blockcache.batches import TOPIC, build_batch, build_run, insert, read
+from tests.kit.cache_batches import TOPIC, build_batch, build_run, insert, read
 
 KIB, MIB = 1024, 1024 * 1024
 

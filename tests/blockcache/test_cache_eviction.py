@@ -6,7 +6,7 @@ import pytest
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache, CacheError
-from tests.blockcache.batches import FOREVER, TOPIC, build_batch, build_run, insert, read
+from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert, read
 
 KIB = 1024
 

@@ -9,7 +9,7 @@ from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
 from blockcache.inspect import inspect
-from tests.blockcache.batches import FOREVER, TOPIC, build_batch, build_run, insert, read
+from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert, read
 
 KIB = 1024
 HEAD, REST = b"head of a request", b"end"

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
-from tests.blockcache.batches import build_batch, find_batch
+from tests.kit.cache_batches import build_batch, find_batch
 
 PARTITIONS = 3
 SMALL = st.integers(0, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockcache.cache import BlockCache, Span
-from tests.blockcache.batches import FOREVER, HEADER_BYTES, TOPIC, build_batch, build_run, insert
+from tests.kit.cache_batches import FOREVER, HEADER_BYTES, TOPIC, build_batch, build_run, insert
 
 KIB, MIB = 1024, 1024 * 1024
 PARTITIONS = 12

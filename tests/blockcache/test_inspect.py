@@ -13,7 +13,7 @@ from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import ArenaInUse, map_read_only
 from blockcache.cache import BlockCache
 from blockcache.inspect import ATTEMPTS, NoArena, PartitionPicture, Span, inspect
-from tests.blockcache.batches import TOPIC, build_batch, build_run, insert
+from tests.kit.cache_batches import TOPIC, build_batch, build_run, insert
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -21,7 +21,7 @@ BUSY = """
 import sys
 from pathlib import Path
 from blockcache.cache import BlockCache
-from tests.blockcache.batches import TOPIC, build_run, insert
+from tests.kit.cache_batches import TOPIC, build_run, insert
 cache = BlockCache(1 << 20, Path(sys.argv[1]))
 slots = [cache.open(TOPIC, i) for i in range(8)]
 print("ready", flush=True)

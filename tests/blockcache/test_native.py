@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockcache._pyfastcache import ffi, lib
@@ -34,7 +35,7 @@ SIZES = {
     "fc_inserted": 56,
     "fc_edges": 48,
 }
-READ_FROM_BESIDE = {"fc_partition": PartitionSlot, "fc_entry": Entry, "fc_block": BlockHead}
+READ_FROM_BESIDE: dict[str, Any] = {"fc_partition": PartitionSlot, "fc_entry": Entry, "fc_block": BlockHead}
 FORMATS = {"fc_partition": PARTITION, "fc_entry": ENTRY, "fc_block": BLOCK}
 SECTIONS = {
     "magic": 0,
@@ -136,7 +137,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_random_operations_under_sanitizers(
     driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int, observe: int
 ) -> None:
-    command = [driver, *map(str, (seed, steps, arena_bytes, shared_bytes, observe))]
+    command = [str(driver), *map(str, (seed, steps, arena_bytes, shared_bytes, observe))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))

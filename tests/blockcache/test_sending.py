@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from blockcache.cache import BlockCache
-from tests.blockcache.batches import FOREVER, TOPIC, build_run, insert
+from tests.kit.cache_batches import FOREVER, TOPIC, build_run, insert
 
 HEAD, END = b"head" * 20, b"end"
 PAGE_BYTES = 4096

@@ -11,7 +11,7 @@ import pytest
 
 from tests.blockcache.soak import Soak
 
-STEPS = int(os.environ.get("SOAK_STEPS", "240000"))
+STEPS = int(os.environ.get("SOAK_STEPS", "60000"))
 MIB = 1 << 20
 
 
@@ -22,7 +22,7 @@ def find_resident_bytes() -> int:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("seed", "size_bytes"), [(1, 4 * MIB), (2, 24 * MIB)])
+@pytest.mark.parametrize(("seed", "size_bytes"), [(1, 4 * MIB), (2, 12 * MIB)])
 def test_soak(seed: int, size_bytes: int) -> None:
     soak = Soak(seed, size_bytes)
     warm_bytes = 0

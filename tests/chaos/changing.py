@@ -34,7 +34,7 @@ LAST_VERSIONS = (4, 8, 11, 12, 13, 16)
 HIT = re.compile(r'"topic":"(\w+)".*"result":"hit","reason":"","bytes":([1-9]\d*)')
 
 
-def list_followers() -> Iterator[tuple[str, dict[str, int], range]]:
+def list_followers() -> Iterator[tuple[str, dict[str, int], Sequence[int]]]:
     """(name, topics, versions): of each topic one by name and one by id that keep to it, and one each for all."""
     for word, versions in (("name", BY_NAME), ("id", BY_ID)):
         for topic, partitions in PARTITIONS.items():

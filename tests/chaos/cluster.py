@@ -14,11 +14,11 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
 from tests.chaos.wire import Wire
-from tests.e2e.sidecar import Sidecar, SidecarFailed
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -19,15 +19,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.broker.certificates import write_certificates
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.chaos.leaks import ZERO
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.certificates import write_certificates
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.kit.sidecar import Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class HostileRun:
             tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
             encrypted = plain | {"name": "tls", "listen": f"{HOST}:{tls_lease.port}", "tls": tls}
             with Sidecar([plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]) as sidecar:
-                self._work(broker.direct, sidecar, encrypted["listen"])
+                self._work(broker.direct, sidecar, f"{HOST}:{tls_lease.port}")
         return self.problems
 
     def _work(self, direct: str, sidecar: Sidecar, tls_address: str) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.broker.jars import KAFKA_4
-from tests.broker.process import JVM_FLAGS, JavaProcess, java_command
 from tests.chaos.history import Group, Place, Read, digest_of, scan_name
+from tests.kit.broker.jars import KAFKA_4
+from tests.kit.broker.process import JVM_FLAGS, JavaProcess, java_command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.chaos.cluster import Sidecars
-    from tests.e2e.sidecar import Sidecar
+    from tests.kit.sidecar import Sidecar
 
 ZERO = (
     "forebay_parked_fetches",

@@ -22,8 +22,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kafka.errors import KafkaError  # type: ignore[import-untyped]
-from kafka.record import MemoryRecords  # type: ignore[import-untyped]
+from kafka.errors import KafkaError
+from kafka.record import MemoryRecords
 
 from protocol import batch
 from tests.chaos.broker_logs import Log, digest_of, is_of

@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from protocol.errors import BadFrame
 from tests.chaos import readers, writers
 from tests.chaos.history import Name, Place, Read, build_value, scan_name
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
     import random

@@ -25,7 +25,7 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.metadata import scan_metadata_response
 from tests.chaos.broker_logs import digest_of
 from tests.chaos.readings import NO_EPOCH, Fetched
-from tests.e2e.raw_fetch import METADATA_VERSION, FetchFailed, RawClient
+from tests.kit.raw_fetch import METADATA_VERSION, FetchFailed, RawClient
 from tests.protocol import oracle
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from protocol.errors import BadFrame
 from tests.chaos.history import Name, build_value
 from tests.chaos.raw_reader import ANSWER_S, find_leaders
 from tests.chaos.readings import digest_sent
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.raw_fetch import RawClient
 from tests.protocol import oracle
 from tests.protocol.golden_capture import make
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.broker.topics import create_topic
 from tests.chaos import readers
 from tests.chaos.changing import ChangingTopics
 from tests.chaos.checker import check
@@ -30,6 +29,7 @@ from tests.chaos.phoenix import Phoenix
 from tests.chaos.pipeline import Pipeline
 from tests.chaos.readers import Member, find_ends, read_all
 from tests.chaos.writers import BulkWriter, IdempotentWriter, TransactionalWriter, Writer
+from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.process import die_with_parent
 from tests.chaos.standstill import SAID
+from tests.kit.broker.process import die_with_parent
 
 if TYPE_CHECKING:
     from pathlib import Path

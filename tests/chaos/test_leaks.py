@@ -17,11 +17,11 @@ from kio.static.primitive import i32Timedelta
 
 from tests.chaos.leaks import find_owed
 from tests.chaos.wire import Wire
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.raw_fetch import RawClient
 from tests.protocol import oracle
 
 if TYPE_CHECKING:
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 GROUP = "owed"
 JOIN_GROUP, VERSION = 11, 5

@@ -318,6 +318,7 @@ def test_of_many_violations_some_are_shown() -> None:
         (build(0, b"w", codec=GZIP, key=b"k", count=1), 1.0, {"unequal"}),
         (build(0, b"v", codec=GZIP, key=b"k", count=1, stamped_ms=STAMP_MS), 1.0, {"unequal"}),
     ],
+    ids=["at once", "too late", "another value", "another time"],  # gzip puts the time into the bytes
 )
 def test_only_the_codec_may_differ_and_not_for_long(data: bytes, sent_at: float, expected: set[str]) -> None:
     changes, held = build_world()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.chaos.broker_logs import BrokerLogs
 from tests.chaos.log_checker import check_changes
 from tests.chaos.raw_reader import BY_ID, BY_NAME, RawFollower
 from tests.chaos.raw_writer import RawWriter
 from tests.chaos.readings import NEVER, Changes, Incarnation
 from tests.chaos.whole_readers import CLIENTS, WholeReader
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -36,12 +36,13 @@ def test_a_bare_broker_keeps_every_promise(broker: KafkaCluster) -> None:
     followers = [
         RawFollower(f"v{versions[0]}", direct, topics, versions, rng) for versions in (BY_NAME, BY_ID)
     ]
-    for thread in (writer, *followers):
+    threads: list[Any] = [writer, *followers]
+    for thread in threads:
         thread.start()
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and min(len(one.fetched) for one in followers) < ENOUGH:
         time.sleep(0.1)
-    for thread in (writer, *followers):
+    for thread in threads:
         thread.finish()
         thread.join(PATIENCE_S)
     whole = WholeReader("whole", direct, direct, topics, rng, ())
@@ -50,8 +51,8 @@ def test_a_bare_broker_keeps_every_promise(broker: KafkaCluster) -> None:
     logs = BrokerLogs([broker.log_dir()], topics)
     logs.scan()
 
-    with RawClient(direct) as client:
-        known = Incarnation(topic, client.topic(topic, PARTITIONS).id, NEVER)
+    with RawClient(direct) as asking:
+        known = Incarnation(topic, asking.topic(topic, PARTITIONS).id, NEVER)
     fetched = [fetch for one in followers for fetch in one.fetched]
     changes = Changes(fetched, whole.delivered, [known], whole=frozenset((topic,)))
     assert check_changes(changes, logs.held) == []

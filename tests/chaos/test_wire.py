@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.settings import HOST
 from tests.chaos.wire import Wire
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

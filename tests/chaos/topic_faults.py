@@ -18,7 +18,7 @@ from tests.chaos.history import Place
 from tests.chaos.raw_reader import ANSWER_S, LATEST, find_leaders, find_offset, reads_by_id
 from tests.chaos.raw_writer import writes
 from tests.chaos.readings import NEVER, Cut, Election, Incarnation
-from tests.e2e.raw_fetch import METADATA_VERSION, RawClient
+from tests.kit.raw_fetch import METADATA_VERSION, RawClient
 from tests.protocol import oracle
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from tests.chaos.raw_reader import ANSWER_S, find_leaders
 from tests.chaos.readings import NO_EPOCH
-from tests.e2e.raw_fetch import FETCH_VERSION, FetchFailed, RawClient
+from tests.kit.raw_fetch import FETCH_VERSION, FetchFailed, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from kafka import TopicPartition as NamedPartition
-from kafka.errors import KafkaError  # type: ignore[import-untyped]
+from kafka.errors import KafkaError
 
 from tests.chaos import readers
 from tests.chaos.history import Place, digest_of

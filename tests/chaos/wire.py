@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from tests.broker.settings import HOST
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from types import TracebackType

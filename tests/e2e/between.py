@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Self
 
-from tests.broker.settings import HOST
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from types import TracebackType

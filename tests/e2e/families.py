@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
-from tests.broker.process import kafka_tool
+from tests.kit.broker.process import kafka_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +73,11 @@ def confluent_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
     while len(records) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            headers = tuple((name, bytes(value)) for name, value in message.headers() or ())
-            records.append(Record(message.offset(), message.key(), message.value(), headers))
+            given: Any = message.headers() or ()
+            headers = tuple((name, bytes(value)) for name, value in given)
+            offset = message.offset()
+            assert offset is not None
+            records.append(Record(offset, message.key(), message.value(), headers))
     consumer.close()
     return records
 
@@ -146,7 +149,7 @@ def kcat_produce(bootstrap: str, topic: str, records: Sequence[Record], acks: st
     assert all(one.headers == records[0].headers for one in records), (
         "kcat gives all records the same headers"
     )
-    lines = b"".join(b"%b\t%b\n" % (one.key, one.value) for one in records)
+    lines = b"".join(b"%b\t%b\n" % (one.key or b"", one.value or b"") for one in records)
     level = "-1" if acks == "all" else acks
     where = ("-P", "-q", "-b", bootstrap, "-t", topic, "-p", "0")
     run_kcat(*where, "-K", "\t", f"-Xrequest.required.acks={level}", *headers, stdin=lines)

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from protocol import batch, fetch
-from tests.e2e.raw_fetch import MAX_BYTES, PRODUCE_VERSION, FetchFailed, explain
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import MAX_BYTES, FetchFailed, explain
 from tests.protocol import oracle
 from tests.protocol.golden_capture import produce_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tests.e2e.raw_fetch import RawClient
-    from tests.e2e.sidecar import Pair
+    from tests.kit.raw_fetch import RawClient
+    from tests.kit.sidecar import Pair
 
 FETCH_VERSION = 13
 PATIENCE_S = 30.0

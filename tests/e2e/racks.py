@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener, Node
 from tests.chaos.history import Place
 from tests.chaos.orders import elect, reassign
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener, Node
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 LISTENER = "CLIENT"
 OVERRIDES = {

@@ -16,13 +16,14 @@ from uuid import UUID
 
 from protocol import control, fetch
 from protocol.fetch_build import build_request
-from tests.broker.topics import create_topic
 from tests.e2e.families import Record, confluent_produce
+from tests.kit.broker.topics import create_topic
 from tests.protocol import oracle
 from tests.protocol.golden_capture import produce_body
 
 if TYPE_CHECKING:
-    from tests.e2e.sidecar import Pair, Sidecar
+    from tests.e2e.slow_broker import SlowPair
+    from tests.kit.sidecar import Pair, Sidecar
 
 TIMEOUT_S = 20.0
 FETCH_VERSION = 11  # the last with topic names
@@ -120,7 +121,7 @@ def fetched(frame: bytes) -> fetch.FetchedPartition:
     return partition
 
 
-def read_batch(pair: Pair) -> bytes:
+def read_batch(pair: Pair | SlowPair) -> bytes:
     """A record batch of one record, as the broker stores it: good to be produced."""
     topic = create_topic(pair.direct)
     confluent_produce(pair.direct, topic, [Record(-1, b"key", b"value", ())], "all")

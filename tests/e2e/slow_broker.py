@@ -17,10 +17,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from protocol import api, header, produce
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, RECORDS, check_hits, check_same
+from tests.kit.broker.topics import create_topic
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import Pair
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import produce_body

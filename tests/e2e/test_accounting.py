@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 
 from metrics.access_log_schema import BLOCK_SOURCES, LINE_TYPES, RESULTS
 from protocol import fetch
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

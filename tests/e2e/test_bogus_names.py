@@ -16,14 +16,14 @@ from confluent_kafka.admin import AdminClient
 from protocol import fetch
 from protocol.fetch_build import build_request
 from proxy.replica_fetcher.topic_metadata import RETRY_EVERY_S
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
 from tests.e2e.raw_frames import FETCH_VERSION, Raw
-from tests.e2e.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.e2e.test_security import TIMEOUT_S, sign_in, tail
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

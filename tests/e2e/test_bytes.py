@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 from protocol import batch
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

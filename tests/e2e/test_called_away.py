@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.e2e.raw_frames import (
     Raw,
     build_fetch,
@@ -24,6 +23,7 @@ from tests.e2e.raw_frames import (
     warm_up,
 )
 from tests.e2e.slow_broker import SlowPair
+from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

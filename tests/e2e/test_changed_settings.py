@@ -8,17 +8,18 @@ memory learns the new setting.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from protocol import batch
-from tests.broker.topics import create_topic
 from tests.e2e.many_partitions import Partitions, hit_bytes, produce_all, stored_batches
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, MOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_one_request_over_many_partitions_after_a_change(
             tail.follow_until_hits(
                 pair,
                 writer,
-                lambda number, turn=turn: batches(f"taught-{turn}-{number}"),
+                partial(lambda turn, number: batches(f"taught-{turn}-{number}"), turn),
                 from_produce=setting == TIMESTAMPS or value == after,
             )
             configure(pair, topic, setting, value)

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Partition
 
-from tests.broker.jars import KAFKA_3
-from tests.broker.topics import create_topic
 from tests.e2e.families import FAMILIES, TIMEOUT_S, Record, confluent_consume, confluent_produce
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.jars import KAFKA_3
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 )
 
 from protocol import control, fetch
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Held(NamedTuple):
     wires: dict[str, Between]
     bootstraps: dict[str, str]
 
-    def count(self, name: str, *labels: str) -> float:
+    def total(self, name: str, *labels: str) -> float:
         return self.sidecar.metrics().get((f"forebay_{name}", *labels), 0)
 
 
@@ -124,8 +124,8 @@ def wait_asked(held: Held, before: float, count: int) -> None:
 def test_eight_consumers_at_one_cold_offset_are_one_read(held: Held, topic: str) -> None:
     readers = [open_reader(held, topic) for _ in range(CONSUMERS)]
     asked = held.sidecar.fetch_requests()
-    read_before = held.count("upstream_fetch_bytes_total", "client")
-    shared_before = held.count("fetch_shared_reads_total"), held.count("fetch_shared_bytes_total")
+    read_before = held.total("upstream_fetch_bytes_total", "client")
+    shared_before = held.total("fetch_shared_reads_total"), held.total("fetch_shared_bytes_total")
     counts = held.sidecar.fetch_counts()
     with ThreadPoolExecutor(CONSUMERS) as pool:
         held.wires["OPEN"].stall()
@@ -137,9 +137,9 @@ def test_eight_consumers_at_one_cold_offset_are_one_read(held: Held, topic: str)
     assert len(expected) == 100_000
     assert {records for _, records in answers} == {expected}
     assert {said.high_watermark for said, _ in answers} == {2 * BATCHES}
-    assert held.count("upstream_fetch_bytes_total", "client") - read_before == len(expected)
-    assert held.count("fetch_shared_reads_total") - shared_before[0] == CONSUMERS - 1
-    assert held.count("fetch_shared_bytes_total") - shared_before[1] == (CONSUMERS - 1) * len(expected)
+    assert held.total("upstream_fetch_bytes_total", "client") - read_before == len(expected)
+    assert held.total("fetch_shared_reads_total") - shared_before[0] == CONSUMERS - 1
+    assert held.total("fetch_shared_bytes_total") - shared_before[1] == (CONSUMERS - 1) * len(expected)
     missed = held.sidecar.fetch_counts()["miss", "cold"] - counts.get(("miss", "cold"), 0)
     assert missed == CONSUMERS * len(expected), "each is accounted what it was given"
 
@@ -150,12 +150,12 @@ def test_consumers_side_by_side_read_the_whole_log_equal_to_it(held: Held, topic
     readers = [open_reader(held, topic) for _ in range(CONSUMERS)]
     for number, reader in enumerate(readers):
         reader.max_bytes = 30_000 + 1000 * (number // 2)
-    before = held.count("upstream_fetch_bytes_total", "client") + held.count("fetch_shared_bytes_total")
+    before = held.total("upstream_fetch_bytes_total", "client") + held.total("fetch_shared_bytes_total")
     received = sum(reader.received_bytes for reader in readers)
     with ThreadPoolExecutor(CONSUMERS) as pool:
         for raw in pool.map(lambda reader: reader.read_to(2 * BATCHES), readers):
             assert raw == expected
-    after = held.count("upstream_fetch_bytes_total", "client") + held.count("fetch_shared_bytes_total")
+    after = held.total("upstream_fetch_bytes_total", "client") + held.total("fetch_shared_bytes_total")
     assert after - before == sum(reader.received_bytes for reader in readers) - received
 
 
@@ -169,7 +169,7 @@ def test_the_others_read_for_themselves_when_the_first_one_dies(held: Held, topi
         asking = [pool.submit(ask, reader) for reader in readers[1:]]
         wait_asked(held, asked, 4)
         readers[0].client.abort()
-        wait_for(lambda: held.count("fetch_undelivered_partitions_total") >= 1, "the first is gone")
+        wait_for(lambda: held.total("fetch_undelivered_partitions_total") >= 1, "the first is gone")
         held.wires["OPEN"].flow()
         answers = [one.result(PATIENCE_S) for one in asking]
     assert {records for _, records in answers} == {read_directly(held, topic)}
@@ -224,7 +224,7 @@ def test_who_may_not_read_gets_the_brokers_error_and_no_byte(held: Held, topic: 
         alice = RawReader(client, topic, version=VERSION)
         alice.max_bytes = first.max_bytes
         asked = held.sidecar.fetch_requests()
-        shared = held.count("fetch_shared_reads_total")
+        shared = held.total("fetch_shared_reads_total")
         held.wires["OPEN"].stall()
         asking = pool.submit(ask, first)
         wait_asked(held, asked, 1)
@@ -238,7 +238,7 @@ def test_who_may_not_read_gets_the_brokers_error_and_no_byte(held: Held, topic: 
         expected, _ = ask(RawReader(client, topic, version=VERSION))
     assert (said.error_code, records) == (NOT_AUTHORIZED, b"")
     assert said == expected
-    assert held.count("fetch_shared_reads_total") == shared
+    assert held.total("fetch_shared_reads_total") == shared
 
 
 def test_a_topic_that_is_refused_costs_the_others_no_hits(held: Held, topic: str) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisks, build_throttle
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol import api
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
 from tests.e2e.families import confluent_consume
 from tests.e2e.raw_frames import (
     FETCH_VERSION,
@@ -34,7 +31,10 @@ from tests.e2e.raw_frames import (
     read_batch,
     warm_up,
 )
-from tests.e2e.sidecar import Pair, Sidecar
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Pair, Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.differential.run import LEAST_HITS, Difference, run
 from tests.e2e.differential.stage import OVERRIDES
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisks, build_throttle
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

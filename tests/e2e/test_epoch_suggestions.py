@@ -12,10 +12,10 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, TopicWords
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, RECORDS, check_hits, check_same, tail_while, write
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, TopicWords
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.batch import is_control, scan_batches
-from tests.broker.jars import KAFKA_3
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import MOST, TIMEOUT_S, Writer, tailing
+from tests.kit.broker.jars import KAFKA_3
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +63,9 @@ class Reading:
         while time.monotonic() < deadline:
             message = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.records.append((message.offset(), message.value()))
+                offset, value = message.offset(), message.value()
+                assert offset is not None and value is not None
+                self.records.append((offset, value))
                 self.seen_at.append(time.monotonic())
                 if message.value() == LAST:
                     break
@@ -124,7 +126,7 @@ class Copier:
             for attempt in (0, 1):
                 self._producer.begin_transaction()
                 for one in messages:
-                    self._producer.produce(self._target, b"copy of " + one.value(), partition=0)
+                    self._producer.produce(self._target, b"copy of " + (one.value() or b""), partition=0)
                 self._producer.send_offsets_to_transaction(
                     self._consumer.position(self._consumer.assignment()),
                     self._consumer.consumer_group_metadata(),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

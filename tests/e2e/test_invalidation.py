@@ -19,12 +19,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from protocol import batch
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic, delete_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic, delete_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -270,23 +272,23 @@ def wait_ready(pair: Pair) -> None:
         time.sleep(POLL_S)
 
 
-def reassign(pair: Pair, topic: str, replicas: list[int]) -> None:
+def reassign(broker: KafkaCluster, topic: str, replicas: list[int]) -> None:
     """Give partition 0 other replicas, and wait until they are all there are."""
     plan = {
         "version": 1,
         "partitions": [{"topic": topic, "partition": 0, "replicas": replicas}],
     }
-    path = pair.broker.directory / "reassignment.json"
+    path = broker.directory / "reassignment.json"
     path.write_text(json.dumps(plan))
-    servers = ("--bootstrap-server", pair.direct)
-    pair.broker.tool(
+    servers = ("--bootstrap-server", broker.direct)
+    broker.tool(
         "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
         *servers,
         "--reassignment-json-file",
         str(path),
         "--execute",
     )
-    admin = AdminClient({"bootstrap.servers": pair.direct})
+    admin = AdminClient({"bootstrap.servers": broker.direct})
     deadline = time.monotonic() + PATIENCE_S
     while admin.list_topics(topic, timeout=20).topics[topic].partitions[0].replicas != replicas:
         assert time.monotonic() < deadline, "the reassignment did not end"
@@ -304,7 +306,7 @@ def test_a_leader_epoch_that_changes_while_the_leader_stays() -> None:
         tail_while(reader, lambda: write(pair, topic, "first"), RECORDS)
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(write, pair, topic, "during", 4 * RECORDS)
-            reassign(pair, topic, [1])
+            reassign(pair.broker, topic, [1])
             writing.result(60)
         assert client.topic(topic).epochs[0] > former
         reader.read_to(5 * RECORDS)

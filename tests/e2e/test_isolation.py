@@ -15,10 +15,10 @@ import pytest
 
 from isolation.classify import queue_of_topic
 from isolation.refusals import MOST_IN_FLIGHT
-from tests.broker.topics import create_topic
 from tests.e2e.asking import Asking, error_of
 from tests.e2e.raw_frames import Raw, build_plain, build_produce, read_batch
 from tests.e2e.slow_broker import SlowPair
+from tests.kit.broker.topics import create_topic
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

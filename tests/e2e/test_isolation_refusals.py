@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.broker.process import kafka_tool
-from tests.broker.topics import create_topic
 from tests.e2e.asking import NOT_ANSWERED, Asking
 from tests.e2e.raw_frames import build_produce, read_batch
 from tests.e2e.slow_broker import ALL, SlowPair
+from tests.kit.broker.process import kafka_tool
+from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,7 +180,7 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("mode", ["idempotent", "transactional"])
 def test_franz_go(pair: SlowPair, franz_go: Path, topic: str, mode: str) -> None:
-    command = [franz_go, pair.through, topic, mode, str(COUNT)]
+    command = [str(franz_go), pair.through, topic, mode, str(COUNT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert committed(pair, topic) == [int(line) for line in done.stdout.split()]

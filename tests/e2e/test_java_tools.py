@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.process import kafka_tool
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.process import kafka_tool
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

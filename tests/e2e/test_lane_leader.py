@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -16,13 +15,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from protocol.errors import ErrorCode
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader
-from tests.e2e.sidecar import Sidecar
 from tests.e2e.test_invalidation import reassign
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
+from tests.kit.sidecar import Sidecar
 
 pytestmark = pytest.mark.e2e
 
@@ -68,7 +67,7 @@ def test_the_second_listeners_endpoints_reach_nobody() -> None:
         assert producer.flush(20) == 0
         client = stack.enter_context(Recording(sidecar.bootstrap, "moved"))
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        moving = pool.submit(reassign, SimpleNamespace(broker=broker, direct=broker.direct), topic, [2])
+        moving = pool.submit(reassign, broker, topic, [2])
         assert read_until_moved(client, topic) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         moving.result(TIMEOUT_S)
         assert wire.noticed > 0, "the second listener did say where it thinks the leader is"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.certificates import write_certificates
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.e2e.test_bytes import hit_bytes, read_until
+from tests.kit.broker.certificates import write_certificates
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.kafka import KafkaBroker, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, read_all
 from tests.e2e.raw_frames import (
     HIT,
     Raw,
@@ -29,7 +24,12 @@ from tests.e2e.raw_frames import (
     fetched,
     warm_up,
 )
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.kit.broker.kafka import KafkaBroker, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -18,11 +18,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from protocol import batch, control
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.compaction_policy import POLICY, VERSION
-from proxy.replica_fetcher.fetcher import WANTED_S
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
+from proxy.replica_fetcher.idle_poll import WANTED_S
 from tests.e2e.raw_frames import Raw
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.test_invalidation import (
     LEASE_S,
     RECORDS,
@@ -34,6 +31,9 @@ from tests.e2e.test_invalidation import (
     tail_while,
     write,
 )
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, end_of, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

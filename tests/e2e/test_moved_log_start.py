@@ -6,15 +6,13 @@ was the end. Forebay's own next question is about an offset that is not there an
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import (
     CACHE,
     RECORDS,
@@ -26,6 +24,9 @@ from tests.e2e.test_invalidation import (
     write,
 )
 from tests.e2e.test_recreated_topic import wait_unwatched
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def topics(pair: Pair) -> list[str]:
     for topic in found:
         with RawClient(pair.through) as client:
             reader = RawReader(client, topic).settle()
-            tail_while(reader, lambda topic=topic: write(pair, topic, "known"), RECORDS)
+            tail_while(reader, partial(write, pair, topic, "known"), RECORDS)
         check_same(pair, topic)
     wait_unwatched(pair)
     for topic in found:

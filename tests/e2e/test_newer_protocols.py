@@ -21,15 +21,15 @@ from confluent_kafka import Producer
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.get_telemetry_subscriptions.v0.request import GetTelemetrySubscriptionsRequest
 
-from tests.broker.jars import kafka_jars
-from tests.broker.java import find_java
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.process import JVM_FLAGS, JavaProcess, ToolFailed, java_command, kafka_tool
-from tests.broker.settings import HOST, Listener, Node
-from tests.broker.topics import create_topic
 from tests.e2e.raw_frames import Raw
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.jars import kafka_jars
+from tests.kit.broker.java import find_java
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import JVM_FLAGS, JavaProcess, ToolFailed, java_command, kafka_tool
+from tests.kit.broker.settings import HOST, Listener, Node
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Sidecar
 from tests.protocol import oracle
 
 if TYPE_CHECKING:

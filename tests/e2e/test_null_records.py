@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from isolation.health import HealthRule
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
 from tests.e2e.raw_frames import Raw, build_plain
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

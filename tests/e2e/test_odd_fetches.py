@@ -7,16 +7,16 @@ The broker is real. Each question goes to it directly and through Forebay, on co
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 
 from protocol import batch, fetch
 from protocol.fetch_build import build_request
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +46,14 @@ class Scene(NamedTuple):
     through: RawClient
     direct: RawClient
 
-    def asked(self, version: int, partition: int = 0, **changed: int) -> fetch.FetchPartition:
+    def asked(self, version: int, partition: int = 0, **changed: Any) -> fetch.FetchPartition:
         """The partition from its start."""
         reader = RawReader(self.direct, self.topic, partition=partition, version=version)
         return reader.asked()._replace(max_bytes=MIB, **changed)
 
     def ask(
         self, version: int, asked: list[fetch.FetchPartition], limits: Limits
-    ) -> tuple[tuple[object, ...], tuple[object, ...], dict[tuple[str, str], float]]:
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[tuple[str, str], float]]:
         """What Forebay and the broker say, and what Forebay counted."""
         before = self.pair.sidecar.fetch_counts("partitions")
         through = tell(self.through, version, asked, limits)
@@ -70,7 +70,7 @@ class Scene(NamedTuple):
 
 def tell(
     client: RawClient, version: int, asked: list[fetch.FetchPartition], limits: Limits
-) -> tuple[object, ...]:
+) -> tuple[Any, ...]:
     """All that an answer to a session-less Fetch says, records as they are."""
     request = build_request(
         version, 1, "odd", **limits._asdict(), session_id=0, session_epoch=-1, partitions=asked

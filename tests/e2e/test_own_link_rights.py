@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
 from tests.e2e.test_security import TIMEOUT_S, sign_in, tail
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

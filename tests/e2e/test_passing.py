@@ -7,23 +7,23 @@ speaks TLS. It must not know which way an answer goes, but for what is counted.
 from __future__ import annotations
 
 import contextlib
+import ssl
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from bench.ladder.raw import Line
 from protocol import fetch
-from tests.broker.certificates import write_certificates
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import RawClient, TopicWords
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.certificates import write_certificates
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, TopicWords
+from tests.kit.sidecar import Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -50,6 +50,16 @@ class Asking(RawClient):
         return prefix + self._take(int.from_bytes(prefix, "big"))
 
 
+class Encrypted(RawClient):
+    """The same over TLS; `trust`: the PEM file of the authority."""
+
+    def __init__(self, address: str, trust: str) -> None:
+        super().__init__(address)
+        context = ssl.create_default_context(cafile=trust)
+        context.check_hostname = False
+        self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
+
+
 class Passing(NamedTuple):
     """`plain` and `encrypted` lead to the broker over `between`."""
 
@@ -73,7 +83,7 @@ def passing() -> Iterator[Passing]:
         between = stack.enter_context(Between(broker.address("CLIENT")))
         files = write_certificates(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         tls = {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"name": "plain", "listen": plain, "upstream": between.address},
             {"name": "encrypted", "listen": encrypted, "upstream": between.address, "tls": tls},
         ]
@@ -128,10 +138,9 @@ def test_over_tls_the_bytes_are_the_same(passing: Passing) -> None:
     with RawClient(passing.broker.direct) as client:
         request = client.build_fetch(13, [asked(passing, 13, 3)], max_wait_ms=0)
         direct = client.call(request)
-    with Line(passing.encrypted, passing.trust) as line:
+    with Encrypted(passing.encrypted, passing.trust) as client:
         for _ in range(3):
-            size = line.call(request)
-            assert bytes(line.buffer[:size]) == direct
+            assert client.call(request) == direct
 
 
 def test_a_link_that_is_cut_within_an_answer_cuts_the_clients(passing: Passing) -> None:

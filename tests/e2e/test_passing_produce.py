@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol import fetch, produce
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import PRODUCE_VERSION, RawClient, RawReader
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.frames import PRODUCE_VERSION
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_a_replicas_fetches_are_answered_as_by_the_broker(pair: Pair) -> None:
                 struct.pack_into(">i", frame, REPLICA_ID_AT, DEBUGGING_REPLICA)
                 answers.append(client.call(bytes(frame)))
     assert answers[:4] == answers[4:]
-    for frame in answers:
-        (said,) = fetch.scan_response(frame, 13).partitions
+    for answer in answers:
+        (said,) = fetch.scan_response(answer, 13).partitions
         assert said.error_code == 0 and said.end - said.start > 900_000
     assert pair.sidecar.fetch_counts("partitions")["pass", "follower"] == 4

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
 from tests.e2e.raw_frames import Raw, build_fetch, build_metadata, fetched, read_batch, warm_up
 from tests.e2e.raw_frames import build_produce as produce
-from tests.e2e.sidecar import Pair, Sidecar, SidecarFailed
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Pair, Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ OTHER_HOST = "127.0.0.2"
 """Also the loopback: the same port there is free, and the arena's file is named by the port alone."""
 RUNNER = """
 import sys, time
-from tests.e2e.sidecar import Sidecar
+from tests.kit.sidecar import Sidecar
 sidecar = Sidecar([{"listen": sys.argv[1], "upstream": sys.argv[2]}], {"cache": {"size": "16MiB"}})
 sidecar.start()
 print(sidecar.directory, flush=True)

@@ -15,9 +15,6 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from protocol.batch import is_control, scan_batches
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import (
     MOST,
     TIMEOUT_S,
@@ -28,6 +25,9 @@ from tests.e2e.transactional import (
     read_offsets,
     tailing,
 )
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.topics import count_leaders
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.transactional import TIMEOUT_S, Writer, tailing
+from tests.kit.broker.topics import count_leaders
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,21 +18,21 @@ from confluent_kafka.cimpl import NewTopic
 
 from protocol import fetch
 from protocol.errors import ErrorCode
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import delete_topic
 from tests.chaos.history import Place
 from tests.chaos.orders import reassign
 from tests.e2e.between import Between
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import Sidecar
 from tests.e2e.test_invalidation import CACHE, RECORDS, tail_while, wait_for_hits, write
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import delete_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 pytestmark = pytest.mark.e2e
 

@@ -14,10 +14,10 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
 from protocol.errors import ErrorCode
-from tests.broker.topics import create_topic, delete_topic
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE, RECORDS, UNTAILED, check_hits, check_same, tail_while, write
+from tests.kit.broker.topics import create_topic, delete_topic
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_the_deleted_topics_records_do_not_reach_readers_by_name(pair: Pair) -> 
     readers: list[int | str] = [*BY_NAME, KAFKA_PYTHON]
     topics = {reader: make_former(pair) for reader in readers}
     wait_unwatched(pair)
-    wrong = {}
+    wrong: dict[int | str, str] = {}
     for reader, topic in topics.items():
         make_again(pair, topic)
         if isinstance(reader, str):

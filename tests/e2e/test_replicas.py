@@ -19,7 +19,6 @@ from protocol import batch, fetch
 from protocol.errors import ErrorCode
 from protocol.fetch_build import build_request
 from tests.e2e.racks import FIRST, SECOND, Two, create, move, rack_of, two_brokers, wait_for
-from tests.e2e.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
 from tests.e2e.raw_frames import numbers
 from tests.e2e.test_invalidation import (
     CACHE,
@@ -31,6 +30,7 @@ from tests.e2e.test_invalidation import (
     wait_for_hits,
     write,
 )
+from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,13 +15,13 @@ from uuid import UUID
 import pytest
 
 from protocol import control
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
 from tests.e2e.raw_frames import HIT, Raw, build_fetch, fetched, numbers
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import produce_body
@@ -70,7 +70,7 @@ def pair() -> Iterator[Reauthenticated]:
         }
         settings = {"cache": PATIENT_CACHE | {"authorizeEvery": "60s"}}
         sidecar = stack.enter_context(Sidecar([entry], settings))
-        yield Reauthenticated(broker, sidecar, entry["listen"])
+        yield Reauthenticated(broker, sidecar, sidecar.bootstrap)
 
 
 def sign_in(client: Raw) -> None:

@@ -11,11 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
 from tests.e2e.test_security import (
     Options,
     open_consumer,
@@ -26,13 +21,18 @@ from tests.e2e.test_security import (
     upstream,
     wait_hits,
 )
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from confluent_kafka import KafkaError
 
-    from tests.broker.certificates import TlsFiles
+    from tests.kit.broker.certificates import TlsFiles
 
 pytestmark = pytest.mark.e2e
 

@@ -26,17 +26,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.broker.kafka import USERS, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
 from tests.e2e.families import TIMEOUT_S
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar, SidecarFailed
+from tests.kit.broker.kafka import USERS, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.broker.certificates import TlsFiles
+    from tests.kit.broker.certificates import TlsFiles
 
 pytestmark = pytest.mark.e2e
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 
 from protocol import batch
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, read_all
-from tests.e2e.session_client import SessionClient
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, read_all
+from tests.kit.session_client import SessionClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def test_a_quiet_partition_whose_log_start_moves_is_named(pair: Pair) -> None:
         for future in admin.delete_records([TopicPartition(topic, 1, 4)]).values():
             future.result(10)
         for client, name in zip(clients, ("direct", "through"), strict=True):
-            named: list[object] = []
+            named: list[Any] = []
             deadline = time.monotonic() + 5
             while not named and time.monotonic() < deadline:
                 named = [one[:-2] for one in client.poll(100)[0].partitions]
@@ -222,7 +222,7 @@ def test_wrong_epochs_foreign_ids_and_closing_are_answered_as_by_the_broker(pair
         with RawClient(address, "epochs") as raw:
             client = SessionClient(raw, 12)
             want_all(client, topic, 2)
-            said = []
+            said: list[object] = []
             client.poll(0)
             session_id = client.id
             client.epoch = 5

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol import batch, fetch
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 from protocol.fetch import TOPIC_IDS_FROM
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,8 +213,8 @@ def test_what_memory_cannot_speak_for_ends_the_wait_as_at_the_broker(pair: Pair)
             ((said, records),) = [one for one in asking.result() if one[0].topic == packed]
             assert time.monotonic() - started < 0.5
             assert odd.take(said, records) > 0
-        said = client.fetch(9, [odd.asked(), tail.asked()], max_wait_ms=300)
-        assert [(one.error_code, one.high_watermark, records) for one, records in said] == [
+        both = client.fetch(9, [odd.asked(), tail.asked()], max_wait_ms=300)
+        assert [(one.error_code, one.high_watermark, records) for one, records in both] == [
             (0, odd.offset, b""),
             (0, 0, b""),
         ]

@@ -10,17 +10,17 @@ import json
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.fetch.completion import GRACE_S
 from proxy.scheduling.disk_throttle import START_BYTES
-from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,7 +194,7 @@ def test_equal_laggards_get_equal_shares(pair: Pair, disk: FakeDisk) -> None:
     topic = create_topic(pair.direct, partitions=3)
     for partition in range(3):
         produce(pair.direct, topic, partition, OLD_RECORDS)
-    got = {}
+    got: dict[Any, Any] = {}
 
     def read(partition: int) -> None:
         with RawClient(pair.through, f"laggard-{partition}") as client:
@@ -232,7 +232,8 @@ def test_a_real_client_catches_up_under_pressure_without_noticing_more_than_time
     while sum(map(len, seen.values())) < 3000 and time.monotonic() < deadline:
         for message in consumer.consume(500, 0.5):
             assert message.error() is None
-            seen[message.partition()].append(message.offset())
+            place: Any = message
+            seen[place.partition()].append(place.offset())
     consumer.close()
     assert seen == {0: list(range(1500)), 1: list(range(1500))}
 

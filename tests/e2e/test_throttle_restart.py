@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.e2e.fake_disks import FakeDisks, build_throttle
-from tests.e2e.raw_fetch import RawClient, RawReader, read_all
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_throttle import SMALL_BYTES, make_busy, produce, throttled
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

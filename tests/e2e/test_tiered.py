@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import tests.broker
+import tests.kit.broker
 from protocol import batch
-from tests.broker.jars import KAFKA_4, locked_jars
-from tests.broker.settings import DIRECT
-from tests.broker.topics import create_topic
 from tests.e2e.families import confluent_consume
-from tests.e2e.raw_fetch import RawClient, RawReader, end_of, explain, read_all
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.e2e.test_invalidation import RECORDS, check_hits, check_same, hit_bytes, tail_while, write
+from tests.kit.broker.jars import KAFKA_4, locked_jars
+from tests.kit.broker.settings import DIRECT
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, end_of, explain, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ CACHE = PATIENT_CACHE | {"confirmEvery": "1s", "verifyRatio": 1}
 
 def overrides(folder: Path) -> dict[str, object]:
     """A broker's settings; what goes to remote storage lies in `folder`."""
-    jars = locked_jars(LOCK, (Path(tests.broker.__path__[0]) / f"{LOCK}.lock").read_text())
+    jars = locked_jars(LOCK, (Path(tests.kit.broker.__path__[0]) / f"{LOCK}.lock").read_text())
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",

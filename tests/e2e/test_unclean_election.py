@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import (
     CACHE,
     RECORDS,
@@ -26,6 +24,8 @@ from tests.e2e.test_invalidation import (
     write,
 )
 from tests.e2e.unclean import BEHIND, CLUSTER, FIRST, Lossy
+from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

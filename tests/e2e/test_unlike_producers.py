@@ -7,16 +7,17 @@ records do not have, which the broker puts right (LogValidator): nobody is serve
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 import crc32c
 import pytest
 
-from tests.broker.topics import create_topic
 from tests.e2e.many_partitions import Partitions
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import Pair
 from tests.e2e.test_invalidation import CACHE
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import TIMESTAMP_MS, batch_v2
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def test_a_wrong_greatest_timestamp(pair: Pair, codec: str) -> None:
         tail = Partitions(client, topic, range(COUNT))
         for turn in range(3):  # how many batches the broker shows at once is chance
             tail.follow_until_hits(
-                pair, right, lambda number, turn=turn: batches(f"right-{turn}-{number}"), from_produce=True
+                pair,
+                right,
+                partial(lambda turn, number: batches(f"right-{turn}-{number}"), turn),
+                from_produce=True,
             )
             starts = dict(tail.offsets)
             tail.read_again(starts)

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.sidecar import Pair
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.sidecar import Pair
 from tests.protocol.batches import batch_v2
 
 pytestmark = pytest.mark.e2e

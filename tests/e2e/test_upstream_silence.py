@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.sidecar import Pair
+from tests.kit.sidecar import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import Producer
 
 from protocol.batch import scan_batches
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 COMMITTED = 1
 TIMEOUT_S = 30

@@ -21,7 +21,7 @@ from tests.e2e.test_invalidation import wait_ready, write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 FIRST, BEHIND = 1, 2
 CLUSTER: dict[str, Any] = {

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol.api import FETCH, PRODUCE
-from tests.broker.certificates import write_certificates
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, end_of, read_all
 from tests.e2e.raw_frames import Raw, build_fetch, build_metadata
-from tests.e2e.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.fuzz.mutations import read_golden, spoil
+from tests.kit.broker.certificates import write_certificates
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, end_of, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from protocol import fetch, produce
 from protocol.api import FETCH, PRODUCE
 from protocol.header import peek_request
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader, end_of, read_all
 from tests.e2e.raw_frames import Raw
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader, end_of, read_all
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:

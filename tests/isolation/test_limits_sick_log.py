@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 
 import pytest
 
-from isolation.queues import QueueRule, Queues, State, Waits
-from proxy.config.isolation import Isolation
-from proxy.scheduling.request_scheduler import build_limit
+from isolation.queues import QueueRule, Queues
+from isolation.tickets import State, Waits
+from proxy.config.isolation import Isolation, build_limit
 
 HANDLERS = 8
 PRODUCERS, THINK_S = 16, 0.2

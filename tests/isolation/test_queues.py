@@ -4,7 +4,8 @@ import pytest
 
 from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues, State, Waits
+from isolation.queues import QueueRule, Queues
+from isolation.tickets import State, Waits
 
 
 class Recorded(FixedLimit):

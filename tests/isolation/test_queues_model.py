@@ -1,11 +1,15 @@
 """Any sequence of offers, answers, cancellations and turns: what must hold of the queues after each step."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues, State, Waits
+from isolation.queues import QueueRule, Queues
+from isolation.tickets import State, Waits
+from tests.kit.examples import examples
 
 RULE = QueueRule(
     data_queues=2, max_waiting=3, max_waiting_bytes=40, max_wait_s=1.0, release_after_s=0.4, lingering_polls=2
@@ -40,7 +44,8 @@ class Taken:
 
     def __init__(self, queue, waits):
         self.queue, self.waits = queue, waits
-        self.since_s, self.holds_slot, self.state = -1.0, False, None
+        self.since_s, self.holds_slot = -1.0, False
+        self.state: Any = None
 
 
 class Model:
@@ -50,7 +55,7 @@ class Model:
         self.queues = Queues(RULE, FixedLimit(2), lambda: AdaptiveLimit(LIMIT))
         self.now_s = 0.0
         self.tickets = []
-        self.lanes = {"c": [], "d": []}
+        self.lanes: dict[Any, list[Any]] = {"c": [], "d": []}
 
     def step(self, name, *args):
         getattr(self, name)(*args)
@@ -135,7 +140,7 @@ class Model:
             assert len(admitted) == said["in_use"] + said["lingering_polls"] + said["lingering_acks"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_the_invariants_hold_after_every_step(steps):
     model = Model()
@@ -143,7 +148,7 @@ def test_the_invariants_hold_after_every_step(steps):
         model.step(*step)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_everything_ends_when_the_broker_answers_everything(steps):
     model = Model()

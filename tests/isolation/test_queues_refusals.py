@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation.limits import FixedLimit
-from isolation.queues import QueueRule, Queues, State, Waits
+from isolation.queues import QueueRule, Queues
 from isolation.refusals import MOST_IN_FLIGHT, Batch, RefusedSequences, Verdict, plan_refusal
+from isolation.tickets import State, Waits
 
 RULE = QueueRule(data_queues=1, max_waiting=2, max_wait_s=1.0, release_after_s=0.5)
 
@@ -80,7 +81,8 @@ class Handler:
         self.now_s += delay_s
         turn = self.queues.turn(self.now_s)
         for ticket in turn.expired:
-            self.decide(*ticket.item, True)
+            ordinal, sequence = ticket.item
+            self.decide(ordinal, sequence, True)
         self.admitted(turn.admitted)
 
 

@@ -6,11 +6,14 @@ requests in flight and repeats what was refused in order, as Java, librdkafka an
 """
 
 from collections import deque
+from functools import partial
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation.refusals import NO_PRODUCER_ID, Batch, RefusedSequences, Verdict, plan_refusal
+from tests.kit.examples import examples
 
 IN_FLIGHT = 5
 
@@ -31,13 +34,20 @@ class Log:
         return True
 
 
+def tell(full, _batch):
+    """Whether the queue is full, whatever is asked of it."""
+    return full
+
+
 def run(choices, total, producer_id, in_flight):
     """Send numbers 0 to `total` through refusals and delays that `choices` draws; the log."""
     log, sequences = Log(), RefusedSequences()
-    to_send, received, replies = deque(range(total)), deque(), deque()
+    to_send = deque(range(total))
+    received: deque[Any] = deque()
+    replies: deque[Any] = deque()
     ordinal = decided = 0
     steps = 0
-    unanswered = set()
+    unanswered: set[int] = set()
     while to_send or received or replies:
         steps += 1
         choice = next(choices) if steps < 2000 else steps % 3
@@ -53,7 +63,7 @@ def run(choices, total, producer_id, in_flight):
             is_full = choice == 3
             plan = plan_refusal(
                 [batch],
-                lambda _b, full=is_full: full,
+                partial(tell, is_full),
                 sequences,
                 ordinal=decided,
                 acks=-1,
@@ -75,21 +85,21 @@ def run(choices, total, producer_id, in_flight):
     return log
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_an_idempotent_producer_loses_and_reorders_nothing(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, 7, IN_FLIGHT)
     assert log.appended == list(range(total))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_a_producer_without_an_id_and_one_request_in_flight_keeps_its_order(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, 1)
     assert log.appended == list(range(total))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
 def test_a_producer_without_an_id_loses_and_doubles_nothing(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, IN_FLIGHT)

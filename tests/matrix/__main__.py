@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.broker.jars import VERSIONS
+from tests.kit.broker.jars import VERSIONS
 from tests.matrix.clients import CLIENTS
 from tests.matrix.run import run_broker
 from tests.matrix.table import build_page

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.broker.jars import cache_home, kafka_jars, locked_jars
-from tests.broker.java import JavaMissing, find_java
-from tests.broker.process import JVM_FLAGS
+from tests.kit.broker.jars import cache_home, kafka_jars, locked_jars
+from tests.kit.broker.java import JavaMissing, find_java
+from tests.kit.broker.process import JVM_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

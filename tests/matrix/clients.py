@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.broker.jars import KAFKA_3, KAFKA_4
+from tests.kit.broker.jars import KAFKA_3, KAFKA_4
 from tests.matrix.builds import (
     HERE,
     Program,

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.broker.process import die_with_parent
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.broker.process import die_with_parent
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.matrix.builds import ROOT, Program, Unavailable
 from tests.matrix.compare import FAILED, Cell, compare, scan_lines
 from tests.matrix.hits import Share, sum_by_topic

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.jars import scan_lock
+from tests.kit.broker.jars import scan_lock
 from tests.matrix import builds
 from tests.matrix.builds import (
     HERE,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.jars import KAFKA_4
+from tests.kit.broker.jars import KAFKA_4
 from tests.matrix.builds import build_python
 from tests.matrix.clients import CLIENTS, Client
 from tests.matrix.programme import TAIL, TAIL_COMMITTED

@@ -4,6 +4,7 @@ import gzip
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -55,8 +56,8 @@ def block_line(**changes: object) -> BlockLine:
     return line._replace(**changes)  # type: ignore[arg-type]
 
 
-def read_lines(directory: Path) -> list[dict[str, object]]:
-    lines: list[dict[str, object]] = []
+def read_lines(directory: Path) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
     for path in sorted(directory.iterdir()):
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         assert data.endswith(b"\n")
@@ -120,7 +121,8 @@ def test_a_block_is_one_line_of_the_schema() -> None:
         130,
         "produce",
     )
-    assert format_block("b1", tuple(block_line())) == format_block("b1", block_line())
+    block: Any = tuple(block_line())
+    assert format_block("b1", block) == format_block("b1", block_line())
 
 
 @pytest.mark.parametrize("queue_lines", [0, 1, 3])

@@ -23,7 +23,7 @@ from kio.static.constants import EntityType
 from protocol import control
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
 from protocol.metadata import scan_metadata_response
-from tests.broker.kafka import KafkaBroker
+from tests.kit.broker.kafka import KafkaBroker
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_clients import record_clients
@@ -133,7 +133,7 @@ class Link:
 
 def record_api_versions(link):
     """Every version, and one that no broker knows; returns the ranges of the newest."""
-    ranges = {}
+    ranges: dict[int, tuple[int, int]] = {}
     for version in (0, 1, 2, 3, 4):
         request = control.build_api_versions_request(
             version, 1, "golden", software_name="golden", software_version="1"

@@ -8,15 +8,16 @@ has no error in sight.
 import asyncio
 import socket
 import threading
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
-from tests.broker.kafka import KafkaBroker
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
+from tests.kit.broker.kafka import KafkaBroker
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
 
 RECORDED = (PRODUCE, FETCH, API_VERSIONS)
 VALUES = [b"one", b"two", b"three"]
@@ -28,7 +29,7 @@ class Recorder:
 
     def __init__(self, port):
         self.server = socket.create_server((HOST, port))
-        self.upstream = None
+        self.upstream: Any = None
         self.client = ""
         self.kept = {}
         threading.Thread(target=self._accept, daemon=True).start()
@@ -40,7 +41,7 @@ class Recorder:
             except OSError:
                 return
             upstream = socket.create_connection(self.upstream)
-            waiting = []
+            waiting: list[bytes] = []
             for source, sink, note in (
                 (downstream, upstream, waiting.append),
                 (upstream, downstream, lambda frame, waiting=waiting: self._keep(waiting, frame)),

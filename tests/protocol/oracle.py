@@ -1,8 +1,8 @@
 """kio as the oracle: arbitrary messages of any API and version, and the frames that carry them.
 
 Owns: strategies made from kio's schemas, building and reading whole frames with kio alone. Must not know: the
-code under test; only test modules import both. Invariants: a generated message survives kio's own round trip,
-so that a difference is ours.
+code under test, except its table of versions; only test modules import both. Invariants: a generated message
+survives kio's own round trip, so that a difference is ours.
 """
 
 import io
@@ -10,12 +10,14 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+
+from protocol.api import APIS
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:
@@ -48,7 +50,7 @@ def _field(hint: Any, kafka_type: str | None) -> st.SearchStrategy[Any]:
         element = get_args(inner)[0]
         found = st.lists(_field(element, kafka_type), max_size=3).map(tuple)
     elif is_dataclass(inner):
-        found = messages(inner)
+        found = messages(cast("type", inner))
     else:
         assert kafka_type is not None
         found = SCALARS[kafka_type]
@@ -67,6 +69,13 @@ def messages(schema: Any) -> st.SearchStrategy[Any]:
         else:
             parts[field.name] = _field(hint, field.metadata.get("kafka_type"))
     return st.builds(schema, **parts)
+
+
+def versions(api_key: int) -> range:
+    """The versions of an API that `protocol` decodes, and this module thus makes."""
+    decoded = APIS[api_key].decoded
+    assert decoded is not None
+    return range(decoded[0], decoded[1] + 1)
 
 
 def requests(api_key: int, version: int) -> st.SearchStrategy[Any]:

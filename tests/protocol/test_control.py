@@ -1,5 +1,6 @@
 """Control messages: requests as kio reads them, answers as kio writes them."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,6 @@ from kio.static.constants import EntityType
 from protocol import control
 from protocol.api import (
     API_VERSIONS,
-    APIS,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     METADATA,
@@ -20,6 +20,7 @@ from protocol.api import (
 )
 from protocol.errors import BadFrame
 from protocol.metadata import scan_metadata_response
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 DECODED = {
@@ -33,11 +34,6 @@ DECODED = {
 TOPIC_ID = bytes(range(16))
 
 
-def versions(api_key):
-    first, last = APIS[api_key].decoded
-    return range(first, last + 1)
-
-
 def body_of(api_key, version, frame):
     header, body = oracle.read_request(api_key, version, frame)
     assert (header.request_api_key, header.request_api_version) == (api_key, version)
@@ -45,7 +41,7 @@ def body_of(api_key, version, frame):
     return body
 
 
-@pytest.mark.parametrize("version", versions(API_VERSIONS))
+@pytest.mark.parametrize("version", oracle.versions(API_VERSIONS))
 def test_api_versions_request(version):
     frame = control.build_api_versions_request(
         version, 8, "forebay", software_name="forebay", software_version="0.1.0"
@@ -56,7 +52,7 @@ def test_api_versions_request(version):
         assert (body.client_software_name, body.client_software_version) == ("forebay", "0.1.0")
 
 
-@pytest.mark.parametrize("version", versions(METADATA))
+@pytest.mark.parametrize("version", oracle.versions(METADATA))
 @pytest.mark.parametrize("names", [None, ["a", "b"]])
 def test_metadata_request_by_name_creates_nothing(version, names):
     body = body_of(METADATA, version, control.build_metadata_request(version, 8, "forebay", topics=names))
@@ -83,8 +79,8 @@ def test_metadata_by_id_before_version_12_is_the_callers_mistake():
         control.build_metadata_request(11, 8, "forebay", topics=[TOPIC_ID])
 
 
-@pytest.mark.parametrize("version", versions(METADATA))
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("version", oracle.versions(METADATA))
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_metadata_answers(version, data):
     body = data.draw(oracle.responses(METADATA, version))
@@ -111,7 +107,7 @@ def _id(topic):
     return None if topic_id is None else topic_id.bytes
 
 
-@pytest.mark.parametrize("version", versions(API_VERSIONS))
+@pytest.mark.parametrize("version", oracle.versions(API_VERSIONS))
 def test_api_versions_answers_with_their_downgrade(version):
     for answered, error_code in ((version, 0), (0, 35)):
         module = load_payload_module(API_VERSIONS, answered, EntityType.response)
@@ -126,7 +122,7 @@ def test_api_versions_answers_with_their_downgrade(version):
         assert control.scan_api_versions_response(frame, version) == (error_code, {3: (0, 13)})
 
 
-@pytest.mark.parametrize("version", versions(SASL_HANDSHAKE))
+@pytest.mark.parametrize("version", oracle.versions(SASL_HANDSHAKE))
 def test_sasl_handshake(version):
     frame = control.build_sasl_handshake_request(version, 8, "forebay", mechanism="PLAIN")
     assert body_of(SASL_HANDSHAKE, version, frame).mechanism == "PLAIN"
@@ -137,20 +133,20 @@ def test_sasl_handshake(version):
     assert read == (33, ["PLAIN", "OAUTHBEARER"])
 
 
-@pytest.mark.parametrize("version", versions(SASL_AUTHENTICATE))
+@pytest.mark.parametrize("version", oracle.versions(SASL_AUTHENTICATE))
 def test_sasl_authenticate(version):
     frame = control.build_sasl_authenticate_request(version, 8, "forebay", auth_bytes=b"\0user\0pass")
     assert body_of(SASL_AUTHENTICATE, version, frame).auth_bytes == b"\0user\0pass"
 
     schema = load_payload_module(SASL_AUTHENTICATE, version, EntityType.response).SaslAuthenticateResponse
-    values = {"error_code": oracle.ErrorCode(0), "error_message": None, "auth_bytes": b"ok"}
+    values: dict[str, Any] = {"error_code": oracle.ErrorCode(0), "error_message": None, "auth_bytes": b"ok"}
     if version >= 1:
         values["session_lifetime"] = oracle.timedelta(seconds=90)
     read = control.scan_sasl_authenticate_response(oracle.response_frame(schema(**values)), version)
     assert read == (0, None, b"ok", 90_000 if version >= 1 else 0)
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CONFIGS))
 def test_describe_configs(version):
     settings_asked = ["compression.type", "message.timestamp.type"]
     frame = control.build_describe_configs_request(
@@ -163,8 +159,8 @@ def test_describe_configs(version):
     ]
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CONFIGS))
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_describe_configs_answers(version, data):
     body = data.draw(oracle.responses(DESCRIBE_CONFIGS, version))
@@ -177,7 +173,7 @@ def test_describe_configs_answers(version, data):
     ]
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CONFIGS))
 def test_describe_configs_of_brokers(version):
     frame = control.build_describe_configs_request(
         version, 8, "forebay", brokers=[3], settings=["fetch.max.bytes"]
@@ -188,14 +184,14 @@ def test_describe_configs_of_brokers(version):
     ]
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_LOG_DIRS))
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_LOG_DIRS))
 def test_describe_log_dirs_asks_for_all_topics(version):
     frame = control.build_describe_log_dirs_request(version, 8, "forebay")
     assert body_of(DESCRIBE_LOG_DIRS, version, frame).topics is None
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_LOG_DIRS))
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_LOG_DIRS))
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_way(version, data):
     body = data.draw(oracle.responses(DESCRIBE_LOG_DIRS, version))
@@ -213,18 +209,18 @@ def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_w
 
 
 @pytest.mark.parametrize("api_key", DECODED)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_garbled_answers_are_a_value_or_refused(api_key, data):
-    version = data.draw(st.sampled_from(versions(api_key)))
+    version = data.draw(st.sampled_from(oracle.versions(api_key)))
     frame = bytearray(oracle.response_frame(data.draw(oracle.responses(api_key, version))))
     for _ in range(data.draw(st.integers(1, 3))):
         frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(
             st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
         )
-    frame = bytes(frame[: data.draw(st.integers(0, len(frame)))])
+    cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
     try:
-        DECODED[api_key](frame, version)
+        DECODED[api_key](cut, version)
     except BadFrame:
         return
 

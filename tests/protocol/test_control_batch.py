@@ -96,7 +96,8 @@ def test_garbage_is_an_answer_or_bad_frame(record):
     patched = bytearray(raw)
     patched[8:12] = pack(">i", len(raw) - 12)
     with suppress(BadFrame):
-        assert scan_control(patched, only(patched)) in ControlType
+        found = scan_control(patched, only(patched))
+        assert found is not None and found in ControlType
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from protocol import control
 from protocol.api import API_VERSIONS, APIS, DESCRIBE_LOG_DIRS, METADATA
 from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 CASES = [
@@ -24,7 +25,7 @@ HUGE = b"\xff\xff\xff\xff\x0f"
 
 
 @pytest.mark.parametrize(("api_key", "version"), CASES)
-@settings(max_examples=10)
+@settings(max_examples=examples(3))
 @given(data=st.data())
 def test_what_kio_writes_passes_and_every_truncation_is_refused(api_key, version, data):
     schema = load_response_schema(api_key, version)

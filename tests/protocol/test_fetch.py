@@ -5,18 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch
-from protocol.api import APIS, FETCH
+from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from protocol.wire import INT32_PAIR
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
-FIRST, LAST = APIS[FETCH].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(FETCH)
 DEFAULT_MAX_BYTES = 0x7FFFFFFF
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(FETCH, version))
@@ -37,11 +38,11 @@ def test_a_request_of_kio_is_scanned(version, data):
         assert scanned.session_at == -1
     else:
         pair = frame[scanned.session_at :][:8]
-        assert pair == fetch.INT32_PAIR.pack(scanned.session_id, scanned.session_epoch)
+        assert pair == INT32_PAIR.pack(scanned.session_id, scanned.session_epoch)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(FETCH, version))
@@ -56,7 +57,7 @@ def test_a_response_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(data=st.data())
 def test_of_a_response_that_lacks_its_last_records_the_rest_is_scanned(version, data):
     body = data.draw(oracle.responses(FETCH, version))

@@ -8,6 +8,7 @@ from protocol import fetch, fetch_build
 from protocol.api import FETCH
 from protocol.fetch_build import FetchAnswer
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.test_fetch import VERSIONS, answered_in, asked_of, forgotten_of
 
@@ -31,7 +32,7 @@ def as_sent(version, partition):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_requests(version, data):
     topic = topics(version)
@@ -81,7 +82,7 @@ def answers(draw, topic):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_responses(version, data):
     given_answers = data.draw(st.lists(answers(topics(version)), max_size=4))
@@ -199,8 +200,9 @@ def test_a_planned_head_says_what_the_whole_response_would(
     correlation_id, session_id, partition = numbers
     topic = bytes(range(16)) if version >= fetch.TOPIC_IDS_FROM else "a topic"
     aborted = () if read_committed else None
-    answer = FetchAnswer(topic, partition, 0, *offsets, aborted, (), records_bytes)
+    high, stable, start = offsets
+    answer = FetchAnswer(topic, partition, 0, high, stable, start, aborted, (), records_bytes)
     said = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "partitions": [answer]}
     head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
-    built = fetch_build.build_headed_answer(head, correlation_id, *offsets, (), records_bytes)
+    built = fetch_build.build_headed_answer(head, correlation_id, high, stable, start, (), records_bytes)
     assert b"".join(built) == b"".join(fetch_build.build_response(version, correlation_id, **said))

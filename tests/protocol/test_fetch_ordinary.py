@@ -7,17 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch, fetch_ordinary
-from protocol.api import APIS, FETCH
+from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from protocol.header import CLIENT_ID_START, peek_request
 from tests.fuzz.mutations import read_golden, spoil
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
-FIRST, LAST = APIS[FETCH].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(FETCH)
+FIRST, LAST = VERSIONS[0], VERSIONS[-1]
 GOLDEN = [one for one in read_golden() if one.api_key == FETCH]
 ID = bytes(range(16))
 RECORDS = batch_v2(3)
@@ -75,6 +76,7 @@ def check(frame):
 
 def names_of(frame):
     scanned = fetch_ordinary.scan_request(frame)
+    assert scanned is not None
     return frame[scanned[6] : scanned[7]] if scanned[5] else b""
 
 
@@ -102,7 +104,7 @@ def test_what_is_not_ordinary_is_left_to_python(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
     check(oracle.request_frame(data.draw(oracle.requests(FETCH, version))))
@@ -188,7 +190,7 @@ def test_spoiled_answers_of_real_brokers_are_read_as_by_python_or_not():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
     frame = oracle.response_frame(data.draw(oracle.responses(FETCH, version)))

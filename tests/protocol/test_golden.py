@@ -37,22 +37,47 @@ FETCHED = {
 }
 
 
-def exchanges(*scenarios):
-    return [
-        pytest.param(file, row, id=f"{file['kafka']} {row['scenario']} {row['version']}")
-        for file in FILES
-        for row in file["exchanges"]
-        if row["scenario"] in scenarios
-    ]
+def of_exchanges(*scenarios):
+    """Runs a test for each exchange of these scenarios, with its file and row."""
+    return for_each(
+        {
+            f"{file['kafka']} {row['scenario']} {row['version']}": (file, row)
+            for file in FILES
+            for row in file["exchanges"]
+            if row["scenario"] in scenarios
+        }
+    )
 
 
 def of_clients(api_key):
-    return [
-        pytest.param(row, id=f"{file['kafka']} {row['client']} {row['version']}")
-        for file in FILES
-        for row in file["clients"]
-        if row["api"] == api_key
-    ]
+    """Runs a test for each exchange of a real client, with its row."""
+    return for_each(
+        {
+            f"{file['kafka']} {number} {row['client']} {row['version']}": (row,)
+            for file in FILES
+            for number, row in enumerate(file["clients"])
+            if row["api"] == api_key
+        }
+    )
+
+
+def for_each(cases):
+    """One test for all cases; a failure names its case."""
+
+    def decorate(check):
+        def test():
+            assert cases
+            for name, arguments in cases.items():
+                try:
+                    check(*arguments)
+                except Exception as failure:
+                    failure.add_note(f"in the exchange {name!r}")
+                    raise
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorate
 
 
 def frames(row):
@@ -80,8 +105,8 @@ def scan_fetch(row):
 def rebuilt(response, answer, version):
     """The answer written again by us from what was scanned of it."""
     partitions = [
-        fetch_build.FetchAnswer(
-            *p[:6], p.aborted, [response[p.start : p.end]] if p.end > p.start else [], p.end - p.start
+        fetch_build.FetchAnswer._make(
+            [*p[:6], p.aborted, [response[p.start : p.end]] if p.end > p.start else [], p.end - p.start]
         )
         for p in answer.partitions
     ]
@@ -96,7 +121,7 @@ def rebuilt(response, answer, version):
     return b"".join(buffers)
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges(*FETCHED))
+@of_exchanges(*FETCHED)
 def test_fetch(file, row):
     asked, answer, response = scan_fetch(row)
 
@@ -117,7 +142,7 @@ def test_fetch(file, row):
         assert batches == []
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges(*FETCHED))
+@of_exchanges(*FETCHED)
 def test_what_is_built_here_is_what_the_broker_sends_byte_for_byte(file, row):
     _, answer, response = scan_fetch(row)
 
@@ -128,7 +153,7 @@ def test_what_is_built_here_is_what_the_broker_sends_byte_for_byte(file, row):
         assert rebuilt(response, answer, row["version"]) == response
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges(*FETCHED))
+@of_exchanges(*FETCHED)
 def test_a_request_built_here_is_the_one_that_the_broker_accepted(file, row):
     request, _, header = frames(row)
     asked = fetch.scan_request(request, row["version"], header.body_start)
@@ -151,7 +176,7 @@ def test_a_request_built_here_is_the_one_that_the_broker_accepted(file, row):
     assert built == request
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges("fetch aborted"))
+@of_exchanges("fetch aborted")
 def test_an_aborted_transaction_and_its_marker(file, row):
     asked, answer, response = scan_fetch(row)
     assert asked.isolation_level == 1
@@ -166,7 +191,7 @@ def test_an_aborted_transaction_and_its_marker(file, row):
 PRODUCED = {"produce": (0, True), "produce stamped": (0, True), "produce absent": (3, False)}
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges(*PRODUCED, "produce elsewhere"))
+@of_exchanges(*PRODUCED, "produce elsewhere")
 def test_produce(file, row):
     request, response, header = frames(row)
     sent = produce.scan_request(request, row["version"], header.body_start)
@@ -222,7 +247,7 @@ def stamped_batches(file, scenario):
     return found
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges("api versions"))
+@of_exchanges("api versions")
 def test_the_cut(file, row):
     _, response, _ = frames(row)
     ranges = scan_api_versions_response(response, row["version"]).ranges
@@ -239,7 +264,7 @@ def test_the_cut(file, row):
     oracle.read_response(API_VERSIONS, row["version"], bytes(cut))
 
 
-@pytest.mark.parametrize(("file", "row"), exchanges("unknown version"))
+@of_exchanges("unknown version")
 def test_the_downgrade_answer(file, row):
     _, response, _ = frames(row)
 
@@ -247,7 +272,7 @@ def test_the_downgrade_answer(file, row):
     assert scan_api_versions_response(response, row["version"]).error_code == 35
 
 
-@pytest.mark.parametrize("row", of_clients(PRODUCE))
+@of_clients(PRODUCE)
 def test_what_clients_produce(row):
     request, response, header = frames(row)
     sent = produce.scan_request(request, row["version"], header.body_start)
@@ -261,7 +286,7 @@ def test_what_clients_produce(row):
     assert b"one" in request[batch.start : batch.end]
 
 
-@pytest.mark.parametrize("row", of_clients(FETCH))
+@of_clients(FETCH)
 def test_what_clients_fetch(row):
     asked, answer, response = scan_fetch(row)
 

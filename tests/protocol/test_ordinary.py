@@ -13,11 +13,12 @@ from protocol.errors import BadFrame
 from protocol.header import peek_request
 from protocol.produce_build import Refused, build_refusal
 from tests.fuzz.mutations import read_golden, spoil
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2, message_v1
 
-FIRST, LAST = APIS[PRODUCE].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(PRODUCE)
+FIRST, LAST = VERSIONS[0], VERSIONS[-1]
 NAMES_START, ROUTE_END = 2, 3
 GOLDEN = [one for one in read_golden() if one.api_key == PRODUCE]
 
@@ -132,6 +133,7 @@ def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordin
 def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
     frame = build(version, records=batch_v2(40))
     whole = ordinary.scan_request(frame, len(frame))
+    assert whole is not None
     enough = whole[ROUTE_END + 1] + 61
     for end in range(len(frame) + 1):
         assert ordinary.scan_begun(frame[:end], len(frame)) == (whole if end >= enough else None)
@@ -141,7 +143,7 @@ def test_a_beginning_says_what_the_whole_will_say_or_nothing(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_request_of_kio_c_says_what_python_says_or_nothing(version, data):
     check(oracle.request_frame(data.draw(oracle.requests(PRODUCE, version))))
@@ -188,7 +190,7 @@ def test_an_answer_is_read_as_by_python_where_it_is_about_what_was_asked(version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_c_says_what_python_says_or_nothing(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))

@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import produce
-from protocol.api import APIS, PRODUCE
+from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
-FIRST, LAST = APIS[PRODUCE].decoded
-VERSIONS = range(FIRST, LAST + 1)
+VERSIONS = oracle.versions(PRODUCE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
@@ -34,7 +34,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))

@@ -11,6 +11,7 @@ from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
 from protocol.produce_build import Refused
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.test_produce import VERSIONS
 
@@ -43,7 +44,7 @@ def assert_refused(found, refused, version):
 
 
 @EVERY
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_kio_reads_the_refusals(version, data):
     refused = data.draw(refusals(version))
@@ -88,7 +89,7 @@ def cut(body, keep):
 
 
 @EVERY
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_cut_request_is_what_kio_would_have_written(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
@@ -132,7 +133,7 @@ def test_flags_that_do_not_fit_are_the_callers_fault(keep):
 
 
 @EVERY
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_a_mended_answer_has_the_brokers_and_the_refused(version, data):
     answer = data.draw(oracle.responses(PRODUCE, version))

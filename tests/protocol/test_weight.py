@@ -1,9 +1,10 @@
 """What a request weighs is what its scan finds in it, and what is heavy is not walked."""
 
 import struct
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import fetch, produce
@@ -14,16 +15,17 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.weight import weigh_request
 from protocol.wire import build_uvarint
+from tests.kit.examples import examples
 from tests.protocol import oracle
 
 MUCH = 1000
 BEHIND = bytes(2 * MUCH + 1)
 """Ignored behind the last field: with it no frame is too small to be weighed."""
-SCANS = {PRODUCE: produce.scan_request, FETCH: fetch.scan_request}
+SCANS: dict[int, Any] = {PRODUCE: produce.scan_request, FETCH: fetch.scan_request}
 CASES = [
     pytest.param(key, version, id=f"{APIS[key].name} {version}")
     for key in SCANS
-    for version in range(APIS[key].decoded[0], APIS[key].decoded[1] + 1)
+    for version in oracle.versions(key)
 ]
 
 
@@ -50,6 +52,7 @@ def fetch_of(version, partitions, topics=1):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_all_that_is_read_is_weighed(data, key, version):
     frame = bytes(data.draw(oracle.requests(key, version).map(oracle.request_frame)))
@@ -57,6 +60,7 @@ def test_all_that_is_read_is_weighed(data, key, version):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_a_cut_frame_is_garbled_or_heavy(data, key, version):
     """Whatever is not weighed is not read either."""

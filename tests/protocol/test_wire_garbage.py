@@ -9,6 +9,7 @@ from protocol.api import APIS, FETCH, PRODUCE
 from protocol.batch import scan_batches
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
@@ -30,7 +31,7 @@ SCANS = {
 CASES = [
     pytest.param(key, kind, version, id=f"{APIS[key].name} {kind} {version}")
     for key, kind in SCANS
-    for version in range(APIS[key].decoded[0], APIS[key].decoded[1] + 1)
+    for version in oracle.versions(key)
 ]
 EDGES = st.sampled_from([0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF])
 
@@ -51,7 +52,7 @@ def check_spans(scanned, frame):
 
 
 @pytest.mark.parametrize(("key", "kind", "version"), CASES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(data=st.data())
 def test_mutated_frames(key, kind, version, data):
     frame = bytearray(data.draw(made(key, kind, version)))
@@ -65,7 +66,7 @@ def test_mutated_frames(key, kind, version, data):
 
 
 @pytest.mark.parametrize(("key", "kind", "version"), CASES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(data=st.data())
 def test_every_truncation_is_refused(key, kind, version, data):
     frame = data.draw(made(key, kind, version))
@@ -75,7 +76,7 @@ def test_every_truncation_is_refused(key, kind, version, data):
 
 
 @pytest.mark.parametrize(("key", "kind", "version"), CASES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(content=st.binary(min_size=8, max_size=60))
 def test_arbitrary_bytes(key, kind, version, content):
     head = key.to_bytes(2, "big") + version.to_bytes(2, "big") if kind == "request" else b""

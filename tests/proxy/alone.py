@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.broker.ports import lease_port
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

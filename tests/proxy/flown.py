@@ -13,14 +13,14 @@ from unittest import mock
 
 import crc32c
 
-from bench.ladder.frames import build_batch, build_produce
-from bench.micro.requests import PlayedDial
 from metrics.histogram import Histogram
 from protocol import header, ordinary, produce
 from protocol.api import PRODUCE
 from proxy import app, dispatch
 from proxy.config.load import load
 from proxy.net.client_connection import ClientConnection
+from tests.kit.frames import build_batch, build_produce
+from tests.kit.played import PlayedDial
 from tests.proxy.followed import LEADERS
 from tests.proxy.short_way import build_answer
 

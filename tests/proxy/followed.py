@@ -1,7 +1,7 @@
 """A followed partition over a small real cache, and a broker without links: what the core's tests stand on.
 
 Owns the fixtures' values: topic id, epoch 5, a lease until second 1 of a clock that stands still. It must not
-know sockets. Invariants: batches have one record each and are real to the cache (`tests.blockcache.batches`).
+know sockets. Invariants: batches have one record each and are real to the cache (`tests.kit.cache_batches`).
 """
 
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from proxy.fetch.record import Accounts
 from proxy.fetch.sessions.idle_partitions import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
-from tests.blockcache.batches import build_run, insert
+from tests.kit.cache_batches import build_run, insert
 
 TOPIC_ID = bytes(range(16))
 EPOCH = 5

@@ -27,7 +27,7 @@ from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
-from tests.blockcache.batches import build_batch, insert
+from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
 from tests.proxy.net.test_framed_transport import PlayedTransport
 

@@ -13,7 +13,7 @@ from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
 from proxy import app
 from proxy.config.load import Setting, load
-from tests.broker.settings import HOST
+from tests.kit.broker.settings import HOST
 
 
 def build_config(**addresses):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.settings import HOST
+from tests.kit.broker.settings import HOST
 from tests.proxy.alone import PATIENCE_S, Alone
 
 

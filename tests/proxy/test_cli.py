@@ -11,7 +11,7 @@ from blockcache.cache import BlockCache
 from proxy import cli
 from proxy.config.model import Config
 from proxy.config.units import MIB, Address
-from tests.blockcache.batches import TOPIC, build_run, insert
+from tests.kit.cache_batches import TOPIC, build_run, insert
 
 SMALL = """\
 listeners:

@@ -19,12 +19,12 @@ from spark_audit.reading import find_inputs
 from spark_audit.reconcile import scan_counters
 from spark_audit.report import build_page
 from spark_audit.summary import build_outlook, build_spared, build_summary
-from tests.broker.kafka import KafkaBroker
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
-from tests.e2e.sidecar import PATIENT_CACHE, Sidecar
+from tests.kit.broker.kafka import KafkaBroker
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
+from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -100,7 +100,8 @@ def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Aud
         assert real.hit_ratio(point.hit_bytes) == pytest.approx(
             observed.hit_ratio(by_size[point.size_bytes].hit_bytes), abs=TOLERANCE
         )
-    assert 0.5 < real.hit_ratio(real.points[-1].hit_bytes) <= 1
+    ratio = real.hit_ratio(real.points[-1].hit_bytes)
+    assert ratio is not None and 0.5 < ratio <= 1
 
 
 def test_what_would_have_hit_is_what_did(runs: dict[str, Audited]) -> None:

@@ -3,6 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from tests.spark_audit.conftest import Audited
 def name_of(line: FetchLine) -> str:
     ids = {"orders": "b3JkZXJz", "payments": "cGF5bWVudHM", "clicks": "Y2xpY2tz"}
     return line.topic or next(
-        topic_id for topic, topic_id in ids.items() if line.topic_id.startswith(topic.encode())
+        topic_id for topic, topic_id in ids.items() if (line.topic_id or b"").startswith(topic.encode())
     )
 
 
@@ -76,7 +77,7 @@ def test_by_partition_and_by_window_as_parquet(audited: Audited, spark: SparkSes
 
 def test_by_result_and_reason(audited: Audited) -> None:
     expected = recompute(audited.traffic.fetches, lambda line: (line.result, line.reason))
-    rows = {(row["result"], row["reason"]): row for row in audited.findings.totals}
+    rows: dict[object, Any] = {(row["result"], row["reason"]): row for row in audited.findings.totals}
     assert set(rows) == set(expected)
     for pair, sums in expected.items():
         assert (rows[pair]["bytes"], rows[pair]["partitions"]) == (sums["bytes"], sums["partitions"])
@@ -113,7 +114,7 @@ def test_delays_by_client_and_topic(audited: Audited) -> None:
         for row in rows:
             name = row.get("clientId") or row["topic"]
             lines = [line for line in audited.traffic.fetches if line.delay_ms and key(line)[:8] == name[:8]]
-            waits = [round(line.delay_ms, 3) for line in lines]
+            waits = [round(line.delay_ms or 0, 3) for line in lines]
             assert (row["partitions"], row["bytes"]) == (len(lines), sum(line.bytes for line in lines))
             assert row["delayMs_max"] == max(waits)
             assert row["delayMs_sum"] == pytest.approx(sum(waits))

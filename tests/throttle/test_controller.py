@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.throttle.model_disk import ModelDisk
-from tests.throttle.simulation import MISS_BYTES, STEP_S, Event, Run, Simulation
+from tests.kit.model_disk import ModelDisk
+from tests.kit.throttle_simulation import MISS_BYTES, STEP_S, Event, Run, Simulation
 from throttle.controller import STEP_LEAST, STEP_MOST, Controller, ControllerRule
 from throttle.disks import Sample
 from throttle.throttle import ThrottleRules

@@ -41,7 +41,7 @@ def test_waits_for_its_turn_exactly() -> None:
     tickets = [submit(queue, offset) for offset in range(3)]
     for second, ticket in enumerate(tickets, 1):
         due_s = queue.next_due_s(second - 1.0)
-        assert due_s == pytest.approx(second, abs=1e-4)
+        assert due_s is not None and due_s == pytest.approx(second, abs=1e-4)
         assert queue.advance(due_s - 0.01) == []
         assert queue.advance(due_s) == [ticket]
         assert ticket.delay_s == pytest.approx(second, abs=1e-4)

@@ -1,5 +1,7 @@
 """Text of diskstats and pressure files, differences of counters, and what counts as busy."""
 
+from typing import Any
+
 import pytest
 
 from throttle.disks import BusyRule, DiskCounters, DiskGauge, Pressure, Sample, scan_diskstats, scan_pressure
@@ -41,7 +43,7 @@ def test_odd_pressure_is_none(text: str) -> None:
     assert scan_pressure(text) is None
 
 
-def counters(**changed: int) -> DiskCounters:
+def counters(**changed: Any) -> DiskCounters:
     return DiskCounters(8, 0, "sda", *[0] * 11)._replace(**changed)
 
 
@@ -161,6 +163,6 @@ def test_busy_has_hysteresis() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"enter": 0.3}, {"leave": -0.1}, {"leave_s": -1.0}, {"in_flight": 0}, {"await_ms": -1}]
 )
-def test_rules_that_make_no_sense(wrong: dict[str, float]) -> None:
+def test_rules_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"enter|await"):
-        BusyRule(**wrong)  # type: ignore[arg-type]
+        BusyRule(**wrong)

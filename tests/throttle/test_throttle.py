@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.throttle.model_disk import NAME
+from tests.kit.model_disk import NAME
 from throttle.disks import BusyRule, DiskCounters
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import QueueRule, Ticket, TicketKey
@@ -12,7 +12,7 @@ RULES = ThrottleRules(busy=BusyRule(await_ms=0), queue=QueueRule(max_delay_s=60)
 
 
 def counters(ticks_ms: int) -> DiskCounters:
-    return DiskCounters(8, 0, NAME, *[0] * 9, ticks_ms, 0)
+    return DiskCounters._make([8, 0, NAME, *[0] * 9, ticks_ms, 0])
 
 
 def submit(throttle: Throttle, offset: int, now_s: float, disk: str | None = NAME, size: int = MIB) -> Ticket:

@@ -1,6 +1,7 @@
 """The timing wheel: against a sorted list, at its edges, and its work counted (not timed) at 100,000 items."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +88,9 @@ def test_cancel_after_it_was_handed_out() -> None:
 )
 def test_like_a_sorted_list(steps: list[tuple[str, float]]) -> None:
     wheel: TimingWheel[int] = TimingWheel(7.0, TICK)
-    now_s, model, timers = 7.0, {}, []
+    now_s = 7.0
+    model: dict[int, Any] = {}
+    timers: list[Any] = []
     for what, amount in steps:
         if what == "schedule":
             timers.append(wheel.schedule(now_s + amount, len(timers)))

@@ -11,8 +11,8 @@ from bench.ladder.frames import FETCH_VERSION, build_fetch
 from bench.ladder.loads import FETCH_BATCHES, FETCH_BYTES, RING_BATCH_BYTES, ring_starts
 from bench.ladder.raw import Line
 from protocol import batch, fetch
-from tests.broker.ports import lease_port
-from tests.e2e.raw_fetch import TopicWords
+from tests.kit.broker.ports import lease_port
+from tests.kit.raw_fetch import TopicWords
 
 WORDS = TopicWords("ring", bytes(16), {0: 0})
 

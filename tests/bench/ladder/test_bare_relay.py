@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 
 from bench.ladder.bare_relay import start_bare_relay
-from tests.broker.ports import lease_port
+from tests.kit.broker.ports import lease_port
 
 SENT = bytes(range(256)) * 40_000
 """More than the kernel takes at once."""

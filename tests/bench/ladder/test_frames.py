@@ -4,18 +4,9 @@ import struct
 
 import crc32c
 
-from bench.ladder.frames import (
-    CRC_AT,
-    CRC_FROM,
-    PRODUCE_VERSION,
-    RECORD_BYTES,
-    STAMP,
-    VALUE_AT,
-    build_batch,
-    build_produce,
-    build_stamped,
-)
+from bench.ladder.frames import STAMP, VALUE_AT, build_stamped
 from protocol import batch, header, produce
+from tests.kit.frames import CRC_AT, CRC_FROM, PRODUCE_VERSION, RECORD_BYTES
 
 
 def scan(frame):
@@ -28,15 +19,6 @@ def scan(frame):
 
 def crc_of(frame, found):
     return crc32c.crc32c(bytes(frame[found.start + CRC_FROM : found.end]))
-
-
-def test_a_batch_is_one_batch_of_records_of_1_kb():
-    frame = build_produce("orders", build_batch(65_000))
-    found = scan(frame)
-
-    assert found.record_count == 65
-    assert struct.unpack_from(">I", frame, found.start + CRC_AT)[0] == crc_of(frame, found)
-    assert 65_000 < found.end - found.start < 66_000
 
 
 def test_a_stamp_lies_at_the_beginning_of_the_value_and_keeps_the_crc_right():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.ladder import growth
+from bench.ladder import growth, report
 from bench.ladder.growth import REPEATS, Series, build_page, fit, median_series
 
 
@@ -37,7 +37,7 @@ def test_each_point_is_the_median_of_its_turns_which_go_up_and_down():
 
 
 def test_the_page_has_the_points_and_the_line(monkeypatch):
-    monkeypatch.setattr(growth.report, "describe_machine", lambda: ["a machine"])
+    monkeypatch.setattr(report, "describe_machine", lambda: ["a machine"])
     page = build_page(
         [Series("one Produce", "bytes", [(0, {"us": 1.0}), (1000, {"us": 3.0})])], "the command"
     )

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from tests.broker.settings import HOST
+from tests.kit.broker.settings import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

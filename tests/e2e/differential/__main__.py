@@ -13,7 +13,7 @@ import time
 from tests.e2e.differential.drawing import LEFT_OUT
 from tests.e2e.differential.run import LEAST_HITS, Difference, run
 from tests.e2e.differential.stage import OVERRIDES
-from tests.e2e.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair
 
 
 def main() -> int:

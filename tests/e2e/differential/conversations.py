@@ -13,11 +13,11 @@ from protocol.fetch import SESSIONS_FROM
 from tests.e2e.differential.answers import Answer, read_answer
 from tests.e2e.differential.cases import Case, Step, Wanted
 from tests.e2e.differential.judge import View
-from tests.e2e.raw_fetch import RawClient
+from tests.kit.raw_fetch import RawClient
 
 if TYPE_CHECKING:
     from tests.e2e.differential.answers import Key
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 UNKNOWN_ID = 987_654_321
 FIRST = (0, -1)

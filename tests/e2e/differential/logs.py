@@ -14,7 +14,7 @@ from protocol.control_batch import ControlType, scan_control
 
 if TYPE_CHECKING:
     from tests.e2e.differential.cases import Place
-    from tests.e2e.raw_fetch import RawClient
+    from tests.kit.raw_fetch import RawClient
 
 VERSION = 13
 MAX_BYTES = 8 << 20

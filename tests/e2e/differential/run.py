@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.differential.answers import Answer, Key
     from tests.e2e.differential.logs import Log
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 PATIENCE_S = 20.0
 CONFIRM_WAIT_MS = 4000

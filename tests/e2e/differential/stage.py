@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -25,20 +25,20 @@ from kio.static.primitive import f64
 
 from protocol import fetch
 from protocol.batch import scan_batches
-from tests.broker.topics import create_topic
 from tests.e2e.differential.cases import Place
 from tests.e2e.differential.drawing import COLD
 from tests.e2e.differential.logs import VERSION, Log, read_log
-from tests.e2e.raw_fetch import RawClient
-from tests.e2e.session_client import SessionClient
 from tests.e2e.transactional import Writer
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient
+from tests.kit.session_client import SessionClient
 from tests.protocol import oracle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from tests.e2e.sidecar import Pair
+    from tests.kit.sidecar import Pair
 
 TIMEOUT_S = 60
 PATIENCE_S = 30
@@ -299,7 +299,7 @@ class Stage:
     def _find_starts(self) -> dict[tuple[str, int], int]:
         """Log start offsets. After a restart librdkafka asks with the old leader epoch once more."""
         deadline = time.monotonic() + TIMEOUT_S
-        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        earliest = OffsetSpec.earliest()
         asked = {TopicPartition(one.topic, one.partition): earliest for one in self._places}
         while True:
             try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
 from tests.matrix.programs.api import PATIENCE_S, TIME_TYPES, Lacks, Shown, build_record, show

@@ -9,10 +9,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition  # type: ignore[import-untyped]
-from kafka.admin import ConfigResource, KafkaAdminClient  # type: ignore[import-untyped]
-from kafka.errors import KafkaError  # type: ignore[import-untyped]
-from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, KafkaAdminClient
+from kafka.errors import KafkaError
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 from tests.matrix.programs.api import PATIENCE_S, TIME_TYPES, Shown, build_record, show
 from tests.matrix.programs.steps import perform

@@ -5,7 +5,7 @@ import dataclasses
 from blockcache.cache import BlockCache
 from blockcache.inspect import ArenaPicture, PartitionPicture, Span, inspect
 from proxy.admin.arena_report import describe
-from tests.blockcache.batches import TOPIC, build_run, insert
+from tests.kit.cache_batches import TOPIC, build_run, insert
 
 
 def picture(**changed: object) -> ArenaPicture:

@@ -11,7 +11,7 @@ from proxy.fetch.hit_estimate import UNBOUNDED, peek_would_hit, plan_observed
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic
-from tests.blockcache.batches import build_batch
+from tests.kit.cache_batches import build_batch
 from tests.proxy.followed import LEADERS
 
 MIB = 1 << 20

@@ -12,7 +12,8 @@ from protocol import api, fetch
 from proxy.fetch import prepared
 from proxy.fetch.response import COPIED_BYTES
 from proxy.net.send_buffer import PIECE_BYTES
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
+from tests.kit.examples import examples
 from tests.proxy.hitting import END, World, build_fetch
 
 VERSIONS = (7, 11, 12, 13, 16)
@@ -372,7 +373,7 @@ SCRIPTS = st.lists(
 
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
 @given(SHAPES, SCRIPTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_whatever_is_asked_and_changes_both_ways_say_count_and_log_the_same(room_bytes, shape, script):
     async def play(shape):
         twins = Twins(room_bytes=room_bytes)

@@ -10,7 +10,8 @@ from protocol import fetch
 from proxy.fetch import delayed_fetch
 from proxy.fetch.response import COPIED_BYTES
 from proxy.fetch.sessions.context import FINAL_EPOCH
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
+from tests.kit.examples import examples
 from tests.proxy.fetch.test_prepared import SHAPES, VERSIONS, Twins
 from tests.proxy.hitting import END, World, build_fetch
 
@@ -107,7 +108,7 @@ CHANGES = st.lists(
 
 
 @given(SHAPES, CHANGES, st.sampled_from(SIZES), st.sampled_from((None, END, 3)))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_whatever_changes_while_it_waits_both_ways_say_count_and_log_the_same(shape, changes, size, aborted):
     async def play():
         twins = Twins()

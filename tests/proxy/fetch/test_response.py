@@ -14,7 +14,7 @@ from proxy.fetch.response import build_answer
 from proxy.fetch.sessions.context import open_fetch
 from proxy.net.client_connection import ClientConnection
 from proxy.partitions.readable import PartitionStatus, ReadState
-from tests.blockcache.batches import build_batch, insert
+from tests.kit.cache_batches import build_batch, insert
 from tests.proxy import asked as asking
 from tests.proxy.followed import LEADERS
 

@@ -8,7 +8,7 @@ from protocol import fetch
 from proxy.fetch.response import COPIED_BYTES, build_answer
 from proxy.fetch.sessions.context import open_fetch
 from proxy.partitions.readable import PartitionStatus, ReadState
-from tests.blockcache.batches import build_batch
+from tests.kit.cache_batches import build_batch
 from tests.proxy.asked import IDS, asked
 from tests.proxy.asked import fetch as build_fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker, learn

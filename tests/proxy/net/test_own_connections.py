@@ -18,7 +18,7 @@ from proxy.config.model import Limits
 from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.own_connections import OwnConnections
-from tests.broker.ports import lease_port
+from tests.kit.broker.ports import lease_port
 from tests.proxy.turning import PATIENCE_S, until
 
 ANSWERS = {

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from proxy.net import tls_handshakes as handshakes_module
-from tests.broker.certificates import write_certificates
+from tests.kit.broker.certificates import write_certificates
 from tests.proxy.front import OFF, front
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.turning import PATIENCE_S, until

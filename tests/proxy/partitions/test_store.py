@@ -17,7 +17,7 @@ from proxy.partitions.store import (
     plan_produced,
     settle,
 )
-from tests.blockcache.batches import build_run, insert, read
+from tests.kit.cache_batches import build_run, insert, read
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
 
 NONE, GZIP, ZSTD = 0, 1, 4

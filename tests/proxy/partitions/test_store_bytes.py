@@ -13,7 +13,7 @@ from protocol import batch
 from protocol.fetch import FetchPartition
 from protocol.produce import ProducedPartition
 from proxy.partitions.store import admit_fetched, admit_produced, note_acknowledged, note_forwarded
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
 from tests.proxy.short_way import Link

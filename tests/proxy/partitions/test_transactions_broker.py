@@ -12,12 +12,12 @@ from confluent_kafka import Producer
 
 from protocol.batch import scan_batches
 from proxy.partitions.transactions import Transactions
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import RawClient, RawReader
 from tests.e2e.transactional import COMMITTED, TIMEOUT_S, Writer
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import RawClient, RawReader
 
 if TYPE_CHECKING:
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -13,7 +13,7 @@ from proxy.broker import Broker
 from proxy.partitions.table import REFUSED_FOR_S
 from proxy.partitions.update import learn_error, observe
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
-from tests.blockcache.batches import build_run, insert
+from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_marker
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from bench.micro.requests import ISOLATED, OFF, ON
 from proxy.produce import pipeline
 from proxy.produce.pipeline import RING
+from tests.kit.played import ISOLATED, OFF, ON
 from tests.proxy.flown import twins
 
 SETTINGS = {

@@ -9,7 +9,7 @@ from protocol.produce import ProducedPartition
 from proxy.partitions.store import admit_produced, note_forwarded
 from proxy.produce.receive_in_arena import find_lender, lend_to_produce
 from proxy.produce.single_batch import forward_single_batch
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_ordinary import build
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn

@@ -6,7 +6,7 @@ from protocol.ordinary import scan_request
 from proxy.produce import single_batch
 from proxy.produce.single_batch import forward_single_batch
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
-from tests.blockcache.batches import read
+from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_ordinary import build
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn

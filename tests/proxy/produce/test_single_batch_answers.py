@@ -4,8 +4,8 @@ not take whole, or that is the last.
 
 import pytest
 
-from bench.micro.requests import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
 from protocol.api import PRODUCE
+from tests.kit.played import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
 
 
 class Transport(PlayedTransport):

@@ -14,13 +14,13 @@ from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
-from tests.broker.topics import create_topic
-from tests.e2e.raw_fetch import MAX_BYTES, RawClient
+from tests.kit.broker.topics import create_topic
+from tests.kit.raw_fetch import MAX_BYTES, RawClient
 from tests.proxy.asked import asked
 from tests.proxy.asked import fetch as request_of
 
 if TYPE_CHECKING:
-    from tests.broker.kafka import KafkaCluster
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 

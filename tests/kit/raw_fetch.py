@@ -2,7 +2,7 @@
 
 Owns one connection, its requests (Fetch of any version that Forebay reads, Metadata, Produce of a given
 batch) and the walk of a partition from one offset to another. It must not know whether Forebay is in between:
-that is what the tests compare. Produce is kio's, so that what is sent rests on no code under test.
+that is what the tests compare. Produce is built by `tests.kit.frames`, without code under test.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import socket
 import struct
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
-from uuid import UUID
 
 from protocol import batch, control, fetch
 from protocol.errors import ErrorCode
+from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from protocol.metadata import scan_metadata_response
-from tests.protocol import oracle
-from tests.protocol.golden_capture import produce_body
+from tests.kit import frames
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 TIMEOUT_S = 20.0
 METADATA_VERSION = 12
-PRODUCE_VERSION = 9
 FETCH_VERSION = 13
 MAX_BYTES = 8 << 20
 POLL_S = 0.05
@@ -108,7 +106,7 @@ class RawClient:
         raise TimeoutError(f"no broker knows {name}")
 
     def build_fetch(
-        self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+        self, version: int, asked: list[FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
     ) -> bytes:
         """A session-less Fetch request."""
         return build_request(
@@ -125,7 +123,7 @@ class RawClient:
         )
 
     def fetch(
-        self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+        self, version: int, asked: list[FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
     ) -> list[tuple[fetch.FetchedPartition, bytes]]:
         """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed."""
         request = self.build_fetch(version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level)
@@ -135,21 +133,22 @@ class RawClient:
             raise FetchFailed(answer.error_code)
         return [(p, frame[max(p.start, 0) : max(p.end, 0)]) for p in answer.partitions]
 
-    def send_fetch(self, version: int, asked: list[fetch.FetchPartition], *, max_wait_ms: int) -> None:
+    def send_fetch(self, version: int, asked: list[FetchPartition], *, max_wait_ms: int) -> None:
         """Ask and do not wait for the answer."""
         self.send(self.build_fetch(version, asked, max_wait_ms=max_wait_ms))
 
     def build_produce(self, topic: str, records: bytes, acks: int = -1) -> bytes:
         """A Produce request of one batch to partition 0."""
-        body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), records, acks=acks)
-        return oracle.request_frame(body, self._next_id(), self.client_id)
+        return frames.build_produce(
+            topic, records, acks, correlation_id=self._next_id(), client_id=self.client_id
+        )
 
     def produce(self, topic: str, records: bytes) -> int:
         """Append one batch to partition 0; the offset that the broker gave it."""
         answer = self.call(self.build_produce(topic, records))
-        said = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses[0].partition_responses[0]
-        assert int(said.error_code) == 0, said
-        return int(said.base_offset)
+        said = frames.read_produced(answer)
+        assert said.error_code == 0, said
+        return said.base_offset
 
     def abort(self) -> None:
         """Reset the connection, as a client does that dies."""
@@ -198,11 +197,11 @@ class RawReader:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def asked(self) -> fetch.FetchPartition:
+    def asked(self) -> FetchPartition:
         """What the next Fetch says of the partition."""
         key = self.topic.id if self.version >= fetch.TOPIC_IDS_FROM else self.topic.name
         epoch = self.topic.epochs[self.partition] if self.with_epoch else NO_EPOCH
-        return fetch.FetchPartition(key, self.partition, epoch, self.offset, -1, -1, self.max_bytes)
+        return FetchPartition(key, self.partition, epoch, self.offset, -1, -1, self.max_bytes)
 
     def poll(self, max_wait_ms: int = 0) -> int:
         """One Fetch; the bytes of whole batches it brought, 0 where it only taught a newer epoch. FetchFailed."""

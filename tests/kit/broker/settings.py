@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tests.broker.certificates import TlsFiles
+    from tests.kit.broker.certificates import TlsFiles
 
 HOST = "127.0.0.1"
 DIRECT, CONTROLLER = "DIRECT", "CONTROLLER"

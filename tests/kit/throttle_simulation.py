@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tests.throttle.model_disk import NAME, ModelDisk
+from tests.kit.model_disk import NAME, ModelDisk
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import Refused, Ticket, TicketKey
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.broker.ports import LOWEST, PortLease, ephemeral_start, lease_port
+from tests.kit.broker.ports import LOWEST, PortLease, ephemeral_start, lease_port
 
 
 def test_lease_is_exclusive_until_released() -> None:
@@ -27,9 +27,7 @@ def test_port_in_use_is_not_leased() -> None:
 
 
 def test_lease_binds_other_processes_and_ends_with_the_holder() -> None:
-    script = (
-        "from tests.broker.ports import lease_port as new; it = new(); print(it.port, flush=True); input()"
-    )
+    script = "from tests.kit.broker.ports import lease_port as new; it = new(); print(it.port, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,

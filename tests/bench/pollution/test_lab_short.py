@@ -18,11 +18,11 @@ from bench.pollution.lab import Crew
 from bench.pollution.phases import sleep_until
 from bench.pollution.series import NS, read_rows
 from tests.bench.pollution.slow_listener import SlowDisk, SlowListener
-from tests.broker.kafka import KafkaBroker
-from tests.broker.ports import lease_port
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic
-from tests.e2e.sidecar import Sidecar
+from tests.kit.broker.kafka import KafkaBroker
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,8 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
             words += ["--partitions", str(PARTITIONS), "--size", "1024", "--fill-bytes", str(BACKLOG_BYTES)]
             crew.start(words)
             crew.finish(60)
-        yield Ways(*(one.address for one in opened), forebay, disk)
+        addresses = [one.address for one in opened]
+        yield Ways(addresses[0], addresses[1], addresses[2], forebay, disk)
 
 
 def run(ways: Ways, folder: Path, bootstrap: str) -> Felt:
@@ -104,7 +105,8 @@ def run(ways: Ways, folder: Path, bootstrap: str) -> Felt:
     phases = [(start, polluted), (polluted, end)]
     medians = [float(np.median(latency_between(rows, *one))) for rows in (producer, tail) for one in phases]
     rates = laggards_between(read_rows(folder / "laggards", 4), LAGGARDS, settled, end)
-    return Felt(*medians, sum(rates), busy_s / SETTLED_S)
+    felt: tuple[Any, ...] = (*medians, sum(rates), busy_s / SETTLED_S)
+    return Felt._make(felt)
 
 
 def serve(ways: Ways, **changed: Any) -> Sidecar:

@@ -16,12 +16,12 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.broker.certificates import TlsFiles, write_certificates
-from tests.broker.jars import KAFKA_4
-from tests.broker.ports import PortLease, lease_port
-from tests.broker.probe import peek_broker_count
-from tests.broker.process import JVM_FLAGS, TOOL_TIMEOUT_S, JavaProcess, java_command, kafka_tool
-from tests.broker.settings import (
+from tests.kit.broker.certificates import TlsFiles, write_certificates
+from tests.kit.broker.jars import KAFKA_4
+from tests.kit.broker.ports import PortLease, lease_port
+from tests.kit.broker.probe import peek_broker_count
+from tests.kit.broker.process import JVM_FLAGS, TOOL_TIMEOUT_S, JavaProcess, java_command, kafka_tool
+from tests.kit.broker.settings import (
     CONTROLLER,
     DIRECT,
     HOST,

@@ -1,4 +1,4 @@
-"""`python -m tests.broker.lock [VERSION ...]`: resolves Kafka afresh and rewrites the locks.
+"""`python -m tests.kit.broker.lock [VERSION ...]`: resolves Kafka afresh and rewrites the locks.
 
 Owns which modules a broker and its command-line tools need. Read the diff it leaves: that is what gets
 trusted.
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.broker.jars import VERSIONS, FetchFailed, hash_file, lock_path, run_ivy
+from tests.kit.broker.jars import VERSIONS, FetchFailed, hash_file, lock_path, run_ivy
 
 # slf4j-simple in place of each version's own log backend: one way to configure logs, by system properties.
 LOG_BACKEND = ("org.slf4j", "slf4j-simple", "1.7.36")
@@ -45,7 +45,7 @@ def build_lock(version: str) -> str:
         found = sorted((Path(staging) / "jars").glob("*.jar"))
         lines = [f"{hash_file(jar)} {jar.stem.replace('--', ':')}\n" for jar in found]
     return (
-        f"# Kafka {version}: sha256 group:artifact:version; written by python -m tests.broker.lock\n"
+        f"# Kafka {version}: sha256 group:artifact:version; written by python -m tests.kit.broker.lock\n"
         + "".join(lines)
     )
 

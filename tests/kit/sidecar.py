@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.broker.kafka import KafkaCluster
-from tests.broker.ports import PortLease, lease_port
-from tests.broker.process import die_with_parent
-from tests.broker.settings import HOST, Listener
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.broker.ports import PortLease, lease_port
+from tests.kit.broker.process import die_with_parent
+from tests.kit.broker.settings import HOST, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

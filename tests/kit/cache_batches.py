@@ -5,7 +5,8 @@ import struct
 
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.cache import BlockCache, Inserted
+from blockcache.cache import BlockCache
+from blockcache.results import Inserted
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.java import JavaMissing, find_java, scan_version
+from tests.kit.broker.java import JavaMissing, find_java, scan_version
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.jars import KAFKA_3
-from tests.broker.kafka import USERS, KafkaBroker, KafkaCluster
-from tests.broker.ports import lease_port
-from tests.broker.probe import peek_broker_count
-from tests.broker.settings import HOST, Listener
-from tests.broker.topics import create_topic, delete_topic
+from tests.kit.broker.jars import KAFKA_3
+from tests.kit.broker.kafka import USERS, KafkaBroker, KafkaCluster
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.probe import peek_broker_count
+from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.topics import create_topic, delete_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -202,10 +202,10 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_broker_outlives_its_starter(number: signal.Signals) -> None:
     script = (
-        "import time; from tests.broker.kafka import KafkaBroker\n"
+        "import time; from tests.kit.broker.kafka import KafkaBroker\n"
         "with KafkaBroker() as b: print(b.pid(), flush=True); time.sleep(60)"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root, text=True
     ) as starter:

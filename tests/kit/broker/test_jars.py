@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import jars
-from tests.broker.jars import VERSIONS, FetchFailed, Jar, kafka_jars, lock_path, scan_lock, wrong_jars
+from tests.kit.broker import jars
+from tests.kit.broker.jars import VERSIONS, FetchFailed, Jar, kafka_jars, lock_path, scan_lock, wrong_jars
 
 CONTENT = b"a jar"
 LOCK = f"# a comment\n{hashlib.sha256(CONTENT).hexdigest()} org.example:thing:1.0\n"

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.broker.java import JavaMissing, find_java
+from tests.kit.broker.java import JavaMissing, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.broker.jars import KAFKA_4, kafka_jars
-from tests.broker.java import find_java
+from tests.kit.broker.jars import KAFKA_4, kafka_jars
+from tests.kit.broker.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.broker.certificates import Identity, TlsFiles
-from tests.broker.settings import (
+from tests.kit.broker.certificates import Identity, TlsFiles
+from tests.kit.broker.settings import (
     CONTROLLER,
     DIRECT,
     Listener,

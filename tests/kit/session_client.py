@@ -11,7 +11,7 @@ from protocol import fetch
 from protocol.fetch_build import build_request
 
 if TYPE_CHECKING:
-    from tests.e2e.raw_fetch import RawClient
+    from tests.kit.raw_fetch import RawClient
 
 MAX_BYTES = 50 << 20
 Key = tuple[str | bytes, int]
