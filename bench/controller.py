@@ -42,7 +42,9 @@ def change(**changes: float) -> Event:
 
 
 def play_step() -> Run:
-    return Simulation(ModelDisk(), ThrottleRules(), 0).play(90, {20.0: lambda one: one.set_laggards(8)})
+    return Simulation(ModelDisk(), ThrottleRules(), 0).play(
+        90, {20.0: lambda one: one.set_laggards(8)}
+    )
 
 
 def play_noise() -> Run:
@@ -50,7 +52,10 @@ def play_noise() -> Run:
 
 
 def play_slower() -> Run:
-    slower_and_back = {40.0: change(capacity_bytes_s=30 * MB), 80.0: change(capacity_bytes_s=60 * MB)}
+    slower_and_back = {
+        40.0: change(capacity_bytes_s=30 * MB),
+        80.0: change(capacity_bytes_s=60 * MB),
+    }
     return Simulation(ModelDisk(), ThrottleRules(), 8).play(120, slower_and_back)
 
 
@@ -89,7 +94,9 @@ def draw_load(axes: Any, title: str, run: Run, at_s: Sequence[float]) -> None:
     means = [run.mean_load(max(0.0, one - 10), one) for one in at_s]
     axes.axhspan(target - 0.05, target + 0.05, color="tab:green", alpha=0.15, label="target ± 0.05")
     lowest, highest = [min(one) for one in looks], [max(one) for one in looks]
-    axes.fill_between(at_s, lowest, highest, color="tab:gray", alpha=0.3, lw=0, label="range in 5 s")
+    axes.fill_between(
+        at_s, lowest, highest, color="tab:gray", alpha=0.3, lw=0, label="range in 5 s"
+    )
     axes.plot(at_s, means, lw=1.5, color="tab:blue", label="10 s mean")
     axes.set(ylim=(0, 1.05), ylabel="load", xlim=(0, at_s[-1]))
     axes.set_title(title, fontsize=9, loc="left")
@@ -97,7 +104,9 @@ def draw_load(axes: Any, title: str, run: Run, at_s: Sequence[float]) -> None:
 
 def draw_rate(axes: Any, run: Run, at_s: Sequence[float]) -> None:
     """Bytes a second that laggards got and that they were allowed, means of each `BUCKET_S`."""
-    axes.plot(at_s, [one / MB for one in average(run, run.misses)], lw=1, color="tab:gray", label="misses")
+    axes.plot(
+        at_s, [one / MB for one in average(run, run.misses)], lw=1, color="tab:gray", label="misses"
+    )
     allowed = [one / MB for one in average(run, run.rate)]
     axes.plot(at_s, allowed, lw=1.5, color="tab:orange", label="rate allowed")
     axes.set(ylim=(0, 75), ylabel="MB/s", xlim=(0, at_s[-1]))
@@ -134,10 +143,14 @@ def main(arguments: list[str]) -> int:
     draw(runs, out / PICTURE)
     for name, run in runs.items():
         from_s = {"step": 20.0, "slower": 80.0}.get(name, 0.0)
-        settled_s, mean = run.settled_s(from_s, target), run.mean_load(run.at_s[-1] - 30, run.at_s[-1])
+        settled_s, mean = (
+            run.settled_s(from_s, target),
+            run.mean_load(run.at_s[-1] - 30, run.at_s[-1]),
+        )
         misses = sum(run.misses[-30:]) / 30 / MB
         print(
-            f"{name}: settled {settled_s:.0f} s after the last change; last 30 s: load {mean:.3f},", end=" "
+            f"{name}: settled {settled_s:.0f} s after the last change; last 30 s: load {mean:.3f},",
+            end=" ",
         )
         print(f"misses {misses:.1f} MB/s")
     return 0

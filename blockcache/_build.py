@@ -20,7 +20,12 @@ from typing import NamedTuple
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parents[1]
-HARDENED = ("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-Wno-error=cpp")
+HARDENED = (
+    "-fstack-protector-strong",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=3",
+    "-Wno-error=cpp",
+)
 """A C library before glibc 2.34 warns that it takes 3 for 2."""
 STRICT = ("-std=c11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", *HARDENED)
 WRAPPER = ("-O2", "-fPIC", "-w", *HARDENED)
@@ -86,7 +91,9 @@ def find_compiler() -> list[str]:
     for name in (*configured, "cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise BuildFailed("no C compiler found; on Debian or Ubuntu: apt install gcc libc6-dev python3-dev")
+    raise BuildFailed(
+        "no C compiler found; on Debian or Ubuntu: apt install gcc libc6-dev python3-dev"
+    )
 
 
 def run_compiler(arguments: list[str]) -> None:
@@ -112,7 +119,11 @@ def compile_extension(extension: Extension) -> None:
     ffi.set_source(
         f"{extension.package.replace('/', '.')}._{extension.name}", f'#include "{extension.name}.h"'
     )
-    include = [*map(str, extension.folders), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    include = [
+        *map(str, extension.folders),
+        sysconfig.get_path("include"),
+        sysconfig.get_path("platinclude"),
+    ]
     flagged = [part for path in include for part in ("-I", path)]
     with tempfile.TemporaryDirectory(dir=extension.path.parent, prefix=".build-") as scratch:
         wrapper = Path(scratch) / "wrapper.c"

@@ -119,7 +119,9 @@ class Arena:
         self.hits: set[Hit] = set()
         self.returned = Returned(self._mapping)
 
-    def hit(self, packed: bytes, pins: int, next_offset: int, size_bytes: int, admitted_at: int) -> Hit:
+    def hit(
+        self, packed: bytes, pins: int, next_offset: int, size_bytes: int, admitted_at: int
+    ) -> Hit:
         """The `Hit` of C's segments: views that hold the pins C has taken."""
         view = self.view
         views = tuple([view[at : at + length] for at, length, _, _ in SEGMENT.iter_unpack(packed)])
@@ -277,4 +279,6 @@ def check_is_ours(path: Path, fd: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ArenaError(f"arena file {path} is not a regular file")
     if status.st_size and os.pread(fd, len(MAGIC), 0) != MAGIC:
-        raise ArenaError(f"{path} holds something else than an arena; name another path or remove the file")
+        raise ArenaError(
+            f"{path} holds something else than an arena; name another path or remove the file"
+        )

@@ -28,7 +28,9 @@ SIZE_MIN = 64 * 1024
 fc_append: Callable[..., int] = lib.fc_append
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 BROKEN = {
-    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower() for name in dir(lib) if "BROKEN" in name
+    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
+    for name in dir(lib)
+    if "BROKEN" in name
 }
 
 
@@ -102,7 +104,9 @@ class BlockCache:
         self._a = self._arena.header
         if lib.fc_format(self._a, ffi.new("fc_config *", sections)) < 0:
             self._arena.close()
-            raise ArenaError(f"an arena of {size_bytes} bytes cannot hold these sections: {sections}")
+            raise ArenaError(
+                f"an arena of {size_bytes} bytes cannot hold these sections: {sections}"
+            )
         self.observes = observe
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
@@ -184,8 +188,15 @@ class BlockCache:
         if self._offering or not 0 <= start <= end <= len(buf):
             self._not_while_offering()
             raise BadBatch(f"no batch at [{start}, {end}) of {len(buf)} bytes")
-        source, used_max = buf if type(buf) is bytes else ffi.from_buffer(buf), self.high_water_bytes
-        while (ends := fc_append(self._a, slot, source, start, end, base_offset, leader_epoch, used_max)) < 0:
+        source, used_max = (
+            buf if type(buf) is bytes else ffi.from_buffer(buf),
+            self.high_water_bytes,
+        )
+        while (
+            ends := fc_append(
+                self._a, slot, source, start, end, base_offset, leader_epoch, used_max
+            )
+        ) < 0:
             if ends != RECLAIM:
                 return None if ends == NOT_STORED else self._refuse(ends)
             self._offer()
@@ -223,7 +234,9 @@ class BlockCache:
         it is readable within the limits. The caller releases the hit.
         """
         room = max_bytes if max_bytes > 0 else 0
-        rc = lib.fc_lookup(self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found)
+        rc = lib.fc_lookup(
+            self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found
+        )
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
         hit = self.sender.hold()
@@ -388,5 +401,7 @@ class BlockCache:
         if rc == lib.FC_FULL:
             raise PartitionsFull(f"all {self._a.partitions_max} partition slots are open")
         if rc == lib.FC_BAD_BATCH:
-            raise BadBatch("not a run of whole v2 record batches in ascending order from covers_from on")
+            raise BadBatch(
+                "not a run of whole v2 record batches in ascending order from covers_from on"
+            )
         raise CacheError(f"unexpected result {rc}")

@@ -70,7 +70,8 @@ class PartitionPicture:
     def holes(self) -> tuple[Span, ...]:
         """The gaps between the runs."""
         return tuple(
-            Span(left.end, right.start) for left, right in zip(self.runs, self.runs[1:], strict=False)
+            Span(left.end, right.start)
+            for left, right in zip(self.runs, self.runs[1:], strict=False)
         )
 
 
@@ -108,7 +109,9 @@ def inspect(view: memoryview) -> ArenaPicture:
     header, torn = read_header(view)
     largest, extents = scan_free(view, header)
     opened = [
-        picture for i in range(header.partitions_touched) if (picture := read_partition(view, header, i))
+        picture
+        for i in range(header.partitions_touched)
+        if (picture := read_partition(view, header, i))
     ]
     return ArenaPicture(
         statistics=read_statistics(header, find_oldest(view, header), UNIT_BYTES, NODE_BYTES),
@@ -164,7 +167,9 @@ def read_bits(view: memoryview, at: int, count: int) -> str:
 
 def scan_free(view: memoryview, header: Any) -> tuple[int, int]:
     """(units of the largest free extent, number of extents)."""
-    extents = [len(part) for part in read_bits(view, header.taken_at, header.data_units).split("1") if part]
+    extents = [
+        len(part) for part in read_bits(view, header.taken_at, header.data_units).split("1") if part
+    ]
     return max(extents, default=0), len(extents)
 
 
@@ -238,7 +243,9 @@ def read_partition(view: memoryview, header: Any, place: int) -> PartitionPictur
     )
 
 
-def read_node(view: memoryview, header: Any, number: int, level: int) -> tuple[int, list[tuple[int, ...]]]:
+def read_node(
+    view: memoryview, header: Any, number: int, level: int
+) -> tuple[int, list[tuple[int, ...]]]:
     """(number of the left neighbour, items or entries) of a node. Raises Torn where there is none."""
     if not 0 < number < header.nodes_max:
         raise Torn

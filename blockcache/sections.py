@@ -24,7 +24,8 @@ def plan_sections(size_bytes: int, **given: int | None) -> dict[str, int]:
         "block_min_bytes": min(16384, given.get("block_max_bytes") or block_max),
         "shared_bytes": min(65536, given.get("block_max_bytes") or block_max),
         "pin_limit_bytes": size_bytes // 4,
-        "lent_limit_bytes": size_bytes // 16,  # what requests under way may take from what is stored
+        "lent_limit_bytes": size_bytes
+        // 16,  # what requests under way may take from what is stored
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     return {"size_bytes": size_bytes, **defaults, **chosen}

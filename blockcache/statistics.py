@@ -31,7 +31,9 @@ class CacheStatistics:
     limbo_bytes: int
     limbo_entered: int
     reserved_blocks: int  # lent to requests that arrive, nothing of them stored yet
-    lent_bytes: int  # of blocks that requests under way were received into, adopted or not; pinned, too
+    lent_bytes: (
+        int  # of blocks that requests under way were received into, adopted or not; pinned, too
+    )
     lent_limit_bytes: int
     adopted_batches: int  # stored where they were received
     ghosts: int
@@ -54,7 +56,9 @@ class CacheStatistics:
     gathered_lookups: int  # small pieces, copied rather than pinned
 
 
-def read_statistics(a: Any, oldest_admitted: int, unit_bytes: int, node_bytes: int) -> CacheStatistics:
+def read_statistics(
+    a: Any, oldest_admitted: int, unit_bytes: int, node_bytes: int
+) -> CacheStatistics:
     """Reads C's header `a` (fc_arena)."""
     return CacheStatistics(
         arena_bytes=a.size_bytes,

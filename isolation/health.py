@@ -44,8 +44,14 @@ class HealthRule:
     max_keys: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.hang_after_s <= 0 or not 0 < self.probe_first_s <= self.probe_last_s or self.max_keys < 1:
-            raise ValueError("hang_after_s > 0, 0 < probe_first_s <= probe_last_s, max_keys >= 1 are needed")
+        if (
+            self.hang_after_s <= 0
+            or not 0 < self.probe_first_s <= self.probe_last_s
+            or self.max_keys < 1
+        ):
+            raise ValueError(
+                "hang_after_s > 0, 0 < probe_first_s <= probe_last_s, max_keys >= 1 are needed"
+            )
 
 
 class Sent:
@@ -196,7 +202,11 @@ class Health:
         unasked = []
         for key, found in self.keys.items():
             idle_s = now_s - found.probe_at_s
-            if self._hangs(key, found, now_s) and not found.suspects and idle_s > self.rule.forget_after_s:
+            if (
+                self._hangs(key, found, now_s)
+                and not found.suspects
+                and idle_s > self.rule.forget_after_s
+            ):
                 unasked.append(key)
         for key in unasked:
             self._clear(key, self.keys.pop(key))

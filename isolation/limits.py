@@ -65,13 +65,9 @@ class FixedLimit:
 
 DROPPED_SHRINKS = 0.7
 SHRINKS_AT_MOST = 0.5  # in one window
-SLOW_S = (
-    0.1  # a quiet latency above this: each slot is a handler lost for so long, so they are granted with care
-)
+SLOW_S = 0.1  # a quiet latency above this: each slot is a handler lost for so long, so they are granted with care
 SLOW_TOLERANCE = 1.5
-UNUSED_LEAST = (
-    6.0  # slots that nobody uses are taken back to these: the day the disk hangs, all are filled at once
-)
+UNUSED_LEAST = 6.0  # slots that nobody uses are taken back to these: the day the disk hangs, all are filled at once
 STALLED_TIMES = 10.0  # the quiet latency, and the request is stuck; between these two
 STALLED_LEAST_S, STALLED_MOST_S = 0.05, 0.5
 QUIET_ASSUMED_S = 0.025  # until the quiet latency is known
@@ -164,7 +160,9 @@ class AdaptiveLimit:
 
     def _may_end_window(self, now_s: float, length_s: float) -> None:
         wanted = self.rule.window_samples if self._dip_until_s is None else DIP_SAMPLES
-        if (self._count >= wanted and length_s >= self.rule.window_s) or length_s >= self.rule.window_max_s:
+        if (
+            self._count >= wanted and length_s >= self.rule.window_s
+        ) or length_s >= self.rule.window_max_s:
             self._end_window(now_s, length_s)
 
     def _counts_in_dip(self, now_s: float, latency_s: float, in_use: int) -> bool:
@@ -208,7 +206,9 @@ class AdaptiveLimit:
             self._believe(now_s, mean_s)
             return True
         due = self._quiet_s is None or now_s >= self._quiet_until_s
-        if (self._quiet_s is not None and mean_s <= self._quiet_s) or (due and used <= self.rule.floor):
+        if (self._quiet_s is not None and mean_s <= self._quiet_s) or (
+            due and used <= self.rule.floor
+        ):
             self._believe(now_s, mean_s)
             return False
         if due:

@@ -53,16 +53,33 @@ class Queue:
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
-        "admitted", "ages_at_s", "book", "calm_until_s", "canceled", "expired", "floor", "in_use", "limit", "lingering",
-        "polls", "refusable", "refused", "released", "serving", "waiting", "waiting_bytes",
-    )  # fmt: skip
+        "admitted",
+        "ages_at_s",
+        "book",
+        "calm_until_s",
+        "canceled",
+        "expired",
+        "floor",
+        "in_use",
+        "limit",
+        "lingering",
+        "polls",
+        "refusable",
+        "refused",
+        "released",
+        "serving",
+        "waiting",
+        "waiting_bytes",
+    )
 
     def __init__(self, limit: Limit, book: Callable[[], None]) -> None:
         self.book = book
         self.limit = limit
         self.floor = limit.floor
         self.in_use = 0
-        self.serving: dict[Admitted, None] = {}  # measured and unanswered, the oldest first: plain, since few
+        self.serving: dict[
+            Admitted, None
+        ] = {}  # measured and unanswered, the oldest first: plain, since few
         self.polls: OrderedDict[Admitted, None] = OrderedDict()  # those that hold a slot
         self.calm_until_s = -inf  # until then no two can be stuck
         self.ages_at_s = inf  # before that nobody may be released early

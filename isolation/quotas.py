@@ -30,7 +30,9 @@ class Quota:
     def __post_init__(self) -> None:
         if self.in_flight_bytes is not None and self.in_flight_bytes < 1:
             raise ValueError("in_flight_bytes must be positive")
-        if self.fetch_bytes_per_s is not None and (self.fetch_bytes_per_s <= 0 or self.burst_s <= 0):
+        if self.fetch_bytes_per_s is not None and (
+            self.fetch_bytes_per_s <= 0 or self.burst_s <= 0
+        ):
             raise ValueError("fetch_bytes_per_s and burst_s must be positive")
 
 

@@ -126,7 +126,9 @@ class RefusedSequences:
         self.limit = limit
         self.forget_after_s = forget_after_s
         self.entries: dict[tuple[Hashable, int, int], _Refused] = {}
-        self._unseen: dict[int, list[_Refused]] = {}  # by ordinal: refusals whose reply has not left
+        self._unseen: dict[
+            int, list[_Refused]
+        ] = {}  # by ordinal: refusals whose reply has not left
         self.at_limit = 0
         self.by_order = 0
 

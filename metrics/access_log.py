@@ -102,9 +102,27 @@ class BlockLine(NamedTuple):
 
 
 FetchValues = tuple[
-    int, str, int, str | None, int, str | None, bytes | None, int,
-    int, int, str, str, int, int, int | None, float, float, int, float | None, int | None,
-]  # fmt: skip
+    int,
+    str,
+    int,
+    str | None,
+    int,
+    str | None,
+    bytes | None,
+    int,
+    int,
+    int,
+    str,
+    str,
+    int,
+    int,
+    int | None,
+    float,
+    float,
+    int,
+    float | None,
+    int | None,
+]
 BlockValues = tuple[int, str, str | None, bytes | None, int, int, int, int, str, int]
 """A `FetchLine`'s, and a `BlockLine`'s."""
 _FETCH_FIELDS = len(FetchLine._fields)
@@ -348,7 +366,18 @@ def format_fetch(boot: str, line: FetchValues) -> str:
 
 def format_block(boot: str, line: BlockValues) -> str:
     """One line of type block with its newline, ASCII."""
-    ts, listener, topic, topic_id, partition, base_offset, next_offset, size_bytes, source, admitted = line
+    (
+        ts,
+        listener,
+        topic,
+        topic_id,
+        partition,
+        base_offset,
+        next_offset,
+        size_bytes,
+        source,
+        admitted,
+    ) = line
     head = _block_head(listener, topic, topic_id, partition)
     return _BLOCK_FORMAT % (boot, ts, head, base_offset, next_offset, size_bytes, source, admitted)
 

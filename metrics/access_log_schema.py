@@ -51,15 +51,30 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ("miss", "evicted"): "was stored and has been evicted",
     ("miss", "hole"): "newer and older batches are stored, this one is not",
     ("miss", "unproven"): "no response of the broker covers the offset yet",
-    ("miss", "epoch"): "the lease has expired, the broker returned an error, or the leader epoch differs",
-    ("miss", "unauthorized-yet"): "the broker has not answered this connection's own Fetch of the topic yet",
+    (
+        "miss",
+        "epoch",
+    ): "the lease has expired, the broker returned an error, or the leader epoch differs",
+    (
+        "miss",
+        "unauthorized-yet",
+    ): "the broker has not answered this connection's own Fetch of the topic yet",
     ("miss", "transaction"): "read_committed, and the aborted transactions are not known",
-    ("miss", "pending"): "named empty while its read was in flight or delayed; the bytes count when they "
+    (
+        "miss",
+        "pending",
+    ): "named empty while its read was in flight or delayed; the bytes count when they "
     "are delivered",
-    ("miss", "refused"): "answered empty because the queue toward the broker was full or a quota used up",
+    (
+        "miss",
+        "refused",
+    ): "answered empty because the queue toward the broker was full or a quota used up",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",
     ("pass", "old-format"): "the partition holds batches of magic below 2",
-    ("pass", "preferred-replica"): "the request has a rack id and the broker has named a preferred replica",
+    (
+        "pass",
+        "preferred-replica",
+    ): "the request has a rack id and the broker has named a preferred replica",
     ("pass", "session"): "the request belongs to a fetch session of the broker",
     (
         "pass",
@@ -72,7 +87,10 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ): "Forebay does not read the Fetch: other version, a value that brokers refuse, or "
     "more than `limits.requestPartitions`",
     ("pass", "disabled"): "the cache is switched off for the topic or the listener",
-    ("pass", "observe"): "`cache.mode` is observe: `wouldHit` has the bytes that memory would have served",
+    (
+        "pass",
+        "observe",
+    ): "`cache.mode` is observe: `wouldHit` has the bytes that memory would have served",
 }
 
 JsonType = Literal["string", "integer", "number"]
@@ -93,7 +111,10 @@ _HEAD: Final = (
     Field("type", "string", "fetch, block or log"),
     Field("boot", "string", "id of the process's start; all counters begin at 0 then"),
     Field(
-        "ts", "integer", "time of the line: the response left, or the run of batches ended", "ms since 1970"
+        "ts",
+        "integer",
+        "time of the line: the response left, or the run of batches ended",
+        "ms since 1970",
     ),
 )
 
@@ -101,19 +122,38 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,
     Field("listener", "string", "name of the listener"),
     Field("connection", "integer", "number of the client's connection within the boot"),
-    Field("clientId", "string", "client id of the request header, cut to 256 characters", nullable=True),
+    Field(
+        "clientId",
+        "string",
+        "client id of the request header, cut to 256 characters",
+        nullable=True,
+    ),
     Field("apiVersion", "integer", "version of the Fetch request"),
     Field("topic", "string", "topic name, null while only its id is known", nullable=True),
-    Field("topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True),
+    Field(
+        "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
+    ),
     Field("partition", "integer", "partition index"),
     Field("offset", "integer", "fetch offset"),
     Field("isolation", "integer", "isolation level: 0 read_uncommitted, 1 read_committed"),
     Field("result", "string", "hit, miss or pass"),
     Field("reason", "string", "why; empty for a hit"),
     Field("bytes", "integer", "record bytes handed to the client for this partition", "bytes"),
-    Field("highWatermark", "integer", "high watermark in the response, null if it had none", "offset", True),
+    Field(
+        "highWatermark",
+        "integer",
+        "high watermark in the response, null if it had none",
+        "offset",
+        True,
+    ),
     Field("lag", "integer", "high watermark minus fetch offset, at least 0", "records", True),
-    Field("ageBytes", "integer", "age of the fetch offset: bytes stored since it was stored", "bytes", True),
+    Field(
+        "ageBytes",
+        "integer",
+        "age of the fetch offset: bytes stored since it was stored",
+        "bytes",
+        True,
+    ),
     Field("waitMs", "number", "time as a delayed Fetch", "ms"),
     Field("totalMs", "number", "from the request's last byte until the response has left", "ms"),
     Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
@@ -134,7 +174,9 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,
     Field("listener", "string", "name of the listener"),
     Field("topic", "string", "topic name, null while only its id is known", nullable=True),
-    Field("topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True),
+    Field(
+        "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
+    ),
     Field("partition", "integer", "partition index"),
     Field("baseOffset", "integer", "first offset stored", "offset"),
     Field("nextOffset", "integer", "one above the last offset stored", "offset"),

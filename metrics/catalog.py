@@ -40,10 +40,15 @@ _HOPS = (
 GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     "Process": (
         Metric(
-            "forebay_build_info", "gauge", "Always 1; the labels name the build", ("version", "commit_id")
+            "forebay_build_info",
+            "gauge",
+            "Always 1; the labels name the build",
+            ("version", "commit_id"),
         ),
         Metric(
-            "forebay_ready", "gauge", "1 when every listener is bound and the broker is reachable, else 0"
+            "forebay_ready",
+            "gauge",
+            "1 when every listener is bound and the broker is reachable, else 0",
         ),
     ),
     "Fetch": (
@@ -92,7 +97,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Partitions of Fetches whose client was gone before the response left",
         ),
-        Metric("forebay_fetch_wait_seconds", "histogram", "Time that a delayed Fetch waited for new records"),
+        Metric(
+            "forebay_fetch_wait_seconds",
+            "histogram",
+            "Time that a delayed Fetch waited for new records",
+        ),
         Metric(
             "forebay_fetch_hit_seconds",
             "histogram",
@@ -103,8 +112,14 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "histogram",
             "Time from the arrival of a forwarded Fetch until its response has left",
         ),
-        Metric("forebay_fetch_sessions_evicted_total", "counter", "Fetch sessions evicted for others"),
-        Metric("forebay_parked_fetches", "gauge", "Delayed Fetches: they wait for new records or for reads"),
+        Metric(
+            "forebay_fetch_sessions_evicted_total", "counter", "Fetch sessions evicted for others"
+        ),
+        Metric(
+            "forebay_parked_fetches",
+            "gauge",
+            "Delayed Fetches: they wait for new records or for reads",
+        ),
         Metric(
             "forebay_authorization_renewals_total",
             "counter",
@@ -135,14 +150,20 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
         Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
         Metric(
-            "forebay_cache_pinned_bytes", "gauge", "Bytes of blocks that requests or responses in flight hold"
+            "forebay_cache_pinned_bytes",
+            "gauge",
+            "Bytes of blocks that requests or responses in flight hold",
         ),
         Metric(
             "forebay_cache_limbo_bytes",
             "gauge",
             "Bytes of evicted blocks that requests or responses in flight still hold",
         ),
-        Metric("forebay_cache_lent_bytes", "gauge", "Bytes of blocks that hold large Produces in flight"),
+        Metric(
+            "forebay_cache_lent_bytes",
+            "gauge",
+            "Bytes of blocks that hold large Produces in flight",
+        ),
         Metric(
             "forebay_cache_lent_limit_bytes",
             "gauge",
@@ -155,8 +176,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric("forebay_cache_partitions", "gauge", "Partitions in the index"),
         Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),
-        Metric("forebay_cache_admitted_bytes_total", "counter", "Bytes stored; the clock of ages in bytes"),
-        Metric("forebay_cache_admitted_batches_total", "counter", "Batches stored, by source", ("source",)),
+        Metric(
+            "forebay_cache_admitted_bytes_total",
+            "counter",
+            "Bytes stored; the clock of ages in bytes",
+        ),
+        Metric(
+            "forebay_cache_admitted_batches_total",
+            "counter",
+            "Batches stored, by source",
+            ("source",),
+        ),
         Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by reason", ("reason",)),
         Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed"),
         Metric(
@@ -170,12 +200,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Ranges and partitions dropped before their eviction, by reason",
             ("reason",),
         ),
-        Metric("forebay_cache_oldest_age_bytes", "gauge", "Bytes stored since the oldest block in the arena"),
+        Metric(
+            "forebay_cache_oldest_age_bytes",
+            "gauge",
+            "Bytes stored since the oldest block in the arena",
+        ),
         Metric("forebay_cache_oldest_age_seconds", "gauge", "Age of the oldest block in the arena"),
     ),
     "Watch": (
         Metric("forebay_watch_partitions", "gauge", "Partitions that the replica fetcher polls"),
-        Metric("forebay_watch_leases", "gauge", "Partitions under a lease: memory may serve them now"),
+        Metric(
+            "forebay_watch_leases", "gauge", "Partitions under a lease: memory may serve them now"
+        ),
         Metric(
             "forebay_verify_samples_total",
             "counter",
@@ -200,15 +236,24 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Topics dropped from the queue of Metadata requests because it was full",
         ),
-        Metric("forebay_watch_lease_lapses_total", "counter", "Leases that expired before they were renewed"),
+        Metric(
+            "forebay_watch_lease_lapses_total",
+            "counter",
+            "Leases that expired before they were renewed",
+        ),
         Metric("forebay_transactions_open", "gauge", "Transactions open on followed partitions"),
         Metric(
-            "forebay_transactions_aborted", "gauge", "Aborted transactions kept for read_committed responses"
+            "forebay_transactions_aborted",
+            "gauge",
+            "Aborted transactions kept for read_committed responses",
         ),
     ),
     "Throttle": (
         Metric(
-            "forebay_throttle_disk_sampled", "gauge", "1 while the disk's counters can be read", ("disk",)
+            "forebay_throttle_disk_sampled",
+            "gauge",
+            "1 while the disk's counters can be read",
+            ("disk",),
         ),
         Metric(
             "forebay_throttle_disk_busy",
@@ -229,7 +274,10 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("disk",),
         ),
         Metric(
-            "forebay_throttle_disk_await_seconds", "gauge", "Mean time of a request of the disk", ("disk",)
+            "forebay_throttle_disk_await_seconds",
+            "gauge",
+            "Mean time of a request of the disk",
+            ("disk",),
         ),
         Metric(
             "forebay_throttle_target_ratio",
@@ -249,9 +297,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Least rate that misses of history get, whatever the load: `throttle.floor`",
             ("disk",),
         ),
-        Metric("forebay_throttle_waiting_requests", "gauge", "Misses that wait for their disk", ("disk",)),
         Metric(
-            "forebay_throttle_waiting_bytes", "gauge", "Bytes that the waiting misses read at most", ("disk",)
+            "forebay_throttle_waiting_requests",
+            "gauge",
+            "Misses that wait for their disk",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_waiting_bytes",
+            "gauge",
+            "Bytes that the waiting misses read at most",
+            ("disk",),
         ),
         Metric(
             "forebay_throttle_granted_total",
@@ -259,11 +315,21 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Misses sent to the broker, at once or after waiting",
             ("disk",),
         ),
-        Metric("forebay_throttle_miss_bytes_total", "counter", "Record bytes that misses read", ("disk",)),
         Metric(
-            "forebay_throttle_delayed_total", "counter", "Misses that waited before they were sent", ("disk",)
+            "forebay_throttle_miss_bytes_total",
+            "counter",
+            "Record bytes that misses read",
+            ("disk",),
         ),
-        Metric("forebay_throttle_delay_seconds_total", "counter", "Time that misses waited", ("disk",)),
+        Metric(
+            "forebay_throttle_delayed_total",
+            "counter",
+            "Misses that waited before they were sent",
+            ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_delay_seconds_total", "counter", "Time that misses waited", ("disk",)
+        ),
         Metric(
             "forebay_throttle_overdue_total",
             "counter",
@@ -295,11 +361,26 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
     ),
     "Isolation": (
-        Metric("forebay_isolation_slots", "gauge", "Requests that may be at work in the broker", ("queue",)),
-        Metric("forebay_isolation_slots_floor", "gauge", "Least number of slots of the queue", ("queue",)),
+        Metric(
+            "forebay_isolation_slots",
+            "gauge",
+            "Requests that may be at work in the broker",
+            ("queue",),
+        ),
+        Metric(
+            "forebay_isolation_slots_floor",
+            "gauge",
+            "Least number of slots of the queue",
+            ("queue",),
+        ),
         Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
         Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
-        Metric("forebay_isolation_waiting_bytes", "gauge", "Bytes of the requests that wait", ("queue",)),
+        Metric(
+            "forebay_isolation_waiting_bytes",
+            "gauge",
+            "Bytes of the requests that wait",
+            ("queue",),
+        ),
         Metric(
             "forebay_isolation_lingering_polls",
             "gauge",
@@ -312,7 +393,9 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Produces with acks=all in flight that gave their slot back",
             ("queue",),
         ),
-        Metric("forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)),
+        Metric(
+            "forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)
+        ),
         Metric(
             "forebay_isolation_refused_total",
             "counter",
@@ -332,7 +415,10 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("queue",),
         ),
         Metric(
-            "forebay_isolation_released_total", "counter", "Slots given back before the response", ("queue",)
+            "forebay_isolation_released_total",
+            "counter",
+            "Slots given back before the response",
+            ("queue",),
         ),
         Metric(
             "forebay_isolation_topics_hanging",
@@ -340,7 +426,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Hanging topics: all their requests but probes are refused",
         ),
         Metric("forebay_isolation_hangs_total", "counter", "Times that a topic began to hang"),
-        Metric("forebay_isolation_recoveries_total", "counter", "Times that a hanging topic answered again"),
+        Metric(
+            "forebay_isolation_recoveries_total",
+            "counter",
+            "Times that a hanging topic answered again",
+        ),
         Metric("forebay_isolation_probes_total", "counter", "Probes sent to hanging topics"),
         Metric(
             "forebay_produce_refused_total",
@@ -360,7 +450,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Client connections accepted; active = total - errors - disconnects",
         ),
         Metric("forebay_active_connections", "gauge", "Client connections open now"),
-        Metric("forebay_connection_errors_total", "counter", "Client connections that ended by an error"),
+        Metric(
+            "forebay_connection_errors_total",
+            "counter",
+            "Client connections that ended by an error",
+        ),
         Metric(
             "forebay_disconnects_total",
             "counter",
@@ -395,7 +489,9 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "reachable; 0: it has answered",
         ),
         Metric(
-            "forebay_upstream_connect_errors_total", "counter", "Failed attempts to connect to the broker"
+            "forebay_upstream_connect_errors_total",
+            "counter",
+            "Failed attempts to connect to the broker",
         ),
         Metric(
             "forebay_upstream_reopens_total",
@@ -415,7 +511,10 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     ),
     "Limits": (
         Metric(
-            "forebay_in_flight_bytes", "gauge", "Bytes of requests or responses in memory", ("direction",)
+            "forebay_in_flight_bytes",
+            "gauge",
+            "Bytes of requests or responses in memory",
+            ("direction",),
         ),
         Metric(
             "forebay_unfinished_frame_bytes",
@@ -446,13 +545,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     ),
     "Access log": (
         Metric("forebay_access_log_written_lines_total", "counter", "Lines written"),
-        Metric("forebay_access_log_written_bytes_total", "counter", "Bytes written, before compression"),
+        Metric(
+            "forebay_access_log_written_bytes_total", "counter", "Bytes written, before compression"
+        ),
         Metric(
             "forebay_access_log_dropped_lines_total",
             "counter",
             "Lines dropped: queue full or disk failing",
         ),
-        Metric("forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"),
+        Metric(
+            "forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"
+        ),
     ),
     "Own log": (
         Metric(
@@ -470,4 +573,6 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
 }
 """The metrics by section of the documentation."""
 
-CATALOG: Final[dict[str, Metric]] = {metric.name: metric for group in GROUPS.values() for metric in group}
+CATALOG: Final[dict[str, Metric]] = {
+    metric.name: metric for group in GROUPS.values() for metric in group
+}

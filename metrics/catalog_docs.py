@@ -33,7 +33,13 @@ def build_docs() -> str:
 def _metric_lines() -> list[str]:
     lines = ["No metric is labelled by client, topic or offset; the access log has those."]
     for group, metrics in GROUPS.items():
-        lines += ["", f"## {group}", "", "| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            "",
+            f"## {group}",
+            "",
+            "| metric | type | labels | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
         for metric in metrics:
             labels = ", ".join(f"`{label}`" for label in metric.labels)
             lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
@@ -59,7 +65,12 @@ def _field_lines() -> list[str]:
         "",
     ]
     for line_type, fields in LINE_TYPES.items():
-        lines += [f"### `{line_type}`", "", "| field | type | unit | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"### `{line_type}`",
+            "",
+            "| field | type | unit | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
         for field in fields:
             json_type = field.json_type + (" or null" if field.nullable else "")
             lines.append(f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |")

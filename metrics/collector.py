@@ -87,9 +87,13 @@ def _metric_of(sample: Sample) -> Metric:
         raise UnknownSample(f"{sample.name} has labels {metric.labels}, got {sample.labels}")
     for label, value in zip(metric.labels, sample.labels, strict=True):
         if value not in LABEL_VALUES.get(label, (value,)):
-            raise UnknownSample(f"{sample.name}: {label}={value!r} is not one of {LABEL_VALUES[label]}")
+            raise UnknownSample(
+                f"{sample.name}: {label}={value!r} is not one of {LABEL_VALUES[label]}"
+            )
     if metric.labels == ("result", "reason") and sample.labels not in RESULT_REASONS:
-        raise UnknownSample(f"{sample.name}: {sample.labels} is not in metrics/access_log_schema.py")
+        raise UnknownSample(
+            f"{sample.name}: {sample.labels} is not in metrics/access_log_schema.py"
+        )
     if isinstance(sample.value, Histogram) != (metric.kind == "histogram"):
         raise UnknownSample(f"{sample.name} is a {metric.kind}, got {sample.value!r}")
     return metric

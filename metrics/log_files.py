@@ -215,7 +215,11 @@ class LogFiles:
 
     def _prune(self) -> None:
         """Delete the oldest finished files until both bounds hold; what is being compressed is left."""
-        kept = [path for path in sorted(self._directory.glob("access-*.jsonl*")) if path.suffix != ".tmp"]
+        kept = [
+            path
+            for path in sorted(self._directory.glob("access-*.jsonl*"))
+            if path.suffix != ".tmp"
+        ]
         current = Path(self._current.name) if self._current is not None else None
         busy = self._compression.source if self._compression is not None else None
         sizes = {path: _size_bytes(path) for path in kept}

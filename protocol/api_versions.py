@@ -63,7 +63,9 @@ def cut_response(frame: Frame, version: int, caps: Mapping[int, tuple[int, int]]
     return bytes(out)
 
 
-def _scan_ranges(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[int, int, int]], int]:
+def _scan_ranges(
+    encoding: Encoding, frame: Frame, at: int
+) -> tuple[list[tuple[int, int, int]], int]:
     """(key, first, last) of each API, and the index after the array; tags of its elements are dropped."""
     ranges = []
     keys, at = read_array(encoding, frame, at)
@@ -73,14 +75,18 @@ def _scan_ranges(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[
     return ranges, at
 
 
-def _cut_range(key: int, first: int, last: int, caps: Mapping[int, tuple[int, int]]) -> tuple[int, int, int]:
+def _cut_range(
+    key: int, first: int, last: int, caps: Mapping[int, tuple[int, int]]
+) -> tuple[int, int, int]:
     if key not in caps:
         return key, first, last
     least, most = caps[key]
     return key, first if key == PRODUCE else max(first, least), min(last, most)
 
 
-def _loses_implicit_add(ranges: list[tuple[int, int, int]], cut: list[tuple[int, int, int]]) -> bool:
+def _loses_implicit_add(
+    ranges: list[tuple[int, int, int]], cut: list[tuple[int, int, int]]
+) -> bool:
     """Whether the broker has Produce 12 and the cut takes it away."""
     return any(
         before[0] == PRODUCE and before[2] >= _IMPLICIT_ADD_FROM > after[2]

@@ -30,7 +30,9 @@ _LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
-_KNOWN_ATTRIBUTES: Final = _CODEC_MASK | _LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | _DELETE_HORIZON
+_KNOWN_ATTRIBUTES: Final = (
+    _CODEC_MASK | _LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | _DELETE_HORIZON
+)
 
 _LEADER_EPOCH_AT: Final = 12
 _CRC_AT: Final = 17
@@ -101,7 +103,9 @@ def scan_batches(buf: Frame, start: int, end: int) -> list[Batch]:
         after = at + LOG_OVERHEAD + length
         if after > end:
             break
-        batches.append(_scan_batch(buf, at, after) if magic == MAGIC_V2 else _scan_old(buf, at, after))
+        batches.append(
+            _scan_batch(buf, at, after) if magic == MAGIC_V2 else _scan_old(buf, at, after)
+        )
         at = after
     return batches
 
@@ -173,7 +177,9 @@ def stamp_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: in
     (max_timestamp,) = INT64.unpack_from(buf, at + _MAX_TIMESTAMP_AT)
     if attributes & _LOG_APPEND_TIME and max_timestamp == timestamp_ms:
         return
-    _ATTRIBUTES.pack_into(buf, at + _ATTRIBUTES_AT, attributes & _KNOWN_ATTRIBUTES | _LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(
+        buf, at + _ATTRIBUTES_AT, attributes & _KNOWN_ATTRIBUTES | _LOG_APPEND_TIME
+    )
     INT64.pack_into(buf, at + _MAX_TIMESTAMP_AT, timestamp_ms)
     end = at + LOG_OVERHEAD + INT32.unpack_from(buf, at + 8)[0]
     with memoryview(buf) as view, view[at + _ATTRIBUTES_AT : end] as covered:

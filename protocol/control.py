@@ -77,14 +77,22 @@ class LogDirectory(NamedTuple):
 
 
 def _build(
-    api_key: int, version: int, correlation_id: int, client_id: str | None, values: Mapping[str, object]
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    values: Mapping[str, object],
 ) -> bytes:
     """A whole request frame; of `values`, those that the version has."""
     schema: Any = load_request_schema(api_key, version)
     known = {field.name for field in fields(schema)}
     body = io.BytesIO()
-    entity_writer(schema)(body, schema(**{name: value for name, value in values.items() if name in known}))
-    frame = build_request_header(api_key, version, correlation_id, client_id, is_flexible(api_key, version))
+    entity_writer(schema)(
+        body, schema(**{name: value for name, value in values.items() if name in known})
+    )
+    frame = build_request_header(
+        api_key, version, correlation_id, client_id, is_flexible(api_key, version)
+    )
     frame += body.getvalue()
     INT32.pack_into(frame, 0, len(frame) - 4)
     return bytes(frame)
@@ -98,12 +106,19 @@ def _scan(frame: Frame, api_key: int, version: int) -> Any:
         at = response_body_start(frame, api_key, version)
         check_lengths(frame, at, schema)
         return reader(bytes(frame), at)[0]
-    except Exception as error:  # kio's own, or ValueError, OverflowError and the like from its conversions
+    except (
+        Exception
+    ) as error:  # kio's own, or ValueError, OverflowError and the like from its conversions
         raise BadFrame(f"an answer to API {api_key}, version {version}: {error!r}") from error
 
 
 def build_api_versions_request(
-    version: int, correlation_id: int, client_id: str | None, *, software_name: str, software_version: str
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    *,
+    software_name: str,
+    software_version: str,
 ) -> bytes:
     """An ApiVersions request, version 0 to 4; the software is named from 3 on."""
     values = {"client_software_name": software_name, "client_software_version": software_version}
@@ -114,7 +129,9 @@ def scan_api_versions_response(frame: Frame, version: int) -> ApiVersions:
     """Any ApiVersions answer; one with an error may be in version 0 instead (KIP-511). Raises `BadFrame`."""
     error_code = int.from_bytes(frame[8:10], "big", signed=True)
     answer = _scan(frame, API_VERSIONS, version if error_code == 0 else 0)
-    ranges = {int(row.api_key): (int(row.min_version), int(row.max_version)) for row in answer.api_keys}
+    ranges = {
+        int(row.api_key): (int(row.min_version), int(row.max_version)) for row in answer.api_keys
+    }
     return ApiVersions(error_code, ranges)
 
 
@@ -122,7 +139,11 @@ def build_metadata_request(
     version: int, correlation_id: int, client_id: str | None, *, topics: Sequence[Topic] | None
 ) -> bytes:
     """A Metadata request for topics by name, or by id (version 12 on); None is all. Never creates a topic."""
-    if topics is not None and version < METADATA_BY_ID_FROM and any(isinstance(t, bytes) for t in topics):
+    if (
+        topics is not None
+        and version < METADATA_BY_ID_FROM
+        and any(isinstance(t, bytes) for t in topics)
+    ):
         raise ValueError(f"Metadata {version} has no topic ids")
     if topics is None and version < _ALL_TOPICS_NULL_FROM:
         topics = ()
@@ -174,7 +195,9 @@ def scan_sasl_authenticate_response(frame: Frame, version: int) -> SaslAuthentic
     answer = _scan(frame, SASL_AUTHENTICATE, version)
     lifetime = getattr(answer, "session_lifetime", None)
     lifetime_ms = 0 if lifetime is None else round(lifetime.total_seconds() * 1000)
-    return SaslAuthenticate(int(answer.error_code), answer.error_message, answer.auth_bytes, lifetime_ms)
+    return SaslAuthenticate(
+        int(answer.error_code), answer.error_message, answer.auth_bytes, lifetime_ms
+    )
 
 
 def find_session_lifetime_ms(frame: Frame, version: int) -> int | None:
@@ -238,7 +261,9 @@ def scan_describe_configs_response(frame: Frame, version: int) -> list[Described
     ]
 
 
-def build_describe_log_dirs_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
+def build_describe_log_dirs_request(
+    version: int, correlation_id: int, client_id: str | None
+) -> bytes:
     """A DescribeLogDirs request, version 1 to 5, for all topics (null)."""
     return _build(DESCRIBE_LOG_DIRS, version, correlation_id, client_id, {"topics": None})
 

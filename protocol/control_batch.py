@@ -60,4 +60,8 @@ def scan_control(buf: Frame, batch: Batch) -> ControlType | None:
     if version < 0:
         raise BadFrame(f"a control record's key of version {version}")
     (number,) = INT16.unpack_from(buf, at + INT16.size)
-    return ControlType(number) if number in (ControlType.ABORT, ControlType.COMMIT) else ControlType.UNKNOWN
+    return (
+        ControlType(number)
+        if number in (ControlType.ABORT, ControlType.COMMIT)
+        else ControlType.UNKNOWN
+    )

@@ -134,7 +134,9 @@ class PartitionLayout(NamedTuple):
 _V4 = PartitionLayout(Struct(">iqi"), itemgetter(0, 3, 1, 3, 3, 2), itemgetter(1, 3, 6), 4)
 _V5 = PartitionLayout(Struct(">iqqi"), itemgetter(0, 4, 1, 4, 2, 3), itemgetter(1, 3, 5, 6), 4)
 _V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(0, 1, 2, 5, 3, 4), itemgetter(1, 2, 3, 5, 6), 8)
-_V12 = PartitionLayout(Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6), 8)
+_V12 = PartitionLayout(
+    Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6), 8
+)
 
 
 def partition_layout(version: int) -> PartitionLayout:
@@ -367,7 +369,9 @@ def _read_announced(encoding: Encoding, head: Frame, at: int, frame_bytes: int) 
     return length, at
 
 
-def _scan_aborted(encoding: Encoding, frame: Frame, at: int) -> tuple[list[tuple[int, int]] | None, int]:
+def _scan_aborted(
+    encoding: Encoding, frame: Frame, at: int
+) -> tuple[list[tuple[int, int]] | None, int]:
     count, at = encoding.read_count(frame, at)
     if count < 0:
         return None, at

@@ -67,7 +67,9 @@ class FetchScanner:
         if frame is last and self._changed is not None:
             return self._changed
         source = frame if type(frame) is bytes else _from_buffer(frame)
-        if not _repeats(source, len(frame), last, len(last), self._epoch_at, self._offset_at, _changed):
+        if not _repeats(
+            source, len(frame), last, len(last), self._epoch_at, self._offset_at, _changed
+        ):
             return None
         changed: list[int] = _changed_words.tolist()
         if source is frame:

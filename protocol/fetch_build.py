@@ -225,11 +225,15 @@ def end_session(frame: Frame, version: int, body_start: int) -> Frame:
     return frame
 
 
-def stamp_max_wait(frame: bytearray | memoryview, version: int, body_start: int, max_wait_ms: int) -> None:
+def stamp_max_wait(
+    frame: bytearray | memoryview, version: int, body_start: int, max_wait_ms: int
+) -> None:
     """Give a request frame another max_wait, in place: the body's first field, after the replica id below
     version 15 (FetchRequest.json).
     """
-    INT32.pack_into(frame, body_start if version >= REPLICA_STATE_FROM else body_start + 4, max_wait_ms)
+    INT32.pack_into(
+        frame, body_start if version >= REPLICA_STATE_FROM else body_start + 4, max_wait_ms
+    )
 
 
 def stamp_response_session(frame: bytearray | memoryview, version: int, session_id: int) -> None:

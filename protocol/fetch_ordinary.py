@@ -49,7 +49,17 @@ def scan_single(frame: Frame) -> FetchResponse | None:
     index, error_code, high_watermark, stable, log_start = numbers
     records = _fetched.start, _fetched.end
     one = FetchedPartition(
-        topic, index, error_code, high_watermark, stable, log_start, replica, None, None, None, *records
+        topic,
+        index,
+        error_code,
+        high_watermark,
+        stable,
+        log_start,
+        replica,
+        None,
+        None,
+        None,
+        *records,
     )
     return FetchResponse(throttle_time_ms, error, session_id, [one])
 

@@ -55,7 +55,11 @@ class Framer:
     )
 
     def __init__(
-        self, max_frame_bytes: int, *, small_bytes: int = SMALL_BYTES, eager_bytes: int = EAGER_BYTES
+        self,
+        max_frame_bytes: int,
+        *,
+        small_bytes: int = SMALL_BYTES,
+        eager_bytes: int = EAGER_BYTES,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._small_bytes = small_bytes
@@ -88,7 +92,9 @@ class Framer:
         """The size of the frame that has begun and not ended; 0 where there is none, or it is not known yet."""
         if self.in_large:
             return self.large_bytes
-        return PREFIX_BYTES + int(read_length(self.start)[0]) if len(self.start) >= PREFIX_BYTES else 0
+        return (
+            PREFIX_BYTES + int(read_length(self.start)[0]) if len(self.start) >= PREFIX_BYTES else 0
+        )
 
     @property
     def in_large(self) -> bool:
@@ -113,7 +119,9 @@ class Framer:
         while end - at >= PREFIX_BYTES:
             length = read_length(chunk, at)[0]
             if not 0 <= length <= self.max_frame_bytes:
-                raise BadFrame(f"a frame of {length} bytes (0 to {self.max_frame_bytes} are allowed)")
+                raise BadFrame(
+                    f"a frame of {length} bytes (0 to {self.max_frame_bytes} are allowed)"
+                )
             after = at + PREFIX_BYTES + length
             if after > end:
                 if after - at > self._small_bytes:

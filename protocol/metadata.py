@@ -103,20 +103,28 @@ def scan_metadata_response(frame: Frame, version: int) -> Metadata:
     return Metadata(error_code, cluster_id, controller_id, brokers, topics)
 
 
-def _scan_brokers(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[list[Broker], int]:
+def _scan_brokers(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[list[Broker], int]:
     found = []
     brokers, at = read_array(encoding, frame, at)
     for _ in brokers:
         (node_id,) = INT32.unpack_from(frame, at)
         host, at = read_string(encoding, frame, at + 4)
         (port,) = INT32.unpack_from(frame, at)
-        rack, at = encoding.read_nullable_string(frame, at + 4) if version >= _RACK_FROM else (None, at + 4)
+        rack, at = (
+            encoding.read_nullable_string(frame, at + 4)
+            if version >= _RACK_FROM
+            else (None, at + 4)
+        )
         at = encoding.skip_tags(frame, at)
         found.append(Broker(node_id, host, port, rack))
     return found, at
 
 
-def _scan_topic(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[TopicMetadata, int]:
+def _scan_topic(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[TopicMetadata, int]:
     (error_code,) = INT16.unpack_from(frame, at)
     name: str | None
     if version >= _NULL_NAME_FROM:

@@ -31,7 +31,9 @@ def scan_begun(begun: bytes, frame_bytes: int) -> list[int] | None:
     """`scan_request`, of the beginning of a frame: what it will be, if the rest is what these bytes announce. None
     where they do not reach to the end of the batch's header, too.
     """
-    return _request_words.tolist() if _scan_begun(begun, len(begun), frame_bytes, _request) else None
+    return (
+        _request_words.tolist() if _scan_begun(begun, len(begun), frame_bytes, _request) else None
+    )
 
 
 find_base_offset: Final[Callable[[bytes, int, int, bytes, int], int]] = lib.po_base_offset

@@ -73,7 +73,9 @@ def _build_partition(encoding: Encoding, version: int, refused: Refused) -> byte
     return out + encoding.no_tags
 
 
-def _build_topics(encoding: Encoding, version: int, refused: Sequence[Refused]) -> tuple[int, bytes]:
+def _build_topics(
+    encoding: Encoding, version: int, refused: Sequence[Refused]
+) -> tuple[int, bytes]:
     """Entries of refused partitions, consecutive ones of a topic together, and their number."""
     out, count = bytearray(), 0
     for topic, group in groupby(refused, key=lambda one: one.topic):
@@ -109,7 +111,9 @@ def cut_request(frame: Frame, version: int, body_start: int, keep: Sequence[bool
     if not any(keep) or sum(len(entry.bounds) - 1 for entry in entries) != len(keep):
         raise ValueError("a flag for each partition is needed, and one partition to keep")
     flags = iter(keep)
-    kept = [(entry, ones) for entry in entries if any(ones := [next(flags) for _ in entry.bounds[1:]])]
+    kept = [
+        (entry, ones) for entry in entries if any(ones := [next(flags) for _ in entry.bounds[1:]])
+    ]
     pieces = _Pieces(frame)
     pieces.keep(0, topics_start)
     pieces.put(encoding.build_count(len(kept)))
@@ -178,7 +182,9 @@ def merge_response(frame: Frame, version: int, refused: Sequence[Refused]) -> by
         out += frame[entry.bounds[0] : entry.bounds[-1]]
         out += b"".join(more)
         out += frame[entry.bounds[-1] : entry.end]
-    count, topics = _build_topics(encoding, version, [one for group in added.values() for one in group])
+    count, topics = _build_topics(
+        encoding, version, [one for group in added.values() for one in group]
+    )
     head = bytes(frame[INT32.size : body_start]) + encoding.build_count(len(entries) + count)
     length = len(head) + len(out) + len(topics) + len(frame) - rest
     return INT32.pack(length) + head + out + topics + frame[rest:]

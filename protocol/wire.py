@@ -110,7 +110,9 @@ def _classic_count(frame: Frame, at: int) -> tuple[int, int]:
 
 def _flexible_count(frame: Frame, at: int) -> tuple[int, int]:
     count = frame[at]
-    if 0 < count < 0x80 and count < len(frame) - at:  # nearly all: one byte, and more is left than is counted
+    if (
+        0 < count < 0x80 and count < len(frame) - at
+    ):  # nearly all: one byte, and more is left than is counted
         return count - 1, at + 1
     count, at = read_uvarint(frame, at)
     return _checked_count(frame, count - 1, at)
@@ -214,7 +216,14 @@ class Encoding(NamedTuple):
     no_tags: bytes
 
 
-CLASSIC = Encoding(_classic_string, _classic_count, _classic_tags, _build_classic_string, INT32.pack, b"")
+CLASSIC = Encoding(
+    _classic_string, _classic_count, _classic_tags, _build_classic_string, INT32.pack, b""
+)
 FLEXIBLE = Encoding(
-    _flexible_string, _flexible_count, skip_tags, _build_flexible_string, _build_flexible_count, b"\0"
+    _flexible_string,
+    _flexible_count,
+    skip_tags,
+    _build_flexible_string,
+    _build_flexible_count,
+    b"\0",
 )

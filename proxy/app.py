@@ -108,7 +108,9 @@ class Forebay:
         """Whether clients should connect, and the reasons if not. Ready: all listeners bound, the
         broker reachable, not stopping.
         """
-        reasons = [f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound]
+        reasons = [
+            f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound
+        ]
         if self.draining:
             reasons.append("stopping")
         if not self.own_connections.reachable:
@@ -130,7 +132,9 @@ class Forebay:
         """Start all parts. Raises OSError if an address cannot be bound."""
         self.prefaulting = asyncio.create_task(prefault(self.cache), name="prefault")
         for index, listener in enumerate(self.listeners):
-            with naming(f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"):
+            with naming(
+                f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
+            ):
                 await listener.start()
         self.own_connections.start()
         self.janitor.start()
@@ -207,7 +211,8 @@ def naming(who: str, address: Address, key: str) -> Iterator[None]:
 def tell_ignored(number: signal.Signals) -> None:
     """Log that a signal was ignored, since its sender expects something else."""
     log.warning(
-        "ignoring a signal: a changed configuration is read at the next start", extra={"signal": number.name}
+        "ignoring a signal: a changed configuration is read at the next start",
+        extra={"signal": number.name},
     )
 
 
@@ -276,7 +281,9 @@ def choose_own(listeners: Sequence[Listener]) -> Listener:
     """The listener whose broker address Forebay's own connections use: the first with credentials
     for them, else the first.
     """
-    return next((one for one in listeners if one.config.upstream_credentials is not None), listeners[0])
+    return next(
+        (one for one in listeners if one.config.upstream_credentials is not None), listeners[0]
+    )
 
 
 def raise_file_limit() -> None:

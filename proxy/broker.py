@@ -121,7 +121,11 @@ class Broker:
     def answer_bytes(self) -> int:
         """The most that one answer from memory may have of records now: at the bound of answers, little."""
         responses = self.responses
-        return self.fetch_max_bytes if responses.in_flight_bytes < responses.limit_bytes else SMALL_BYTES
+        return (
+            self.fetch_max_bytes
+            if responses.in_flight_bytes < responses.limit_bytes
+            else SMALL_BYTES
+        )
 
     def is_this(self, node_id: int) -> bool:
         """Whether that node is the broker behind this process; False while either is not known (-1)."""
@@ -134,7 +138,10 @@ class Broker:
     # -- errors of ours ------------------------------------------------------------------------------------
 
     def attempt(
-        self, action: Callable[[], object], doing: str, otherwise: Callable[[], object] | None = None
+        self,
+        action: Callable[[], object],
+        doing: str,
+        otherwise: Callable[[], object] | None = None,
     ) -> None:
         """Run what must not keep an answer from its client: an error in it is logged and counted, and then `otherwise`
         is run.
@@ -176,7 +183,9 @@ class Broker:
         self.cache.truncate(partition.slot, from_offset)
         partition.transactions.truncate(from_offset)
         self.counters.invalidations[reason] += 1
-        partition.tail = min(partition.tail, from_offset) if partition.has_stored(self.cache) else -1
+        partition.tail = (
+            min(partition.tail, from_offset) if partition.has_stored(self.cache) else -1
+        )
         if partition.produced_from >= from_offset:
             partition.produced_from = -1
 

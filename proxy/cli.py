@@ -30,10 +30,25 @@ OK, FAILED, USAGE = 0, 1, 2
 AUDIT = "spark_audit.__main__"
 _FLAGS: tuple[tuple[str, str, KeyPath, str], ...] = (
     ("--upstream", "HOST:PORT", ("listeners", 0, "upstream"), "the broker's listener for Forebay"),
-    ("--listen", "HOST:PORT", ("listeners", 0, "listen"), "where clients connect; port 0: any free port"),
-    ("--cache-size", "SIZE", ("cache", "size"), "memory for the cache, such as 512MiB; derived when unset"),
+    (
+        "--listen",
+        "HOST:PORT",
+        ("listeners", 0, "listen"),
+        "where clients connect; port 0: any free port",
+    ),
+    (
+        "--cache-size",
+        "SIZE",
+        ("cache", "size"),
+        "memory for the cache, such as 512MiB; derived when unset",
+    ),
     ("--admin", "HOST:PORT", ("admin", "listen"), "metrics and health over HTTP (127.0.0.1:9190)"),
-    ("--access-log", "DIR", ("accessLog", "directory"), "write the access log here; off when unset"),
+    (
+        "--access-log",
+        "DIR",
+        ("accessLog", "directory"),
+        "write the access log here; off when unset",
+    ),
 )
 _EXIT_CODES = "exit codes: 0 done, 1 failed while running, 2 wrong command line or configuration"
 _HELP = f"""\
@@ -107,7 +122,9 @@ def _add_serve(commands: Any) -> None:
         epilog=_SERVE_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    serve.add_argument("--config", type=Path, metavar="FILE", help="YAML file; see docs/configuration.md")
+    serve.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file; see docs/configuration.md"
+    )
     for flag, metavar, path, text in _FLAGS:
         serve.add_argument(flag, metavar=metavar, dest=_destination(path), help=text)
     serve.set_defaults(command=run_serve)
@@ -150,7 +167,9 @@ def run_serve(options: argparse.Namespace) -> int:
     if loaded is None:
         return USAGE
     wanted = loaded.config.log
-    with contextlib.closing(log.configure(wanted.level, wanted.format, wanted.queue_lines)) as own_log:
+    with contextlib.closing(
+        log.configure(wanted.level, wanted.format, wanted.queue_lines)
+    ) as own_log:
         return _serve(loaded, own_log)
 
 
@@ -230,7 +249,10 @@ def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting
         return load(path, environ, flags)
     except ConfigError as refusal:
         count = len(refusal.problems)
-        print(f"forebay: the configuration has {count} problem{'s' if count > 1 else ''}:", file=sys.stderr)
+        print(
+            f"forebay: the configuration has {count} problem{'s' if count > 1 else ''}:",
+            file=sys.stderr,
+        )
         for problem in refusal.problems:
             print(f"  {problem}", file=sys.stderr)
         return None

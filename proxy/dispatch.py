@@ -111,7 +111,9 @@ class Dispatch:
         else:
             scanned = None if link.stores else fetch_ordinary.scan_request(frame)
         head = header.peek_request(frame) if scanned is None else None
-        link.count_request(head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes)
+        link.count_request(
+            head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes
+        )
         if is_fetch and scanned is not None:
             pass_single_fetch(link, frame, scanned)
         elif scanned is None or not forward_single_batch(link, frame, size_bytes, scanned):

@@ -35,7 +35,10 @@ class Janitor:
     """Runs the tick from `start` to `stop`."""
 
     def __init__(
-        self, broker: Broker, listeners: Sequence[Listener], also: Sequence[Callable[[float], object]] = ()
+        self,
+        broker: Broker,
+        listeners: Sequence[Listener],
+        also: Sequence[Callable[[float], object]] = (),
     ) -> None:
         """`also`: further functions to run once a second, with the time in seconds."""
         self._broker = broker
@@ -109,7 +112,10 @@ class Janitor:
         self._begun = begun
 
     def _check_frame(
-        self, link: ClientConnection, now: float, begun: dict[ClientConnection, tuple[int, float, int]]
+        self,
+        link: ClientConnection,
+        now: float,
+        begun: dict[ClientConnection, tuple[int, float, int]],
     ) -> None:
         """Close a client whose frame is not complete within `limits.frameTimeout`, even if a byte
         comes each second. Time in which the client is not read does not count. While others wait
@@ -130,9 +136,7 @@ class Janitor:
             blame = f"closing a client that has not completed a frame in {timeout_s:g} s"
             link.close("frame_timeout", blame)
         elif seen_bytes >= 0 and came_bytes < least_bytes and self._broker.requests.is_crowded:
-            blame = (
-                "closing a client that is slow to complete a frame while others wait at limits.requestMemory"
-            )
+            blame = "closing a client that is slow to complete a frame while others wait at limits.requestMemory"
             link.close("request_memory", blame, f"{wire.charged_bytes} bytes")
         else:
             begun[link] = frames, since, wire.pending_frame_bytes
@@ -162,7 +166,9 @@ class Janitor:
                     if link.held_bytes and not link.wire.is_idle:
                         pieces, since = self._unread.get(link, (link.wire.pieces, now))
                         unread[link] = (
-                            (pieces, since) if pieces == link.wire.pieces else (link.wire.pieces, now)
+                            (pieces, since)
+                            if pieces == link.wire.pieces
+                            else (link.wire.pieces, now)
                         )
         self._unread = unread
         late = [link for link, (_, since) in unread.items() if now - since >= STUCK_S]
@@ -181,6 +187,9 @@ class Janitor:
     def _forget_idle(self, now: float) -> None:
         for partition in list(self._broker.partitions):
             leader_state = partition.leader_state
-            idle = now - max(partition.wanted_at, partition.news_at, leader_state.proven_at) > FORGET_AFTER_S
+            idle = (
+                now - max(partition.wanted_at, partition.news_at, leader_state.proven_at)
+                > FORGET_AFTER_S
+            )
             if idle and not partition.parked:
                 self._broker.forget(partition, "idle")

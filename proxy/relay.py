@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from proxy.net.splice import SpliceTransfer
     from proxy.scheduling.queued_request import Entry
 
-DECODED = {key: row.decoded for key in (api.PRODUCE, api.FETCH) if (row := api.APIS[key]).decoded is not None}
+DECODED = {
+    key: row.decoded
+    for key in (api.PRODUCE, api.FETCH)
+    if (row := api.APIS[key]).decoded is not None
+}
 """Highest versions that clients are offered of the APIs whose bodies are read on the data path, by
 API key.
 """
@@ -50,7 +54,10 @@ HANDSHAKE_ERROR_AT = 8
 
 
 def relay(
-    link: ClientConnection, head: RequestHeader, frame: Frame, on_sent: Callable[[bool], None] | None = None
+    link: ClientConnection,
+    head: RequestHeader,
+    frame: Frame,
+    on_sent: Callable[[bool], None] | None = None,
 ) -> None:
     """Forward a request, and its response unchanged. `on_sent(True)` runs once the response has
     left, `on_sent(False)` if it never will.
@@ -118,7 +125,12 @@ def relay_share(link: ClientConnection, head: RequestHeader, frame: Frame) -> No
 
 def relay_api_versions(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
     """Relay ApiVersions. The response is capped to the versions that Forebay decodes."""
-    pass_on(link, head, frame, lambda answer: api_versions.cut_response(answer, head.api_version, DECODED))
+    pass_on(
+        link,
+        head,
+        frame,
+        lambda answer: api_versions.cut_response(answer, head.api_version, DECODED),
+    )
 
 
 def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
@@ -207,9 +219,13 @@ def pass_on(
                 shown = answer if see is None else see(answer)
                 link.answer(head, reply, (shown,), len(frame), on_sent, held_bytes=len(answer))
 
-        def on_begun(begun: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
+        def on_begun(
+            begun: bytes, frame_bytes: int, source: FramedTransport
+        ) -> SpliceTransfer | None:
             on_end = partial(scheduler.answered, entry)
-            return link.begin_pieces(head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end)
+            return link.begin_pieces(
+                head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end
+            )
 
         scheduler.dispatched(entry)
         link.forward(head, frame, on_answer, on_begun if see is None else None)

@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
     if missing:
         return _fail(
-            EXIT_NOT_READY, f"{' and '.join(missing)} is not installed: pip install 'forebay[audit]'"
+            EXIT_NOT_READY,
+            f"{' and '.join(missing)} is not installed: pip install 'forebay[audit]'",
         )
     from spark_audit.reading import find_inputs
 
@@ -83,18 +84,32 @@ def _build_parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 done, 1 Java or a package is missing, 2 wrong arguments, 3 nothing to read",
     )
     parser.add_argument(
-        "logs", nargs="+", metavar="LOGS", help="directory, file, glob pattern or URL of .jsonl[.gz]"
+        "logs",
+        nargs="+",
+        metavar="LOGS",
+        help="directory, file, glob pattern or URL of .jsonl[.gz]",
     )
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="where tables and the page are written"
+        "--out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="where tables and the page are written",
     )
-    parser.add_argument("--master", metavar="URL", help="Spark master (default: this machine's cores)")
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master (default: this machine's cores)"
+    )
     parser.add_argument(
         "--metrics", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
     )
-    parser.add_argument("--cache-size", type=_size, metavar="SIZE", help="cache size to mark, such as 512MiB")
     parser.add_argument(
-        "--window", type=_seconds, metavar="SECONDS", help="time window (default: by the log's span)"
+        "--cache-size", type=_size, metavar="SIZE", help="cache size to mark, such as 512MiB"
+    )
+    parser.add_argument(
+        "--window",
+        type=_seconds,
+        metavar="SECONDS",
+        help="time window (default: by the log's span)",
     )
     return parser
 

@@ -14,7 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_audit import tables
-from spark_audit.reading import FileCount, Inputs, count_files, count_problems, good_lines, read_lines
+from spark_audit.reading import (
+    FileCount,
+    Inputs,
+    count_files,
+    count_problems,
+    good_lines,
+    read_lines,
+)
 from spark_audit.reconcile import Comparison, Counters, Totals, compare
 from spark_audit.sizing import Sizing, build_sizing
 
@@ -74,7 +81,9 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] for boot in boots):
         raise NothingToRead(_describe_nothing(files, problems))
-    say(f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable")
+    say(
+        f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
+    )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     window_ms = request.window_ms or plan_window_ms(
         boots[0]["firstMs"], max(boot["lastMs"] for boot in boots)
@@ -96,13 +105,18 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
         topics=_top(written["by_topic"], "topic"),
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
-        windows=_rows(written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")),
+        windows=_rows(
+            written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
+        ),
         lag_bands=_rows(written["lag_bands"].orderBy("bandIndex")),
         latency=_rows(written["latency"].orderBy("result")),
         delays_by_client=_top(written["delays_by_client"], "clientId", by="delayMs_sum"),
         delays_by_topic=_top(written["delays_by_topic"], "topic", by="delayMs_sum"),
         admissions=_rows(
-            written["admissions"].groupBy("source").agg(F.sum("bytes").alias("bytes")).orderBy("source")
+            written["admissions"]
+            .groupBy("source")
+            .agg(F.sum("bytes").alias("bytes"))
+            .orderBy("source")
         ),
         sizing=sizing,
         cache_size_bytes=cache_size_bytes,
@@ -167,7 +181,9 @@ def _compare(
         return None, []
     boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
     rows = _rows(tables.totals(facts.where(F.col("boot") == boot)))
-    log: Totals = {(row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows}
+    log: Totals = {
+        (row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows
+    }
     return boot, compare(log, counters.totals)
 
 
@@ -189,6 +205,8 @@ def _rows(table: DataFrame) -> list[Row]:
 def _describe_nothing(files: list[FileCount], problems: dict[str, int]) -> str:
     if not files:
         return "no .jsonl or .jsonl.gz file could be read"
-    counted = ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
+    counted = (
+        ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
+    )
     total = sum(file.lines for file in files)
     return f"{len(files)} files with {total} lines hold no fetch line that can be read ({counted})"

@@ -55,7 +55,9 @@ def draw(height_in: float, rows: int, paint: Callable[[list[Axes]], None]) -> st
         paint([row[0] for row in axes])
         text = io.StringIO()
         figure.savefig(
-            text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+            text,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
     svg = text.getvalue()
     encoded = base64.b64encode(svg[svg.index("<svg") :].encode()).decode()
@@ -71,12 +73,16 @@ def draw_over_time(findings: Findings) -> str:
         ratio, rate = axes
         busy = [(day, row) for day, row in zip(days, windows, strict=True) if row["bytes"]]
         shares = [100 * row["hitRatioBytes"] for _, row in busy]
-        ratio.plot([day for day, _ in busy], shares, color=HIT, marker="." if len(busy) < 60 else None)
+        ratio.plot(
+            [day for day, _ in busy], shares, color=HIT, marker="." if len(busy) < 60 else None
+        )
         ratio.set(ylim=(0, 104), ylabel="hit ratio of bytes, %")
         bottom = [0.0] * len(windows)
         for result, colour in RESULT_COLOURS.items():
             heights = [row[f"{result}Bytes"] / width_s for row in windows]
-            rate.bar(days, heights, bottom=bottom, width=width_s / 86_400, color=colour, label=result)
+            rate.bar(
+                days, heights, bottom=bottom, width=width_s / 86_400, color=colour, label=result
+            )
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         rate.set(ylabel="handed to clients, per second")
         _bytes_axis(rate.yaxis, max(bottom, default=0))
@@ -100,7 +106,10 @@ def draw_shares(rows: Sequence[Row], key: str) -> str:
             left = [start + width for start, width in zip(left, widths, strict=True)]
         for place, row in enumerate(shown):
             _note(
-                bars, row["bytes"], place, f"{show_ratio(row['hitRatioBytes'])} of {show_bytes(row['bytes'])}"
+                bars,
+                row["bytes"],
+                place,
+                f"{show_ratio(row['hitRatioBytes'])} of {show_bytes(row['bytes'])}",
             )
         _horizontal(bars, names, max(left, default=0))
         _legend(bars, bars)
@@ -117,7 +126,10 @@ def draw_reasons(rows: Sequence[Row], result: str) -> str | None:
     def paint(axes: list[Axes]) -> None:
         (bars,) = axes
         bars.barh(
-            range(len(shown)), [row["bytes"] for row in shown], color=RESULT_COLOURS[result], height=0.6
+            range(len(shown)),
+            [row["bytes"] for row in shown],
+            color=RESULT_COLOURS[result],
+            height=0.6,
         )
         for place, row in enumerate(shown):
             _note(
@@ -162,7 +174,9 @@ def draw_sizing(findings: Findings, outlook: Outlook) -> str:
             left = findings.cache_size_bytes <= (sizes[0] * sizes[-1]) ** 0.5
             place: Any = {"xytext": (6 if left else -6, 4), "ha": "left" if left else "right"}
             corner = (findings.cache_size_bytes, 0)
-            curve.annotate(label, corner, textcoords="offset points", color=ACCENT, fontsize=9, **place)
+            curve.annotate(
+                label, corner, textcoords="offset points", color=ACCENT, fontsize=9, **place
+            )
         curve.set_xscale("log", base=2)
         curve.set(
             ylim=(0, max(104.0, ceiling + 8)),
@@ -183,7 +197,9 @@ def draw_lag_bands(rows: Sequence[Row]) -> str:
         bottom = [0.0] * len(shown)
         for result, colour in RESULT_COLOURS.items():
             heights = [100 * row[f"{result}Bytes"] / row["bytes"] for row in shown]
-            bars.bar(range(len(shown)), heights, bottom=bottom, color=colour, label=result, width=0.7)
+            bars.bar(
+                range(len(shown)), heights, bottom=bottom, color=colour, label=result, width=0.7
+            )
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         for place, row in enumerate(shown):
             bars.text(place, 102, show_bytes(row["bytes"]), ha="center", fontsize=8, color=QUIET)
@@ -202,7 +218,11 @@ def draw_delays(rows: Sequence[Row], key: str) -> str:
     def paint(axes: list[Axes]) -> None:
         (bars,) = axes
         names = [_short(str(row[key])) for row in shown]
-        for rank, colour, height in (("max", GRID, 0.66), ("p95", "#fbbf24", 0.5), ("p50", MISS, 0.34)):
+        for rank, colour, height in (
+            ("max", GRID, 0.66),
+            ("p95", "#fbbf24", 0.5),
+            ("p50", MISS, 0.34),
+        ):
             widths = [row[f"delayMs_{rank}"] / 1000 for row in shown]
             bars.barh(range(len(shown)), widths, color=colour, label=rank, height=height)
         bars.set_yticks(range(len(names)), names, color=INK)
@@ -232,7 +252,9 @@ def draw_spared(findings: Findings) -> str:
         _note(bars, sent + own, 0, show_bytes(sent + own))
         _horizontal(bars, ["the broker sent", "clients got"], max(left, sent + own))
         handles, labels = bars.get_legend_handles_labels()
-        bars.legend(handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, fontsize=9)
+        bars.legend(
+            handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, fontsize=9
+        )
 
     return draw(1.9, 1, paint)
 
@@ -245,7 +267,9 @@ def _horizontal(axes: Axes, names: Sequence[str], longest: float) -> None:
 
 
 def _note(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.annotate(text, (x, y), (5, 0), textcoords="offset points", va="center", fontsize=8.5, color=QUIET)
+    axes.annotate(
+        text, (x, y), (5, 0), textcoords="offset points", va="center", fontsize=8.5, color=QUIET
+    )
 
 
 def _legend(above: Axes, labelled: Axes) -> None:

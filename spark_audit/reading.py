@@ -61,7 +61,9 @@ def read_lines(spark: SparkSession, inputs: Inputs) -> DataFrame:
     reader = spark.read.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
     text = reader.option("lineSep", "\n").text(paths)
     parsed = text.select(
-        F.from_json("value", build_line_struct(), {"columnNameOfCorruptRecord": CORRUPT}).alias("line"),
+        F.from_json("value", build_line_struct(), {"columnNameOfCorruptRecord": CORRUPT}).alias(
+            "line"
+        ),
         F.input_file_name().alias("file"),
         (F.octet_length("value") + 1).alias("lineBytes"),
     )
@@ -95,7 +97,9 @@ def count_files(lines: DataFrame, inputs: Inputs) -> list[FileCount]:
         lines_read, unreadable, read_bytes = (
             (row["lines"], row["unreadable"], row["bytes"]) if row else (0, 0, 0)
         )
-        counts.append(FileCount(name, lines_read, unreadable, _is_incomplete(Path(name), read_bytes)))
+        counts.append(
+            FileCount(name, lines_read, unreadable, _is_incomplete(Path(name), read_bytes))
+        )
     return counts
 
 

@@ -43,7 +43,9 @@ class Comparison(NamedTuple):
     @property
     def agrees(self) -> bool:
         """Whether both numbers are equal."""
-        return self.log_partitions == self.counter_partitions and self.log_bytes == self.counter_bytes
+        return (
+            self.log_partitions == self.counter_partitions and self.log_bytes == self.counter_bytes
+        )
 
 
 def scan_counters(text: str) -> Counters:

@@ -50,7 +50,9 @@ def build_page(findings: Findings) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Forebay audit</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>\n{css}</style></head><body><main>\n" + "\n".join(parts) + "\n</main></body></html>\n"
+        f"<style>\n{css}</style></head><body><main>\n"
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
     )
 
 
@@ -75,14 +77,13 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
         (show_bytes(enough), "would hit 99 % of what any size can hit", ""),
     ]
     if unreadable or dropped:
-        lines = (
-            f"lines missing: {show_count(unreadable)} unreadable, {show_count(dropped)} dropped when written"
-        )
+        lines = f"lines missing: {show_count(unreadable)} unreadable, {show_count(dropped)} dropped when written"
         cards.append((show_count(unreadable + dropped), lines, " warn"))
     return (
         '<div class="cards">'
         + "".join(
-            f'<div class="card{kind}"><b>{value}</b><span>{text}</span></div>' for value, text, kind in cards
+            f'<div class="card{kind}"><b>{value}</b><span>{text}</span></div>'
+            for value, text, kind in cards
         )
         + "</div>"
     )
@@ -92,7 +93,9 @@ def _observed_card(findings: Findings, outlook: Outlook) -> tuple[str, str, str]
     observed_bytes = findings.total["observedBytes"]
     if not observed_bytes:
         return None
-    text = f"of what memory may serve would have hit; {show_bytes(observed_bytes)} were only observed"
+    text = (
+        f"of what memory may serve would have hit; {show_bytes(observed_bytes)} were only observed"
+    )
     return show_ratio(outlook.observed_ratio), text, ""
 
 
@@ -153,7 +156,11 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
             " for other reasons than size, and blocks that are freed whole."
         )
     rows = [
-        (f"{100 * target:g} %", show_bytes(size_bytes), show_duration(outlook.residence_s(size_bytes)))
+        (
+            f"{100 * target:g} %",
+            show_bytes(size_bytes),
+            show_duration(outlook.residence_s(size_bytes)),
+        )
         for target, size_bytes in sizing.needed_bytes.items()
     ]
     head = ("of achievable hits", "smallest cache", "holds production of")
@@ -205,7 +212,11 @@ def _spared(findings: Findings) -> str:
             f" Forebay itself asked for {show_bytes(spared.own_bytes)} (watch, proofs, verifier): the net is"
             f" {show_bytes(spared.net_bytes)}."
         )
-    drawn = plots.draw_spared(findings) if findings.counters and findings.counters.upstream_bytes else None
+    drawn = (
+        plots.draw_spared(findings)
+        if findings.counters and findings.counters.upstream_bytes
+        else None
+    )
     images = [_image(drawn, "bytes to clients beside bytes from the broker")] if drawn else []
     return _section("Reads spared", text, *images)
 
@@ -245,17 +256,26 @@ def _reconciliation(findings: Findings) -> str:
         return ""
     agrees = all(row.agrees for row in findings.comparison)
     dropped = findings.counters.dropped_lines
-    text = f"Boot {findings.compared_boot}: log and counters " + ("agree exactly." if agrees else "differ.")
+    text = f"Boot {findings.compared_boot}: log and counters " + (
+        "agree exactly." if agrees else "differ."
+    )
     if not agrees and dropped:
-        text += f" The sidecar dropped {show_count(dropped)} lines: so many may be missing in the log."
+        text += (
+            f" The sidecar dropped {show_count(dropped)} lines: so many may be missing in the log."
+        )
     upstream = sum(findings.counters.upstream_bytes.values())
     if upstream:
-        text += f" The broker sent {show_bytes(upstream)} of records in all, watch and proofs included."
+        text += (
+            f" The broker sent {show_bytes(upstream)} of records in all, watch and proofs included."
+        )
     rows = [
         (
             row.result,
             row.reason,
-            *map(show_count, (row.log_partitions, row.counter_partitions, row.log_bytes, row.counter_bytes)),
+            *map(
+                show_count,
+                (row.log_partitions, row.counter_partitions, row.log_bytes, row.counter_bytes),
+            ),
         )
         for row in findings.comparison
     ]
@@ -283,7 +303,9 @@ def _log(findings: Findings) -> str:
         for boot in findings.boots
     ]
     head = ("boot", "first line", "last line", "fetch lines", "block lines", "dropped", "cache")
-    problems = [(name, show_count(count), PROBLEMS[name]) for name, count in findings.problems.items()]
+    problems = [
+        (name, show_count(count), PROBLEMS[name]) for name, count in findings.problems.items()
+    ]
     unreadable = _table(("unreadable", "lines", "meaning"), problems, (0, 2)) if problems else ""
     return _section("The log itself", text, _table(head, boots, (0,)), unreadable)
 
@@ -305,17 +327,23 @@ def _ratio_table(rows: Sequence[Row], *keys: str) -> str:
 
 
 def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,), bad: Sequence[int] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Iterable[int] = (0,),
+    bad: Sequence[int] = (),
 ) -> str:
     """Cells are text and escaped here; `left` are the columns set left, `bad` the rows marked."""
     aligned = set(left)
 
     def cells(tag: str, row: Sequence[str]) -> str:
         kinds = [' class="left"' if place in aligned else "" for place in range(len(row))]
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+        return "".join(
+            f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True)
+        )
 
     body = "".join(
-        f"<tr{BAD if number in bad else ''}>{cells('td', row)}</tr>" for number, row in enumerate(rows)
+        f"<tr{BAD if number in bad else ''}>{cells('td', row)}</tr>"
+        for number, row in enumerate(rows)
     )
     return f'<div class="scroll"><table><tr>{cells("th", head)}</tr>{body}</table></div>'
 

@@ -32,7 +32,9 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
 
 def build_line_struct() -> StructType:
     """One struct for every type of line, with CORRUPT for the text that does not fit."""
-    fields: dict[str, Field] = {field.name: field for fields in LINE_TYPES.values() for field in fields}
+    fields: dict[str, Field] = {
+        field.name: field for fields in LINE_TYPES.values() for field in fields
+    }
     columns = [StructField(field.name, _SPARK_TYPES[field.json_type]) for field in fields.values()]
     return StructType([*columns, StructField(CORRUPT, StringType())])
 
@@ -48,7 +50,8 @@ def build_problem() -> Column:
         missing = [F.col(field.name).isNull() for field in fields if not field.nullable]
         problem = problem.when((F.col("type") == line_type) & _any(missing), "incomplete")
     known = [
-        (F.col("result") == result) & F.col("reason").isin(*reasons) for result, reasons in RESULTS.items()
+        (F.col("result") == result) & F.col("reason").isin(*reasons)
+        for result, reasons in RESULTS.items()
     ]
     return problem.when((F.col("type") == "fetch") & ~_any(known), "unknown-result")
 

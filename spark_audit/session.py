@@ -97,7 +97,9 @@ def probe_java(home: Path) -> Java | None:
     """Ask the Java in `home` what it is; None if there is none that answers."""
     java = home / "bin" / "java"
     try:
-        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        version = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
         modules = subprocess.run(
             [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False
         )
@@ -119,4 +121,6 @@ def _candidate_homes() -> Iterable[Path]:
     if on_path:
         yield Path(on_path).resolve().parent.parent
     if _JVM_DIRECTORY.is_dir():
-        yield from sorted(path for path in _JVM_DIRECTORY.iterdir() if (path / "bin" / "java").exists())
+        yield from sorted(
+            path for path in _JVM_DIRECTORY.iterdir() if (path / "bin" / "java").exists()
+        )

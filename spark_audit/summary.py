@@ -62,7 +62,9 @@ def build_spared(findings: Findings) -> Spared:
     total, counters = findings.total, findings.counters
     own_bytes = None
     if counters is not None and counters.upstream_bytes:
-        own_bytes = sum(size for purpose, size in counters.upstream_bytes.items() if purpose != "client")
+        own_bytes = sum(
+            size for purpose, size in counters.upstream_bytes.items() if purpose != "client"
+        )
     return Spared(total["hitBytes"], total["hitPartitions"], own_bytes)
 
 
@@ -120,7 +122,9 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
         "achievableRatioBytes": sizing.hit_ratio(sizing.known_bytes),
         "unknownAgeBytes": sizing.unknown_bytes,
         "unknownAgePartitions": sizing.unknown_partitions,
-        "neededBytes": {f"{target:g}": size_bytes for target, size_bytes in sizing.needed_bytes.items()},
+        "neededBytes": {
+            f"{target:g}": size_bytes for target, size_bytes in sizing.needed_bytes.items()
+        },
         "admittedBytesPerSecond": outlook.admitted_bytes_per_s,
         "points": [
             {

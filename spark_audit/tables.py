@@ -35,7 +35,9 @@ def build_facts(fetches: DataFrame, window_ms: int) -> DataFrame:
         fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
         .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
         .withColumn("windowMs", _window_start(window_ms))
-        .groupBy("boot", "windowMs", "listener", "topic", "partition", "clientId", "result", "reason")
+        .groupBy(
+            "boot", "windowMs", "listener", "topic", "partition", "clientId", "result", "reason"
+        )
         .agg(
             F.count("*").alias("partitions"),
             F.count(F.when(F.col("bytes") == 0, 1)).alias("emptyPartitions"),
@@ -103,7 +105,9 @@ def latency(fetches: DataFrame) -> DataFrame:
     columns = [F.count("*").alias("partitions")]
     for field in ("totalMs", "waitMs"):
         ranks = F.percentile_approx(field, list(_PERCENTILES.values()), _PERCENTILE_ACCURACY)
-        columns += [ranks[number].alias(f"{field}_{name}") for number, name in enumerate(_PERCENTILES)]
+        columns += [
+            ranks[number].alias(f"{field}_{name}") for number, name in enumerate(_PERCENTILES)
+        ]
         columns.append(F.max(field).alias(f"{field}_max"))
     return fetches.where(F.col("bytes") > 0).groupBy("result").agg(*columns)
 

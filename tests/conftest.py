@@ -32,7 +32,9 @@ def broker() -> "Iterator[KafkaCluster]":
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):  # asked for by the test or by a fixture of its
+        if "spark" in getattr(
+            item, "fixturenames", ()
+        ):  # asked for by the test or by a fixture of its
             item.add_marker(pytest.mark.e2e)
     items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, SPARK not in item.nodeid))
 

@@ -20,8 +20,14 @@ HEAD = re.compile(
 def listed(*suffixes: str) -> list[Path]:
     """Text files of the given endings that git has or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    return [ROOT / name for name in sorted(set(said)) if name.endswith(suffixes) and (ROOT / name).is_file()]
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    return [
+        ROOT / name
+        for name in sorted(set(said))
+        if name.endswith(suffixes) and (ROOT / name).is_file()
+    ]
 
 
 def anchors(text: str) -> set[str]:
@@ -59,7 +65,9 @@ def test_cited_decisions_exist() -> None:
         for path in listed(".py", ".c", ".h", ".md")
         if path not in (here, RECORDS / "README.md")
     ]
-    assert [(path.name, one) for path, text in texts for one in CITED.findall(text) if one not in kept] == []
+    assert [
+        (path.name, one) for path, text in texts for one in CITED.findall(text) if one not in kept
+    ] == []
 
 
 def test_records_have_head_and_line_in_the_index() -> None:
@@ -69,4 +77,6 @@ def test_records_have_head_and_line_in_the_index() -> None:
         assert head is not None, path.name
         assert path.name.startswith(head["number"])
         line = rf"\| \[{head['number']}\]\({path.name}\) \| {re.escape(head['title'])} \| "
-        assert re.search(rf"{line}{head['status']}[^|]* \| {head['date']} \| .+ \|\n", index), path.name
+        assert re.search(rf"{line}{head['status']}[^|]* \| {head['date']} \| .+ \|\n", index), (
+            path.name
+        )

@@ -26,7 +26,9 @@ for name in names:
 
 def modules() -> list[str]:
     """All but the entry points, which run when they are imported."""
-    paths = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    paths = [
+        path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    ]
     return [".".join(path.with_suffix("").parts) for path in sorted(paths) if path.stem[:2] != "__"]
 
 
@@ -34,7 +36,9 @@ def test_each_module_can_be_imported_first() -> None:
     names = modules()
     assert {name.split(".")[0] for name in names} == set(PACKAGES)
     command = [sys.executable, "-c", ALONE, ",".join(PACKAGES), *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

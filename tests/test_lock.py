@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUNTIME: list[str] = PROJECT["project"]["dependencies"]
 BUILD: list[str] = PROJECT["build-system"]["requires"]
-DEV: list[str] = [*PROJECT["dependency-groups"]["dev"], *PROJECT["project"]["optional-dependencies"]["audit"]]
+DEV: list[str] = [
+    *PROJECT["dependency-groups"]["dev"],
+    *PROJECT["project"]["optional-dependencies"]["audit"],
+]
 HASH = re.compile(r" --hash=sha256:[0-9a-f]{64}\b")
 
 
@@ -49,8 +52,12 @@ def test_what_runs_is_what_was_tested() -> None:
 @pytest.mark.parametrize("name", ["helm/image/Containerfile", "Makefile"])
 def test_image_and_ci_install_by_hash(name: str) -> None:
     text = (ROOT / name).read_text().replace("\\\n", "")
-    installs = [line for line in re.split(r"&&|\n", text) if re.search(r"pip (?:install|wheel) ", line)]
+    installs = [
+        line for line in re.split(r"&&|\n", text) if re.search(r"pip (?:install|wheel) ", line)
+    ]
     assert installs
     for line in installs:
         own_tree = "--no-deps" in line and ("--no-build-isolation" in line or "--no-index" in line)
-        assert re.search(r"--require-hashes -r \w+\.lock", line) or own_tree or ".build/lock" in line, line
+        assert (
+            re.search(r"--require-hashes -r \w+\.lock", line) or own_tree or ".build/lock" in line
+        ), line

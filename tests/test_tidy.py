@@ -109,12 +109,18 @@ def test_tests_mirror_the_tree() -> None:
 
 @pytest.mark.parametrize("what", BANNED)
 def test_nothing_banned(what: str) -> None:
-    found = [f"{name}: {match.group()}" for name in listed() for match in BANNED[what].finditer(read(name))]
+    found = [
+        f"{name}: {match.group()}"
+        for name in listed()
+        for match in BANNED[what].finditer(read(name))
+    ]
     assert found == []
 
 
 def test_file_names_say_something() -> None:
-    assert [name for name in listed(".py") if Path(name).stem in ("utils", "helpers", "common", "misc")] == []
+    assert [
+        name for name in listed(".py") if Path(name).stem in ("utils", "helpers", "common", "misc")
+    ] == []
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])

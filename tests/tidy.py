@@ -50,7 +50,9 @@ class Place(NamedTuple):
 def listed(*suffixes: str) -> tuple[str, ...]:
     """Names, relative to the root, of files that git has or would add; of the given endings, if any."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     names = sorted({name for name in said if name and (ROOT / name).is_file()})
     return tuple(name for name in names if not suffixes or name.endswith(suffixes))
 
@@ -150,7 +152,8 @@ def find_groups(graph: dict[str, set[str]]) -> list[list[str]]:
             groups.append([])
             visit(node, backward, groups[-1])
     return sorted(
-        (sorted(group) for group in groups if len(group) > 1), key=lambda group: (-len(group), group)
+        (sorted(group) for group in groups if len(group) > 1),
+        key=lambda group: (-len(group), group),
     )
 
 
@@ -190,8 +193,12 @@ def measure() -> Sizes:
         text = read(file)
         sizes.files.append(Place(file, 1, "", text.count("\n")))
         if file.endswith(".py"):
-            sizes.functions.extend(Place(file, line, name, size) for name, line, size in scan_functions(text))
-            sizes.classes.extend(Place(file, line, name, size) for name, line, size in scan_classes(text))
+            sizes.functions.extend(
+                Place(file, line, name, size) for name, line, size in scan_functions(text)
+            )
+            sizes.classes.extend(
+                Place(file, line, name, size) for name, line, size in scan_classes(text)
+            )
             sizes.writes.append(Place(file, 1, "", count_foreign_writes(text)))
             sizes.heads.append(Place(file, 1, "", count_head_lines(text)))
     return sizes
@@ -200,7 +207,10 @@ def measure() -> Sizes:
 def describe_package(package: str, sizes: Sizes) -> str:
     """One row of the table."""
     kinds = [[one.size for one in kind if name_package(one.file) == package] for kind in sizes]
-    cells = [f"{percentile(kind, 0.5)} / {percentile(kind, 0.9)} / {max(kind, default=0)}" for kind in kinds]
+    cells = [
+        f"{percentile(kind, 0.5)} / {percentile(kind, 0.9)} / {max(kind, default=0)}"
+        for kind in kinds
+    ]
     density = 1000 * sum(kinds[3]) / max(sum(kinds[0]), 1)
     return f"{package:24}{len(kinds[0]):6}{cells[0]:>20}{cells[1]:>16}{cells[2]:>16}{density:10.1f}"
 

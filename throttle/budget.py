@@ -32,7 +32,9 @@ class TokenBucket:
 
     __slots__ = ("_burst_s", "_floor_bytes", "_refilled_s", "_tokens", "rate_bytes_s")
 
-    def __init__(self, rate_bytes_s: float, burst_s: float, burst_floor_bytes: int, now_s: float) -> None:
+    def __init__(
+        self, rate_bytes_s: float, burst_s: float, burst_floor_bytes: int, now_s: float
+    ) -> None:
         self.rate_bytes_s = rate_bytes_s
         self._burst_s, self._floor_bytes = burst_s, burst_floor_bytes
         self._refilled_s = now_s
@@ -95,7 +97,9 @@ class FairRule:
             raise ValueError("quantum_bytes and idle_clients are at least 1")
 
     def weight_of(self, client_id: str) -> float:
-        return next((weight for pattern, weight in self.weights if fnmatchcase(client_id, pattern)), 1.0)
+        return next(
+            (weight for pattern, weight in self.weights if fnmatchcase(client_id, pattern)), 1.0
+        )
 
 
 class _Client(Generic[T]):

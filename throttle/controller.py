@@ -96,7 +96,9 @@ class Controller:
         self._stayed = 0  # looks since it was on the other side, or in the deadband
         self._state = ControllerStatistics(self._rate, self._proven, 0.0, 0.0, STEP_FIRST)
         self._since_s = now_s
-        self._interval_s = self._load_s = 0.0  # looks not yet decided on: their time, and load x time
+        self._interval_s = self._load_s = (
+            0.0  # looks not yet decided on: their time, and load x time
+        )
         self._sent_bytes = 0
         self._backlog = False
 
@@ -118,7 +120,9 @@ class Controller:
         self._backlog = self._backlog or backlog
         if self._interval_s >= self._rule.decide_s * (1 - ROUNDING):
             self._decide(
-                self._load_s / self._interval_s, self._sent_bytes / self._interval_s, self._interval_s
+                self._load_s / self._interval_s,
+                self._sent_bytes / self._interval_s,
+                self._interval_s,
             )
             self._interval_s, self._load_s, self._sent_bytes, self._backlog = 0.0, 0.0, 0, False
         return self._rate
@@ -135,7 +139,9 @@ class Controller:
         self._error_mean += min(1.0, interval_s / TREND_S) * (error - self._error_mean)
         step = self._adapt(self._error_mean)
         self._base = self._bound(self._plan_base(load, error, sent, min(1.0, step * interval_s)))
-        self._rate = self._bound(self._base * (1 + PROPORTION * error)) if self._backlog else self._base
+        self._rate = (
+            self._bound(self._base * (1 + PROPORTION * error)) if self._backlog else self._base
+        )
         if self._backlog and abs(error) <= 2 * self._rule.deadband:
             self._proven += weight * (self._base - self._proven)
         self._note(load, step)

@@ -95,7 +95,9 @@ class DelayedQueue:
         if not busy:
             lane.bucket.forgive(0)  # what was overdrawn has done no harm
         elif not lane.counts.busy:
-            lane.bucket.forgive(lane.counts.in_flight_bytes)  # only what is still to be read can do more
+            lane.bucket.forgive(
+                lane.counts.in_flight_bytes
+            )  # only what is still to be read can do more
         lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
         lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
         lane.waited = False
@@ -187,7 +189,9 @@ class DelayedQueue:
         """When `advance` will have something to do (a far deadline may wake it for nothing); None: nothing
         waits.
         """
-        moments = [] if (deadline_s := self._wheel.next_due_s()) is None else [max(now_s, deadline_s)]
+        moments = (
+            [] if (deadline_s := self._wheel.next_due_s()) is None else [max(now_s, deadline_s)]
+        )
         for lane in self._lanes.values():
             ticket = lane.share.peek()
             if ticket is not None:
@@ -218,7 +222,9 @@ class DelayedQueue:
         if not lane.known:
             return now_s
         free_at_s = lane.free_at_s(ticket, self._rule, now_s)
-        return max(free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s))
+        return max(
+            free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
+        )
 
     def _grant_turns(self, lane: _Lane, now_s: float, only: Ticket | None = None) -> list[Ticket]:
         """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""

@@ -191,7 +191,9 @@ class DiskGauge:
             sample = Sample(now_s, in_flight=counters.in_flight, busy=last.busy)
         else:
             some = self._pressure_since(pressure, now_s - last.at_s)
-            sample = self._measure(last, grown, min(before.in_flight, counters.in_flight), some, now_s)
+            sample = self._measure(
+                last, grown, min(before.in_flight, counters.in_flight), some, now_s
+            )
         self._counters, self._pressure, self._last = counters, pressure, sample
         return sample
 
@@ -211,7 +213,9 @@ class DiskGauge:
             return 0.0
         if self._pressure is None or pressure.some_total_us < self._pressure.some_total_us:
             return pressure.some_avg10
-        return min(1.0, (pressure.some_total_us - self._pressure.some_total_us) / (interval_s * 1e6))
+        return min(
+            1.0, (pressure.some_total_us - self._pressure.some_total_us) / (interval_s * 1e6)
+        )
 
     def _measure(
         self, last: Sample, grown: DiskCounters, stood: int, pressure_some: float, now_s: float

@@ -61,7 +61,16 @@ class ThrottleStatistics:
 
 
 class _Disk:
-    __slots__ = ("controller", "done_bytes", "gauge", "looked_s", "looks", "missed_looks", "sampled", "stale")
+    __slots__ = (
+        "controller",
+        "done_bytes",
+        "gauge",
+        "looked_s",
+        "looks",
+        "missed_looks",
+        "sampled",
+        "stale",
+    )
 
     def __init__(self, rules: ThrottleRules, now_s: float) -> None:
         self.gauge = DiskGauge(rules.busy)
@@ -138,7 +147,9 @@ class Throttle:
         due_s = self._queue.next_due_s(now_s)
         if due_s is None:
             return None
-        stale_s = [disk.looked_s + self._rules.stale_s for disk in self._disks.values() if disk.sampled]
+        stale_s = [
+            disk.looked_s + self._rules.stale_s for disk in self._disks.values() if disk.sampled
+        ]
         return max(now_s, min([due_s, *stale_s]))
 
     def statistics(self) -> ThrottleStatistics:

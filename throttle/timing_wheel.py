@@ -63,7 +63,9 @@ class TimingWheel(Generic[T]):
             raise ValueError("a tick is longer than nothing")
         self._origin_s, self._tick_s = now_s, tick_s
         self._tick = 0
-        self._slots: list[list[dict[Timer[T], None]]] = [[{} for _ in range(SLOTS)] for _ in range(WHEELS)]
+        self._slots: list[list[dict[Timer[T], None]]] = [
+            [{} for _ in range(SLOTS)] for _ in range(WHEELS)
+        ]
         self._occupied = [0] * WHEELS
         self._due: dict[Timer[T], None] = {}
         self._scheduled = self._cancelled = self._expired = self._steps = 0
@@ -112,7 +114,9 @@ class TimingWheel(Generic[T]):
         return self._origin_s + tick * self._tick_s
 
     def statistics(self) -> WheelStatistics:
-        return WheelStatistics(len(self), self._scheduled, self._cancelled, self._expired, self._steps)
+        return WheelStatistics(
+            len(self), self._scheduled, self._cancelled, self._expired, self._steps
+        )
 
     def _place(self, timer: Timer[T]) -> None:
         self._steps += 1

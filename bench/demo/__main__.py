@@ -30,7 +30,15 @@ from tests.kit.broker.topics import create_topic
 from tests.kit.sidecar import Pair, SidecarFailed
 
 RUNS = Path(__file__).parents[2] / ".build" / "demo"
-EXPECTED = (AuditFailed, LoadFailed, FetchFailed, JavaMissing, BrokerFailed, SidecarFailed, TimeoutError)
+EXPECTED = (
+    AuditFailed,
+    LoadFailed,
+    FetchFailed,
+    JavaMissing,
+    BrokerFailed,
+    SidecarFailed,
+    TimeoutError,
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_EVERY_S = 5.0
 EXIT_WELL, EXIT_FAILED, EXIT_FEW_HITS = 0, 1, 3
@@ -46,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     for number in SIGNALS:
         signal.signal(number, _interrupt)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a new broker has no coordinator at first
+    logging.getLogger("aiokafka").setLevel(
+        logging.CRITICAL
+    )  # a new broker has no coordinator at first
     progress = Progress()
     scratch = Path(tempfile.mkdtemp(prefix="forebay-demo-"))
     tempfile.tempdir = str(scratch)  # the broker's and the sidecar's folders too
@@ -67,9 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The two options."""
-    parser = argparse.ArgumentParser(prog="python -m bench.demo", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.demo", description=__doc__.splitlines()[0]
+    )
     parser.add_argument(
-        "--seconds", type=_seconds, default=24.0, help="how long latencies are compared (default: 24)"
+        "--seconds",
+        type=_seconds,
+        default=24.0,
+        help="how long latencies are compared (default: 24)",
     )
     parser.add_argument("--no-audit", action="store_true", help="without the Spark audit")
     return parser

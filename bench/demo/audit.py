@@ -41,7 +41,9 @@ def run_audit(logs: Path, out: Path, counters: Path, scratch: Path) -> Path:
     finally:
         _end_group(child)
     if code != 0:
-        raise AuditFailed(f"forebay audit ended with {code}:\n{said.read_text(errors='replace')[-4000:]}")
+        raise AuditFailed(
+            f"forebay audit ended with {code}:\n{said.read_text(errors='replace')[-4000:]}"
+        )
     return out / "index.html"
 
 

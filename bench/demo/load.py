@@ -39,7 +39,9 @@ class Way:
         self.topic = topic
         self.sent = 0
         self.received = [0] * sizes.groups
-        self.producer = AIOKafkaProducer(bootstrap_servers=bootstrap, client_id="producer", acks="all")
+        self.producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, client_id="producer", acks="all"
+        )
         self.tails = [
             AIOKafkaConsumer(
                 topic,
@@ -145,7 +147,9 @@ class Load:
         """In its slice, read everything from the beginning up to what was the end then."""
         await asyncio.sleep(next(part.start_s for part in self.slices if part.label == REPLAY))
         self._progress.step("one more consumer reads from the beginning")
-        reader = AIOKafkaConsumer(bootstrap_servers=bootstrap, client_id=REPLAY_CLIENT, group_id=None)
+        reader = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, client_id=REPLAY_CLIENT, group_id=None
+        )
         async with _started(reader):
             partitions = [TopicPartition(topic, index) for index in range(self.sizes.partitions)]
             reader.assign(partitions)
@@ -153,7 +157,9 @@ class Load:
             await reader.seek_to_beginning(*partitions)
             while any([await reader.position(one) < ends[one] for one in partitions]):
                 fetched = await reader.getmany(timeout_ms=POLL_MS)
-                self.replayed_bytes += sum(len(m.value) for batch in fetched.values() for m in batch)
+                self.replayed_bytes += sum(
+                    len(m.value) for batch in fetched.values() for m in batch
+                )
 
     async def _drain(self, readers: list[asyncio.Task[None]]) -> None:
         """Until every group has every record of its way."""

@@ -27,15 +27,25 @@ JVM_WARM_UPS = 2
 
 def build_parser() -> argparse.ArgumentParser:
     """The options; the defaults are the full form."""
-    parser = argparse.ArgumentParser(prog="python -m bench.ladder", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7, help="how often each step runs (default: 7)")
-    parser.add_argument("--arms", default=",".join(arms.ALL), help="which rungs, by commas (default: all)")
-    parser.add_argument("--loads", default=";".join(LOADS), help="which loads, by semicolons (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.ladder", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="how often each step runs (default: 7)"
+    )
+    parser.add_argument(
+        "--arms", default=",".join(arms.ALL), help="which rungs, by commas (default: all)"
+    )
+    parser.add_argument(
+        "--loads", default=";".join(LOADS), help="which loads, by semicolons (default: all)"
+    )
     parser.add_argument(
         "--against", type=Path, help="another tree of Forebay: a rung of its own, for paired ratios"
     )
     parser.add_argument(
-        "--extras", default=",".join(extras.EXTRAS), help="what to measure apart, by commas; '': nothing"
+        "--extras",
+        default=",".join(extras.EXTRAS),
+        help="what to measure apart, by commas; '': nothing",
     )
     parser.add_argument(
         "--clients",
@@ -72,7 +82,9 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
             apart += extras.run_extra(name, bench)
     notes = [f"left out: {name}: {why}" for name, why in ladder.left_out.items()]
     notes += [f"failed: {one}" for one in bench.failures]
-    page = report.build_page(rows, apart, notes, f"python -m bench.ladder {shlex.join(sys.argv[1:])}".strip())
+    page = report.build_page(
+        rows, apart, notes, f"python -m bench.ladder {shlex.join(sys.argv[1:])}".strip()
+    )
     report.write_report(options.directory, page, rows)
     return page
 

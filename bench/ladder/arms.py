@@ -123,7 +123,9 @@ def open_ladder(stack: ExitStack, wanted: list[str], against: Path | None) -> La
         for name, lease in ports.items()
         if name != BARE
     ]
-    broker = stack.enter_context(KafkaCluster(listeners=listeners, overrides=OVERRIDES, heap_mb=512))
+    broker = stack.enter_context(
+        KafkaCluster(listeners=listeners, overrides=OVERRIDES, heap_mb=512)
+    )
     ladder = Ladder(broker)
     if DIRECT in wanted:
         ladder.arms[DIRECT] = Arm(DIRECT, broker.direct)
@@ -169,7 +171,9 @@ def _start_haproxy(place: Place) -> Arm:
     return _keep(place, child)
 
 
-def _keep(place: Place, child: subprocess.Popen[bytes], answers: Callable[[], object] | None = None) -> Arm:
+def _keep(
+    place: Place, child: subprocess.Popen[bytes], answers: Callable[[], object] | None = None
+) -> Arm:
     """The rung of a process that the stack ends, once it is up."""
     place.stack.callback(child.wait, 10)
     place.stack.callback(child.kill)
@@ -224,7 +228,9 @@ def _tls_entry(directory: Path, files: TlsFiles) -> dict[str, str]:
     return {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
 
 
-def _wait_up(arm: Arm, is_running: Callable[[], bool], answers: Callable[[], object] | None = None) -> Arm:
+def _wait_up(
+    arm: Arm, is_running: Callable[[], bool], answers: Callable[[], object] | None = None
+) -> Arm:
     """Until the broker answers through it, or what else `answers` asks. Unfit."""
     host, port = arm.address.split(":")
     answers = answers or (lambda: peek_broker_count((host, int(port))))

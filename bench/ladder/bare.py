@@ -35,10 +35,17 @@ def build_answers() -> Iterator[bytes]:
         records = memoryview(bytearray(one * FETCH_BATCHES))
         for number in range(FETCH_BATCHES):
             batch.stamp_base_offset(records, number * len(one), start + number * step)
-        answer = FetchAnswer(TOPIC_ID, 0, 0, high_watermark, high_watermark, 0, None, [records], len(records))
+        answer = FetchAnswer(
+            TOPIC_ID, 0, 0, high_watermark, high_watermark, 0, None, [records], len(records)
+        )
         yield b"".join(
             build_response(
-                FETCH_VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[answer]
+                FETCH_VERSION,
+                0,
+                throttle_time_ms=0,
+                error_code=0,
+                session_id=0,
+                partitions=[answer],
             )
         )
 

@@ -49,7 +49,9 @@ def _ratio(load: str, figure: str, ours: str, theirs: str) -> Callable[[Round], 
 
 def _added(one: Round) -> float:
     direct = one[SMALL, DIRECT, "p50_us"]
-    return (one[SMALL, CACHE, "p50_us"] - direct) / max(one[SMALL, KROXYLICIOUS, "p50_us"] - direct, 1.0)
+    return (one[SMALL, CACHE, "p50_us"] - direct) / max(
+        one[SMALL, KROXYLICIOUS, "p50_us"] - direct, 1.0
+    )
 
 
 def _later(one: Round) -> float:
@@ -66,23 +68,52 @@ def _log_cost(load: str, figure: str) -> Callable[[Round], float]:
 
 REQUEST, GB_CPU, GB_BROKER = "cpu_us_per_request", "cpu_s_per_gb", "broker_s_per_gb"
 BARS = (
-    Bar("produce 1 KB, admission: CPU / haproxy", 1.6, True, _ratio(SMALL, REQUEST, CACHE, HAPROXY)),
+    Bar(
+        "produce 1 KB, admission: CPU / haproxy", 1.6, True, _ratio(SMALL, REQUEST, CACHE, HAPROXY)
+    ),
     Bar("produce 1 KB, admission: added p50 / Kroxylicious", 1.6, True, _added),
-    Bar("produce 900 KB, admission: CPU / Kroxylicious", 1.3, True, _ratio(LARGE, GB_CPU, CACHE, KROXYLICIOUS)),
-    Bar("produce 900 KB, admission: CPU / tuned haproxy", 1.9, True, _ratio(LARGE, GB_CPU, CACHE, TUNED)),
+    Bar(
+        "produce 900 KB, admission: CPU / Kroxylicious",
+        1.3,
+        True,
+        _ratio(LARGE, GB_CPU, CACHE, KROXYLICIOUS),
+    ),
+    Bar(
+        "produce 900 KB, admission: CPU / tuned haproxy",
+        1.9,
+        True,
+        _ratio(LARGE, GB_CPU, CACHE, TUNED),
+    ),
     Bar("fetch 1 MB, relayed: CPU / tuned haproxy", 1.1, True, _ratio(FETCH, GB_CPU, PASS, TUNED)),
-    Bar("fetch 1 MB, relayed: CPU / Kroxylicious", 0.7, True, _ratio(FETCH, GB_CPU, PASS, KROXYLICIOUS)),
+    Bar(
+        "fetch 1 MB, relayed: CPU / Kroxylicious",
+        0.7,
+        True,
+        _ratio(FETCH, GB_CPU, PASS, KROXYLICIOUS),
+    ),
     Bar("fetch 1 MB, cached: MB/s / direct", 1.8, False, _ratio(FETCH, "mb_per_s", CACHE, DIRECT)),
     Bar("fetch 1 MB, cached: CPU / tuned haproxy", 0.5, True, _ratio(FETCH, GB_CPU, CACHE, TUNED)),
-    Bar("fetch 1 MB, cached: CPU / Kroxylicious", 0.3, True, _ratio(FETCH, GB_CPU, CACHE, KROXYLICIOUS)),
-    Bar("4 groups: broker CPU per GB / direct", 0.1, True, _ratio(f"{FETCH}, 4 groups", GB_BROKER, CACHE, DIRECT)),
+    Bar(
+        "fetch 1 MB, cached: CPU / Kroxylicious",
+        0.3,
+        True,
+        _ratio(FETCH, GB_CPU, CACHE, KROXYLICIOUS),
+    ),
+    Bar(
+        "4 groups: broker CPU per GB / direct",
+        0.1,
+        True,
+        _ratio(f"{FETCH}, 4 groups", GB_BROKER, CACHE, DIRECT),
+    ),
     Bar("tail, 4 groups: end-to-end p50 - direct, ms", 0.4, True, _later),
     Bar("tail, 4 groups: upstream / delivered record bytes", 0.26, True, _share(TAIL)),
-    Bar("tail, 16 groups: upstream / delivered record bytes", 0.07, True, _share("tail, 16 groups")),
+    Bar(
+        "tail, 16 groups: upstream / delivered record bytes", 0.07, True, _share("tail, 16 groups")
+    ),
     Bar("access log: share of CPU, 1 KB produce", 0.05, True, _log_cost(SMALL, REQUEST)),
     Bar("access log: share of CPU, 1 MB fetch", 0.05, True, _log_cost(FETCH, GB_CPU)),
     Bar("access log: share of CPU, tail of 4 groups", 0.05, True, _log_cost(TAIL, "cpu_ms_per_s")),
-)  # fmt: skip
+)
 
 FLOOR = (
     ("produce 1 KB, admission: CPU / bare relay", _ratio(SMALL, REQUEST, CACHE, RELAY)),

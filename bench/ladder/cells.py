@@ -33,7 +33,11 @@ class Row(NamedTuple):
 
 
 def measure_cell(
-    number: int, load: str, arm: str, run: Callable[[], Figures], read: Callable[[], Ticks] = read_cpu
+    number: int,
+    load: str,
+    arm: str,
+    run: Callable[[], Figures],
+    read: Callable[[], Ticks] = read_cpu,
 ) -> Row:
     """The attempt of `run` that lost least. Raises what `run` does."""
     tried: list[Row] = []

@@ -87,7 +87,9 @@ def tail_idle(bench: Bench, arm: arms.Arm, topic: str, partitions: int) -> TailI
         if partitions:
             words = client.topic(topic, partitions)
             for index in range(partitions):
-                consumer.want[words.id, index] = fetch.FetchPartition(words.id, index, 0, 0, -1, -1, 1 << 20)
+                consumer.want[words.id, index] = fetch.FetchPartition(
+                    words.id, index, 0, 0, -1, -1, 1 << 20
+                )
         for _ in range(8 if partitions else 0):
             consumer.poll(500)
         polls = _count_polls(arm)
@@ -114,9 +116,16 @@ def measure_partitions(bench: Bench) -> Said:
         one = tail_idle(bench, arm, topic, PARTITIONS)
         each_us = one.broker / PARTITIONS * 1e6
         found = f"broker {one.broker:.2%} of a core, {each_us:.2f} us per partition and second"
-        own = f"; proxy {one.own:.2%}; {one.requests_per_s:.1f} requests/s of its own" if arm.pid else ""
+        own = (
+            f"; proxy {one.own:.2%}; {one.requests_per_s:.1f} requests/s of its own"
+            if arm.pid
+            else ""
+        )
         said.append(
-            (f"{name}: {PARTITIONS} idle partitions at the tail of one session consumer", found + own)
+            (
+                f"{name}: {PARTITIONS} idle partitions at the tail of one session consumer",
+                found + own,
+            )
         )
     return said
 
@@ -124,7 +133,11 @@ def measure_partitions(bench: Bench) -> Said:
 def _count_polls(arm: arms.Arm) -> float:
     if arm.sidecar is None:
         return 0.0
-    return sum(value for key, value in arm.sidecar.metrics().items() if key[0] == "forebay_watch_polls_total")
+    return sum(
+        value
+        for key, value in arm.sidecar.metrics().items()
+        if key[0] == "forebay_watch_polls_total"
+    )
 
 
 def _saturate(line: Line, frame: bytes) -> int:
@@ -135,7 +148,8 @@ def measure_saturated(bench: Bench) -> Said:
     """1 KB produces from several connections, five deep each: requests a second, and a second of proxy CPU."""
     said: Said = []
     frame_of = {
-        name: build_produce(f"p-{name}", build_batch(SMALL_BYTES, SMALL_BYTES)) for name in bench.ladder.arms
+        name: build_produce(f"p-{name}", build_batch(SMALL_BYTES, SMALL_BYTES))
+        for name in bench.ladder.arms
     }
     for name in (arms.HAPROXY, arms.KROXYLICIOUS, arms.PASS, arms.CACHE, arms.AGAINST):
         arm = bench.ladder.arms.get(name)

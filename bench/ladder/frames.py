@@ -13,7 +13,15 @@ import crc32c
 
 from protocol import fetch
 from protocol.fetch_build import build_request
-from tests.kit.frames import CRC_AT, CRC_FROM, HEADER, RECORD_BYTES, build_batch, build_produce, build_record
+from tests.kit.frames import (
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    RECORD_BYTES,
+    build_batch,
+    build_produce,
+    build_record,
+)
 
 if TYPE_CHECKING:
     from tests.kit.raw_fetch import TopicWords
@@ -36,7 +44,11 @@ class Stamped(NamedTuple):
     def stamp(self, due_ns: int) -> None:
         """Put a time into the record, and the CRC right again."""
         STAMP.pack_into(self.frame, self.value_at, due_ns)
-        end = self.batch_at + 12 + int.from_bytes(self.frame[self.batch_at + 8 : self.batch_at + 12], "big")
+        end = (
+            self.batch_at
+            + 12
+            + int.from_bytes(self.frame[self.batch_at + 8 : self.batch_at + 12], "big")
+        )
         crc = crc32c.crc32c(memoryview(self.frame)[self.batch_at + CRC_FROM : end])
         struct.pack_into(">I", self.frame, self.batch_at + CRC_AT, crc)
 

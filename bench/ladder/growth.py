@@ -69,7 +69,10 @@ def median_series(
         for one in at if turn % 2 == 0 else reversed(at):
             turns[one].append(measure(one))
     medians = [
-        (one, {name: statistics.median(said[name] for said in turns[one]) for name in turns[one][0]})
+        (
+            one,
+            {name: statistics.median(said[name] for said in turns[one]) for name in turns[one][0]},
+        )
         for one in at
     ]
     return Series(title, x, medians)
@@ -143,7 +146,10 @@ def measure_connections(bench: Bench, arm: arms.Arm) -> Series:
         points.append(
             (
                 count,
-                {"Forebay, idle, ms a second": idle * 1e3, "a Produce, us": cpu_s / BESIDE_CALLS * 1e6},
+                {
+                    "Forebay, idle, ms a second": idle * 1e3,
+                    "a Produce, us": cpu_s / BESIDE_CALLS * 1e6,
+                },
             )
         )
     return Series("silent connections", "connections", points)
@@ -151,7 +157,13 @@ def measure_connections(bench: Bench, arm: arms.Arm) -> Series:
 
 def build_page(series: Sequence[Series], command: str) -> str:
     """A table for each series, with the line through its points."""
-    parts = ["# How cost grows", "", f"`{command}`", "", *(f"* {one}" for one in report.describe_machine())]
+    parts = [
+        "# How cost grows",
+        "",
+        f"`{command}`",
+        "",
+        *(f"* {one}" for one in report.describe_machine()),
+    ]
     for one in series:
         names = list(one.points[0][1])
         parts += [
@@ -162,13 +174,16 @@ def build_page(series: Sequence[Series], command: str) -> str:
             f"| --- |{' --- |' * len(names)}",
         ]
         parts += [
-            f"| {x:,} | {' | '.join(f'{figures[name]:.4g}' for name in names)} |" for x, figures in one.points
+            f"| {x:,} | {' | '.join(f'{figures[name]:.4g}' for name in names)} |"
+            for x, figures in one.points
         ]
         parts.append("")
         for name in names:
             at_zero, slope, off = fit([(float(x), figures[name]) for x, figures in one.points])
             line = f"{at_zero:.3g} + {slope:.3g} for each"
-            parts.append(f"* {name}: {line}; no point is off this line by more than {off:.0%} of the largest")
+            parts.append(
+                f"* {name}: {line}; no point is off this line by more than {off:.0%} of the largest"
+            )
     return "\n".join(parts) + "\n"
 
 

@@ -47,7 +47,9 @@ def scan_sent(printed: str) -> Sent:
 
 def scan_read(printed: str) -> tuple[int, float]:
     """Records, and records a second while it fetched, of ConsumerPerformance. Wrong where it says neither."""
-    rows = list(csv.DictReader([one for one in printed.splitlines() if ", " in one], skipinitialspace=True))
+    rows = list(
+        csv.DictReader([one for one in printed.splitlines() if ", " in one], skipinitialspace=True)
+    )
     if len(rows) != 1 or "fetch.nMsg.sec" not in rows[0]:
         raise Wrong(f"ConsumerPerformance printed no table: {printed[-300:]!r}")
     return int(rows[0]["data.consumed.in.nMsg"]), float(rows[0]["fetch.nMsg.sec"])
@@ -61,7 +63,13 @@ def run_tools(arm: Arm, broker_pid: int, topic: str) -> Figures:
         kafka_tool(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", topic, "--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES)),
-            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={arm.address}", "acks=all"),
+            *(
+                "--throughput",
+                "-1",
+                "--producer-props",
+                f"bootstrap.servers={arm.address}",
+                "acks=all",
+            ),
         )
     )
     records, rate = scan_read(

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 VERSION = "0.12.0"
 HERE = Path(__file__).parent
 LOCK = HERE / f"kroxylicious-{VERSION}.lock"
-ROOTS = (("io.kroxylicious", "kroxylicious-runtime", VERSION), ("org.slf4j", "slf4j-simple", "2.0.17"))
+ROOTS = (
+    ("io.kroxylicious", "kroxylicious-runtime", VERSION),
+    ("org.slf4j", "slf4j-simple", "2.0.17"),
+)
 """Resolved as they are rather than jar by jar: Netty's native transport is a classifier that Ivy then knows of."""
 
 
@@ -31,7 +34,9 @@ def find_jars() -> Path:
     """The directory with the verified jars, fetched if need be. Raises FetchFailed, JavaMissing."""
     lock = LOCK.read_text()
     jars = scan_lock(lock)
-    target = cache_home() / f"kroxylicious-{VERSION}-{hashlib.sha256(lock.encode()).hexdigest()[:12]}"
+    target = (
+        cache_home() / f"kroxylicious-{VERSION}-{hashlib.sha256(lock.encode()).hexdigest()[:12]}"
+    )
     if target.is_dir() and not wrong_jars(target, jars):
         return target
     shutil.rmtree(target, ignore_errors=True)
@@ -61,7 +66,11 @@ def build_config(port: int, upstream: str) -> Mapping[str, object]:
             "nodeIdRanges": [{"name": "all", "start": 1, "end": 1}],
         },
     }
-    cluster = {"name": "ladder", "targetCluster": {"bootstrapServers": upstream}, "gateways": [gateway]}
+    cluster = {
+        "name": "ladder",
+        "targetCluster": {"bootstrapServers": upstream},
+        "gateways": [gateway],
+    }
     return {"virtualClusters": [cluster]}
 
 

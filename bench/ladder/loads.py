@@ -167,7 +167,11 @@ def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
     frame = build_produce(topic, batch)
     with Line(address, trust) as line:
         size = line.call(frame)
-        first = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions[0].base_offset
+        first = (
+            produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+            .partitions[0]
+            .base_offset
+        )
         for _ in range(RING_BATCHES - 1):
             size = line.call(frame)
         _check_produced(line, size)
@@ -177,7 +181,9 @@ def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
 def ring_starts(first: int) -> range:
     """The offsets that are fetched from, of a ring that begins at `first`."""
     records = RING_BATCH_BYTES // 1000
-    return range(first, first + RING_BATCHES * records - FETCH_BATCHES * records + 1, FETCH_BATCHES * records)
+    return range(
+        first, first + RING_BATCHES * records - FETCH_BATCHES * records + 1, FETCH_BATCHES * records
+    )
 
 
 def _ring_frames(address: str, topic: str, first: int) -> list[bytes]:

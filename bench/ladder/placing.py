@@ -28,7 +28,9 @@ def plan_places(place: str, processors: Iterable[int]) -> tuple[int, int] | None
         return None
     usable = sorted(processors)
     if len(usable) < 2:
-        raise TooFew(f"clients and proxies can be {place} on two processors, and there is {len(usable)}")
+        raise TooFew(
+            f"clients and proxies can be {place} on two processors, and there is {len(usable)}"
+        )
     return (usable[1] if place == BESIDE else usable[0]), usable[1]
 
 

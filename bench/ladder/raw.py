@@ -23,7 +23,9 @@ class Line:
         host, port = address.split(":")
         plain = socket.create_connection((host, int(port)), TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.settimeout(None)  # a socket with a time-out is polled before each read: a system call more
+        plain.settimeout(
+            None
+        )  # a socket with a time-out is polled before each read: a system call more
         self.socket: socket.socket = plain
         self._flags = int(socket.MSG_WAITALL)
         if trust is not None:

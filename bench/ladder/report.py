@@ -38,8 +38,14 @@ SHOWN: Mapping[str, tuple[str, str]] = {
 
 def describe_machine() -> list[str]:
     """What it ran on, and how busy that was."""
-    cpu = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    memory = next(line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
+    cpu = [
+        line.split(":")[1].strip()
+        for line in _lines("/proc/cpuinfo")
+        if line.startswith("model name")
+    ]
+    memory = next(
+        line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")
+    )
     return [
         f"{len(cpu)} x {cpu[0] if cpu else platform.machine()}, {int(memory) >> 20} GiB, "
         f"Linux {platform.release()}, Python {platform.python_version()} ({describe_build()}), "
@@ -53,7 +59,11 @@ def describe_build() -> str:
     """How the interpreter was compiled, which is a twentieth of a small request."""
     said = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     wanted = [name for name in ("--enable-optimizations", "--with-lto") if name in said]
-    return f"built with {' and '.join(wanted)}" if wanted else "built as configure does without being asked"
+    return (
+        f"built with {' and '.join(wanted)}"
+        if wanted
+        else "built as configure does without being asked"
+    )
 
 
 def _lines(path: str) -> list[str]:
@@ -84,8 +94,12 @@ def build_page(
     for one in bars.hold_bars(rows):
         bound = f"{'at most' if one.bar.at_most else 'at least'} {one.bar.bound:g}"
         measured = f"{one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
-        parts.append(f"| {one.bar.name} | {bound} | {measured} | {'holds' if one.holds else 'BROKEN'} |")
-    parts += [f"| {name} | none | {spread(values)} | |" for name, values in bars.measure_floor(rows)]
+        parts.append(
+            f"| {one.bar.name} | {bound} | {measured} | {'holds' if one.holds else 'BROKEN'} |"
+        )
+    parts += [
+        f"| {name} | none | {spread(values)} | |" for name, values in bars.measure_floor(rows)
+    ]
     for load in dict.fromkeys(row.load for row in rows):
         parts += ["", f"## {load}", "", *build_table(rows, load)]
     if extras:
@@ -119,7 +133,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         of_load = [row for row in rows if row.load == load.strip() and row.figures.get(key)]
         names = [one for one in arms.ALL if any(row.arm == one for row in of_load)]
         axis.scatter(
-            [row.figures[key] for row in of_load], [names.index(row.arm) for row in of_load], s=12, alpha=0.6
+            [row.figures[key] for row in of_load],
+            [names.index(row.arm) for row in of_load],
+            s=12,
+            alpha=0.6,
         )
         axis.set_yticks(range(len(names)), names, fontsize=7)
         axis.set_xscale("log")
@@ -147,5 +164,7 @@ def write_report(directory: Path, page: str, rows: Sequence[Row]) -> None:
         ]
         for row in rows
     ]
-    (directory / "rows.json").write_text("\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n")
+    (directory / "rows.json").write_text(
+        "\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n"
+    )
     plot(rows, directory / "ladder.png")

@@ -70,7 +70,9 @@ def _fetch(groups: int) -> Callable[[Bench, Arm], Figures]:
         place = bench.ring
         if arm.serves:
             place = f"r-{arm.name}", loads.fill_ring(arm.address, f"r-{arm.name}", arm.trust)
-        return loads.read_ring(arm, bench.ladder.broker_pid, bench.direct, place, bench.scale, groups)
+        return loads.read_ring(
+            arm, bench.ladder.broker_pid, bench.direct, place, bench.scale, groups
+        )
 
     return run
 
@@ -95,7 +97,15 @@ def _java(bench: Bench, arm: Arm) -> Figures:
     return java_tools.run_tools(arm, bench.ladder.broker_pid, topic)
 
 
-PEERS = (arms.DIRECT, arms.HAPROXY, arms.TUNED, arms.KROXYLICIOUS, arms.PASS, arms.CACHE, arms.AGAINST)
+PEERS = (
+    arms.DIRECT,
+    arms.HAPROXY,
+    arms.TUNED,
+    arms.KROXYLICIOUS,
+    arms.PASS,
+    arms.CACHE,
+    arms.AGAINST,
+)
 OWN = (arms.NO_LOG, arms.TLS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
     ("produce 1 KB", _small, (*PEERS, *OWN, arms.RELAY)),

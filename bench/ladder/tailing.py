@@ -67,11 +67,16 @@ def tail_raw(
     if len(late_ns) < 0.9 * groups * rate * seconds:
         raise Wrong(f"{arm.name}: {len(late_ns)} records came of {groups * rate * seconds:.0f}")
     figures = _late("end_to_end", late_ns) | _late("ack", acknowledged)
-    figures |= {"cpu_ms_per_s": cpu_s * 1e3 / elapsed_s, "broker_ms_per_s": broker_s * 1e3 / elapsed_s}
+    figures |= {
+        "cpu_ms_per_s": cpu_s * 1e3 / elapsed_s,
+        "broker_ms_per_s": broker_s * 1e3 / elapsed_s,
+    }
     if arm.serves:
         delivered = after["delivered"] - before["delivered"]
         figures["watch_requests_per_s"] = (after["polls"] - before["polls"]) / elapsed_s
-        figures["upstream_byte_share"] = (after["upstream"] - before["upstream"]) / max(delivered, 1)
+        figures["upstream_byte_share"] = (after["upstream"] - before["upstream"]) / max(
+            delivered, 1
+        )
     return figures
 
 
@@ -116,7 +121,9 @@ def _send_at(line: Line, topic: str, rate: float, seconds: float) -> list[int]:
     return taken
 
 
-def _follow(line: Line, words: TopicWords, offset: int, stop: threading.Event) -> list[tuple[int, int]]:
+def _follow(
+    line: Line, words: TopicWords, offset: int, stop: threading.Event
+) -> list[tuple[int, int]]:
     """(due, lateness) in ns of every record from `offset` on. Answers of one size have one form, and the first of them
     is read: what this process does with an answer delays the others that have arrived.
     """
@@ -131,7 +138,9 @@ def _follow(line: Line, words: TopicWords, offset: int, stop: threading.Event) -
             places[size] = _find_batches(bytes(buffer[:size]))
         for at in places[size]:
             if STAMP.unpack_from(buffer, at) != (offset,):
-                raise Wrong(f"a tailing Fetch from {offset} was answered with {bytes(buffer[at : at + 8])!r}")
+                raise Wrong(
+                    f"a tailing Fetch from {offset} was answered with {bytes(buffer[at : at + 8])!r}"
+                )
             offset += LAST_DELTA.unpack_from(buffer, at + LAST_DELTA_AT)[0] + 1
             (due,) = STAMP.unpack_from(buffer, at + VALUE_AT)
             rows.append((due, now - due))
@@ -166,7 +175,9 @@ def tail_librdkafka(arm: Arm, broker_pid: int, topic: str, rate: float, seconds:
 
     reader = threading.Thread(target=read)
     reader.start()
-    producer = Producer({"bootstrap.servers": arm.address, "acks": "all", "linger.ms": 0, "log_level": 3})
+    producer = Producer(
+        {"bootstrap.servers": arm.address, "acks": "all", "linger.ms": 0, "log_level": 3}
+    )
     producer.list_topics(topic, timeout=20)
     ready.wait(20)
     time.sleep(SKIP_S)
@@ -190,6 +201,11 @@ def tail_librdkafka(arm: Arm, broker_pid: int, topic: str, rate: float, seconds:
     consumer.close()
     came = [ns for due, ns in late if due >= begun + SKIP_S * 1e9]
     if not came or len(acknowledged) < rate * seconds * 0.99:
-        raise Wrong(f"{arm.name}: librdkafka got {len(acknowledged)} acknowledgements, {len(came)} records")
+        raise Wrong(
+            f"{arm.name}: librdkafka got {len(acknowledged)} acknowledgements, {len(came)} records"
+        )
     figures = _late("end_to_end", came) | _late("ack", acknowledged)
-    return figures | {"cpu_ms_per_s": cpu_s * 1e3 / elapsed_s, "broker_ms_per_s": broker_s * 1e3 / elapsed_s}
+    return figures | {
+        "cpu_ms_per_s": cpu_s * 1e3 / elapsed_s,
+        "broker_ms_per_s": broker_s * 1e3 / elapsed_s,
+    }

@@ -78,7 +78,11 @@ def measure_insert(rounds: int, size: int, arena_bytes: int = 256 * MIB) -> list
     alone = [insert_us / copy_us for insert_us, copy_us, _ in taken]
     name = f"{size // KIB} KiB insert"
     return [
-        (f"{name} / (memcpy + CRC-32C)", spread(ratios, "times"), "at most 1.5" if size > KIB else ""),
+        (
+            f"{name} / (memcpy + CRC-32C)",
+            spread(ratios, "times"),
+            "at most 1.5" if size > KIB else "",
+        ),
         (f"{name} / memcpy", spread(alone, "times"), ""),
         (name, spread([one[0] for one in taken], "us"), ""),
     ]
@@ -90,7 +94,9 @@ def measure_touch(rounds: int, size: int = 64 * KIB, arena_bytes: int = 64 * MIB
     taken: list[tuple[float, float, float]] = []
     for _ in range(rounds):
         fresh, ready = BlockCache(arena_bytes), BlockCache(arena_bytes)
-        prefault_us = time_each(lambda _, cache=ready: cache.prefault(0, arena_bytes), 1) * MIB / arena_bytes
+        prefault_us = (
+            time_each(lambda _, cache=ready: cache.prefault(0, arena_bytes), 1) * MIB / arena_bytes
+        )
         both = []
         for cache in (fresh, ready):
             slot = cache.open(TOPIC, 0)
@@ -104,7 +110,11 @@ def measure_touch(rounds: int, size: int = 64 * KIB, arena_bytes: int = 64 * MIB
         fresh.close()
         ready.close()
     return [
-        ("insert at first touch / prefaulted", spread([one / two for one, two, _ in taken], "times"), ""),
+        (
+            "insert at first touch / prefaulted",
+            spread([one / two for one, two, _ in taken], "times"),
+            "",
+        ),
         ("insert of 1 MiB at first touch", spread([one[0] for one in taken], "us"), ""),
         ("insert of 1 MiB, prefaulted", spread([one[1] for one in taken], "us"), ""),
         ("prefault of 1 MiB", spread([one[2] for one in taken], "us"), ""),
@@ -224,7 +234,9 @@ def main() -> int:
         rows += measure_c(min(3, options.rounds)) + measure_lookup(options.rounds)
     if options.only != "speed":
         rows += density.measure()
-    print(f"Python {platform.python_version()}, {platform.machine()}, medians of {options.rounds} (range)\n")
+    print(
+        f"Python {platform.python_version()}, {platform.machine()}, medians of {options.rounds} (range)\n"
+    )
     print("| what | measured | goal |\n| --- | --- | --- |")
     for row in rows:
         print(f"| {' | '.join(row)} |")

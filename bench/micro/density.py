@@ -45,10 +45,18 @@ def skewed(source: random.Random, partitions: int) -> Iterator[int]:
 
 LOADS = (
     Load(
-        "10,000 partitions, a batch of 1 KiB each in turn", "at least 80 %", 10_000, lambda _: 1024, in_turn
+        "10,000 partitions, a batch of 1 KiB each in turn",
+        "at least 80 %",
+        10_000,
+        lambda _: 1024,
+        in_turn,
     ),
     Load(
-        "10,000 partitions in turn, 200 to 1,848 bytes", "", 10_000, lambda r: r.randrange(200, 1849), in_turn
+        "10,000 partitions in turn, 200 to 1,848 bytes",
+        "",
+        10_000,
+        lambda r: r.randrange(200, 1849),
+        in_turn,
     ),
     Load("2,000 partitions, skewed, 1 KiB", "", 2_000, lambda _: 1024, skewed),
     Load(
@@ -114,7 +122,9 @@ def measure(arena_bytes: int = 256 * MIB) -> list[tuple[str, str, str]]:
         rows.append((load.name, live, load.goal))
         if horizons:
             youngest = statistics.quantiles(horizons, n=100)[0]
-            rows.append(("... evicted at an age of", f"{youngest:.0%} of the arena or more (p1)", ""))
+            rows.append(
+                ("... evicted at an age of", f"{youngest:.0%} of the arena or more (p1)", "")
+            )
         cache.close()
         observing = BlockCache(arena_bytes, observe=True)
         fill(observing, load, 1.5)

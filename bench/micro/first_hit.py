@@ -31,7 +31,9 @@ def measure(pair: Pair, version: int) -> tuple[int, float]:
     topic = create_topic(pair.direct)
     producer = Producer({"bootstrap.servers": pair.through, "linger.ms": 0})
     with RawClient(pair.direct) as direct:
-        RawReader(direct, topic).read_past_errors()  # Metadata names a new topic before its log is there
+        RawReader(
+            direct, topic
+        ).read_past_errors()  # Metadata names a new topic before its log is there
     with RawClient(pair.through) as client:
         reader = RawReader(client, topic, version=version)
         started, fetches = time.monotonic(), 0

@@ -108,9 +108,17 @@ class Hits:
         asked = fetch.FetchPartition(TOPIC_ID, 0, -1, self._offset, -1, -1, HIT_BYTES)
         session_id, session_epoch = self._session
         self.frame = build_request(
-            FETCH_VERSION, self._correlation_id, "hits", max_wait_ms=500, min_bytes=1, max_bytes=HIT_BYTES,
-            isolation_level=0, session_id=session_id, session_epoch=session_epoch, partitions=[asked],
-        )  # fmt: skip
+            FETCH_VERSION,
+            self._correlation_id,
+            "hits",
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=HIT_BYTES,
+            isolation_level=0,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            partitions=[asked],
+        )
 
     def hit(self) -> None:
         """One Fetch there and back."""
@@ -178,9 +186,7 @@ async def measure(options: argparse.Namespace) -> None:
             hits = Hits(Path(scratch), BATCHES[name], in_session, log)
             hits.time_us(20)
             counted = hits.count(options.times)
-            form = (
-                f"{name} batches, {'session' if in_session else 'no session'}, log {'on' if log else 'off'}"
-            )
+            form = f"{name} batches, {'session' if in_session else 'no session'}, log {'on' if log else 'off'}"
             print(
                 f"{form:36} {counted.calls:6.1f} calls {counted.functions:4} functions"
                 f" {counted.code_bytes:6} bytes of code"

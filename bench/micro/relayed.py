@@ -91,9 +91,17 @@ class Counted:
 def build_frames(answer_bytes: int) -> tuple[bytes, bytes]:
     """A Fetch of one partition, and an answer with so many bytes of records."""
     request = build_request(
-        FETCH_VERSION, 1, "micro", max_wait_ms=500, min_bytes=1, max_bytes=answer_bytes, isolation_level=0,
-        session_id=0, session_epoch=-1, partitions=[fetch.FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, answer_bytes)],
-    )  # fmt: skip
+        FETCH_VERSION,
+        1,
+        "micro",
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=answer_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        partitions=[fetch.FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, answer_bytes)],
+    )
     said = FetchAnswer(TOPIC_ID, 0, 0, 9, 9, 0, None, (bytes(answer_bytes),), answer_bytes)
     parts = build_response(
         FETCH_VERSION, 1, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said]
@@ -109,7 +117,9 @@ async def measure(name: str, settings: dict[str, Any], options: argparse.Namespa
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "forebay.json"
         listener = {"listen": f"{HOST}:0", "upstream": f"{HOST}:{broker.port}"}
-        path.write_text(json.dumps({"listeners": [listener], "admin": {"listen": f"{HOST}:0"}, **settings}))
+        path.write_text(
+            json.dumps({"listeners": [listener], "admin": {"listen": f"{HOST}:0"}, **settings})
+        )
         forebay = app.Forebay(load(path, {}).config)
         await forebay.listeners[0].start()
         bound = forebay.listeners[0].bound
@@ -136,7 +146,9 @@ def main() -> None:
     """Passing through, and with isolation."""
     parser = argparse.ArgumentParser(prog="python -m bench.micro.relayed")
     parser.add_argument("--times", type=int, default=400, help="Fetches")
-    parser.add_argument("--size", type=int, default=RECORDS_BYTES, help="bytes of records in an answer")
+    parser.add_argument(
+        "--size", type=int, default=RECORDS_BYTES, help="bytes of records in an answer"
+    )
     parser.add_argument("--profile", action="store_true", help="which functions")
     options = parser.parse_args()
     for name, settings in (("pass", OFF), ("isolation", ISOLATED)):

@@ -68,7 +68,9 @@ def time_cold(played: Played, times: int) -> float:
     return statistics.median(taken)
 
 
-async def measure(name: str, settings: dict[str, Any], times: int, runs: int, profile: bool) -> None:
+async def measure(
+    name: str, settings: dict[str, Any], times: int, runs: int, profile: bool
+) -> None:
     """Microseconds a request; with `profile`, where they go."""
     with tempfile.TemporaryDirectory() as scratch:
         played = Played(settings, Path(scratch))

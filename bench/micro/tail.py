@@ -49,7 +49,9 @@ class PlayedOwnLinks:
             sent = self.sent.setdefault(name, [])
             broker = self._forebay.broker
             dial: Any = PlayedDial(transport=PlayedTransport(sent.append))
-            self._links[name] = BrokerConnection(dial, broker.responses, broker.counters, lambda _why: None)
+            self._links[name] = BrokerConnection(
+                dial, broker.responses, broker.counters, lambda _why: None
+            )
         return self._links[name]
 
 
@@ -71,10 +73,17 @@ class Group:
         asked = fetch.FetchPartition(TOPIC_ID, 0, 0, offset, -1, -1, MAX_BYTES)
         session_id, session_epoch = self._session
         self.frame = build_request(
-            FETCH_VERSION, self._correlation_id, f"group-{self.link.number}", max_wait_ms=500, min_bytes=1,
-            max_bytes=MAX_BYTES, isolation_level=0, session_id=session_id, session_epoch=session_epoch,
+            FETCH_VERSION,
+            self._correlation_id,
+            f"group-{self.link.number}",
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=0,
+            session_id=session_id,
+            session_epoch=session_epoch,
             partitions=[asked],
-        )  # fmt: skip
+        )
 
     def take(self) -> None:
         """One answer with one record must be there."""
@@ -92,7 +101,10 @@ class Tail:
     """The whole of it."""
 
     def __init__(self, directory: Path, groups: int, in_session: bool, log: bool) -> None:
-        settings: dict[str, Any] = {**ON, "accessLog": {"directory": str(directory) if log else None}}
+        settings: dict[str, Any] = {
+            **ON,
+            "accessLog": {"directory": str(directory) if log else None},
+        }
         self.played = Played(settings, directory)
         self.broker = self.played.forebay.broker
         self.own = PlayedOwnLinks(self.played.forebay)
@@ -135,7 +147,9 @@ class Tail:
 
     def build_news(self, records: bytes, end: int) -> bytes:
         """The answer to a poll."""
-        said = FetchAnswer(TOPIC_ID, 0, 0, end, end, 0, None, (records,) if records else (), len(records))
+        said = FetchAnswer(
+            TOPIC_ID, 0, 0, end, end, 0, None, (records,) if records else (), len(records)
+        )
         return b"".join(
             build_response(13, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
         )

@@ -63,20 +63,34 @@ class Interrupted(KeyboardInterrupt):
 
 def build_parser() -> argparse.ArgumentParser:
     """The options; the defaults are the full form."""
-    parser = argparse.ArgumentParser(prog="python -m bench.pollution", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="how often each arm runs (default: 5)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the polluted phase (default: 60)")
-    parser.add_argument(
-        "--other-seconds", type=float, help="the same in arms that no bar judges (default: as --seconds)"
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.pollution", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--quiet-seconds", type=float, help="of the quiet phase (default: half of --seconds)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="how often each arm runs (default: 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of the polluted phase (default: 60)"
+    )
+    parser.add_argument(
+        "--other-seconds",
+        type=float,
+        help="the same in arms that no bar judges (default: as --seconds)",
+    )
+    parser.add_argument(
+        "--quiet-seconds", type=float, help="of the quiet phase (default: half of --seconds)"
+    )
     parser.add_argument("--arms", default=",".join(ARMS), help="which, by commas (default: all)")
     parser.add_argument(
         "--part", choices=("all", "pollution", "isolation"), default="all", help="(default: all)"
     )
-    parser.add_argument("--no-pause", action="store_true", help="without the consumer that pauses for 25 s")
     parser.add_argument(
-        "--no-sweep", action="store_true", help="without the sweep; the target's rate is then unknown"
+        "--no-pause", action="store_true", help="without the consumer that pauses for 25 s"
+    )
+    parser.add_argument(
+        "--no-sweep",
+        action="store_true",
+        help="without the sweep; the target's rate is then unknown",
     )
     parser.add_argument(
         "--disk",
@@ -91,7 +105,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="how often Forebay's arm may run again, in all, because a hypervisor took processors away (default: 6)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms (default: 1)")
-    parser.add_argument("--image-directory", type=Path, default=RUNS, help="where the disk's file is put")
+    parser.add_argument(
+        "--image-directory", type=Path, default=RUNS, help="where the disk's file is put"
+    )
     return parser
 
 
@@ -104,7 +120,11 @@ def build_sizes(options: argparse.Namespace) -> Sizes:
 def sizes_of(arm: Arm, options: argparse.Namespace, sizes: Sizes) -> Sizes:
     """The run's measures in one arm: those that no bar judges may be shorter."""
     is_judged = arm.name in (PLAIN, FOREBAY) or options.other_seconds is None
-    return sizes if is_judged else sizes._replace(polluted_s=min(options.other_seconds, sizes.polluted_s))
+    return (
+        sizes
+        if is_judged
+        else sizes._replace(polluted_s=min(options.other_seconds, sizes.polluted_s))
+    )
 
 
 def count_produced_s(options: argparse.Namespace, sizes: Sizes) -> float:
@@ -122,7 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     unknown = set(options.arms.split(",")) - set(ARMS)
     if unknown:
-        sys.stderr.write(f"no such arm: {', '.join(sorted(unknown))}; there are {', '.join(ARMS)}\n")
+        sys.stderr.write(
+            f"no such arm: {', '.join(sorted(unknown))}; there are {', '.join(ARMS)}\n"
+        )
         return EXIT_FAILED
     sizes = build_sizes(options)
     options.image_directory.mkdir(parents=True, exist_ok=True)
@@ -194,7 +216,9 @@ def pollute(
     order = random.Random(options.seed)
     steps: list[Step] = []
     progress.step("a slow disk, and a broker on it")
-    with open_lab(sizes, count_produced_s(options, sizes), options.disk, options.image_directory) as lab:
+    with open_lab(
+        sizes, count_produced_s(options, sizes), options.disk, options.image_directory
+    ) as lab:
         progress.step(f"writing a backlog of {sizes.backlog_bytes / 1e9:.1f} GB to {lab.disk.name}")
         lab.fill()
         if not options.no_sweep:
@@ -222,7 +246,9 @@ def sweep(lab: Lab, kept: Path, progress: Progress) -> list[Step]:
     return steps
 
 
-def measure(lab: Lab, arm: Arm, kept: Path, marks: Mapping[str, Any], *, with_pause: bool) -> dict[str, Any]:
+def measure(
+    lab: Lab, arm: Arm, kept: Path, marks: Mapping[str, Any], *, with_pause: bool
+) -> dict[str, Any]:
     """One arm once, `marks` and figures; the raw rows are removed."""
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         with lab.arm(arm) as way:

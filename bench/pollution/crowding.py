@@ -60,7 +60,9 @@ def crowd(options: argparse.Namespace) -> array[int]:
             time.sleep(0.01)
         for number, producer in enumerate(producers):
             pending.add((number, due_ns))
-            producer.produce(options.topic, payload, partition=0, on_delivery=answered(number, due_ns))
+            producer.produce(
+                options.topic, payload, partition=0, on_delivery=answered(number, due_ns)
+            )
         due_ns += interval_ns
     deadline = time.monotonic() + DRAIN_S
     while pending and time.monotonic() < deadline:

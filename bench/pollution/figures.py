@@ -37,7 +37,8 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float]:
         return {}
     marks = np.percentile(values, [50, 99, 99.9, 100])
     return {
-        name: round(float(mark), 2) for name, mark in zip(("p50", "p99", "p999", "max"), marks, strict=True)
+        name: round(float(mark), 2)
+        for name, mark in zip(("p50", "p99", "p999", "max"), marks, strict=True)
     }
 
 
@@ -80,12 +81,16 @@ def stolen_between(ticks: Sequence[tuple[int, Ticks]], start_ns: int, end_ns: in
     return round(share(chosen[0], chosen[-1]), 4) if chosen else 0.0
 
 
-def laggards_between(rows: NDArray[np.int64], count: int, start_ns: int, end_ns: int) -> list[float]:
+def laggards_between(
+    rows: NDArray[np.int64], count: int, start_ns: int, end_ns: int
+) -> list[float]:
     """MB/s of each laggard by the time its answers came."""
     done = rows[:, 1] + rows[:, 2]
     seconds = (end_ns - start_ns) / NS
     inside = rows[(done >= start_ns) & (done < end_ns)]
-    return [round(float(inside[inside[:, 0] == n, 3].sum()) / 1e6 / seconds, 3) for n in range(count)]
+    return [
+        round(float(inside[inside[:, 0] == n, 3].sum()) / 1e6 / seconds, 3) for n in range(count)
+    ]
 
 
 def settled_utils(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> list[float]:
@@ -127,7 +132,9 @@ def tail_miss_bytes(by_reason: Mapping[str, int], laggards: NDArray[np.int64]) -
 
     Below 0: memory served laggards. Exact where no laggard's last Fetch was left unanswered.
     """
-    return sum(size for reason, size in by_reason.items() if reason != "hit") - int(laggards[:, 3].sum())
+    return sum(size for reason, size in by_reason.items() if reason != "hit") - int(
+        laggards[:, 3].sum()
+    )
 
 
 def phase_figures(
@@ -163,7 +170,9 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
         "laggards_settled_mb_s": laggards_between(lag, sizes.laggards, settled_from, polluted_end),
         "settled_s": (polluted_end - settled_from) / NS,
         "settled_utils": settled_utils(disk, times.polluted, polluted_end),
-        "page_cache_mb": round(max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1),
+        "page_cache_mb": round(
+            max((size for _, size in ran.sampler.page_cache), default=0) / 1e6, 1
+        ),
         "stolen": {
             phase: stolen_between(ran.sampler.ticks, start, end)
             for phase, start, end in (
@@ -172,11 +181,16 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
                 ("pause", times.paused, times.end),
             )
         },
-        "course": build_course(ran, producer, np.concatenate(each[1:]) if with_pause else tails, lag),
+        "course": build_course(
+            ran, producer, np.concatenate(each[1:]) if with_pause else tails, lag
+        ),
     }
     if ran.sampler.scrapes:
         by_reason = read_bytes_by_reason(ran.sampler.scrapes, times.polluted)
-        figures |= {"bytes_by_reason": by_reason, "tail_miss_bytes": tail_miss_bytes(by_reason, lag)}
+        figures |= {
+            "bytes_by_reason": by_reason,
+            "tail_miss_bytes": tail_miss_bytes(by_reason, lag),
+        }
     if with_pause:
         figures["pause"] = {
             "caught_up_s": catch_up_s(each[0], times.resumed),
@@ -201,10 +215,13 @@ def build_course(
         "produce_p99_ms": by_second(producer, times.quiet, times.end),
         "end_to_end_p99_ms": by_second(tails, times.quiet, times.end),
         "util": [one.get("util") for one in disk],
-        "stolen": [stolen_between(ran.sampler.ticks, start - NS // 4, end) for start, end in bounds],
+        "stolen": [
+            stolen_between(ran.sampler.ticks, start - NS // 4, end) for start, end in bounds
+        ],
         "read_mb_s": [one.get("read_mb_s") for one in disk],
         "laggards_mb_s": [
-            round(float(lag[(done >= start) & (done < end), 3].sum()) / 1e6, 2) for start, end in bounds
+            round(float(lag[(done >= start) & (done < end), 3].sum()) / 1e6, 2)
+            for start, end in bounds
         ],
         "budget_mb_s": _budget(ran, bounds),
     }

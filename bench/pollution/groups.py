@@ -121,7 +121,9 @@ def _enable(control: Path, controllers: Sequence[str]) -> None:
     try:
         control.write_text(" ".join(f"+{one}" for one in controllers))
     except OSError as error:  # EBUSY: the root of a container's namespace has processes of its own
-        raise Unfit(f"a cgroup v2 root that hands down {' and '.join(controllers)}: {error}") from error
+        raise Unfit(
+            f"a cgroup v2 root that hands down {' and '.join(controllers)}: {error}"
+        ) from error
 
 
 def remove_left_groups(root: Path = ROOT) -> list[str]:

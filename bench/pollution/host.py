@@ -88,7 +88,9 @@ def find_backing(directory: Path) -> str:
     return name
 
 
-def open_disk(stack: ExitStack, kind: str, directory: Path, size_bytes: int, bytes_per_s: int) -> Disk:
+def open_disk(
+    stack: ExitStack, kind: str, directory: Path, size_bytes: int, bytes_per_s: int
+) -> Disk:
     """Make, format and mount the disk; the stack undoes it. Raises subprocess.CalledProcessError, Unfit.
 
     PACED is slow by itself; of LIMITED the reads are still to be limited, on its `backing`.
@@ -98,7 +100,9 @@ def open_disk(stack: ExitStack, kind: str, directory: Path, size_bytes: int, byt
     try:
         write_back.even_out(stack, image.with_suffix(write_back.SUFFIX))
     except OSError as error:
-        raise Unfit(f"to set {', '.join(write_back.SETTINGS)} below {write_back.SYSCTL}: {error}") from error
+        raise Unfit(
+            f"to set {', '.join(write_back.SETTINGS)} below {write_back.SYSCTL}: {error}"
+        ) from error
     stack.callback(image.unlink, missing_ok=True)
     with image.open("wb") as file:
         file.truncate(size_bytes)
@@ -123,7 +127,9 @@ def _open_paced(stack: ExitStack, image: Path, bytes_per_s: int) -> Path:
     mount.mkdir()
     stack.callback(mount.rmdir)
     words = [str(program), str(image), str(mount), str(bytes_per_s), str(SEEK_US)]
-    child = subprocess.Popen(words, start_new_session=True)  # an interrupt from the terminal is not for it
+    child = subprocess.Popen(
+        words, start_new_session=True
+    )  # an interrupt from the terminal is not for it
     stack.callback(child.wait, 10)
     stack.callback(_unmount, mount)
     for _ in range(UNMOUNT_TRIES):
@@ -155,7 +161,9 @@ def sweep_up(directory: Path, sysctl: Path = write_back.SYSCTL) -> list[str]:
     for image in _find_left(directory, ".img"):
         mount, slow = image.with_suffix(".mnt"), image.with_suffix(".slow")
         _try("umount", str(mount))
-        for line in _run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
+        for line in _run(
+            "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"
+        ).splitlines():
             device, below = line.split(maxsplit=1)
             if below.startswith((str(image), f"{slow}/")):
                 _try("losetup", "--detach", device)
@@ -194,4 +202,6 @@ def _unmount(mount: Path) -> None:
 
 def _run(*command: str) -> str:
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment
+    ).stdout

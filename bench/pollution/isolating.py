@@ -67,7 +67,19 @@ def open_ward(directory: Path) -> Iterator[Ward]:
     """The broker, both directories healthy. Raises BrokerFailed, subprocess.CalledProcessError."""
     library, marker = directory / "slow_fsync.so", directory / "sick"
     subprocess.run(
-        ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"],
+        [
+            "cc",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-o",
+            library,
+            SOURCE,
+            "-ldl",
+        ],
         check=True,
     )
     folders = [directory / "good", directory / "bad"]
@@ -113,7 +125,9 @@ def run_rounds(rounds: int, again: Again, progress: Progress) -> list[dict[str, 
                 progress.step(f"round {number} of {rounds}: one sick topic, one healthy: {arm}")
                 figures = again.run(partial(_run_round, ward, scratch, number, arm))
                 found.append(figures)
-                quiet, sick = (figures[f"healthy_{phase}_ms"].get("p99") for phase in ("quiet", "sick"))
+                quiet, sick = (
+                    figures[f"healthy_{phase}_ms"].get("p99") for phase in ("quiet", "sick")
+                )
                 late = f"{figures['heartbeats_late']} heartbeats late"
                 progress.step(f"healthy produce p99 {quiet} -> {sick} ms, {late}")
     return found
@@ -121,7 +135,11 @@ def run_rounds(rounds: int, again: Again, progress: Progress) -> list[dict[str, 
 
 def _run_round(ward: Ward, scratch: str, number: int, arm: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=scratch) as rows:
-        return {"round": number, "arm": arm, **run_isolation(ward, Path(rows), forebay=arm == FOREBAY)}
+        return {
+            "round": number,
+            "arm": arm,
+            **run_isolation(ward, Path(rows), forebay=arm == FOREBAY),
+        }
 
 
 def _measure(ward: Ward, bootstrap: str, directory: Path) -> dict[str, Any]:
@@ -129,7 +147,16 @@ def _measure(ward: Ward, bootstrap: str, directory: Path) -> dict[str, Any]:
     sick_ns = start_ns + int(QUIET_S * NS)
     end_ns = sick_ns + int(SICK_S * NS)
     times = ["--bootstrap", bootstrap, "--start-ns", str(start_ns), "--end-ns", str(end_ns)]
-    crowd = ["crowding", *times, "--topic", ward.sick, "--producers", str(CROWD), "--rate", str(CROWD_RATE)]
+    crowd = [
+        "crowding",
+        *times,
+        "--topic",
+        ward.sick,
+        "--producers",
+        str(CROWD),
+        "--rate",
+        str(CROWD_RATE),
+    ]
     beats: list[tuple[int, float]] = []
     heart = threading.Thread(target=beat, args=(bootstrap, start_ns, end_ns, beats), daemon=True)
     with Crew(directory / "load.log") as crew:
@@ -171,7 +198,8 @@ def build_isolation(
         "crowd_quiet_ms": percentiles(latency_between(crowd, start_ns, sick_ns)),
         "crowd_sick_ms": percentiles(latency_between(crowd, sick_ns, end_ns)),
         "heartbeats": len(waits),
-        "heartbeats_late": sum(wait_ms > LATE_MS for wait_ms in waits) + max(expected - len(waits), 0),
+        "heartbeats_late": sum(wait_ms > LATE_MS for wait_ms in waits)
+        + max(expected - len(waits), 0),
         "heartbeat_max_ms": round(max(waits, default=0.0), 1),
     }
 

@@ -62,7 +62,9 @@ class Way(NamedTuple):
 class Lab:
     """Broker, disk and backlog of one run. Use `open_lab`."""
 
-    def __init__(self, sizes: Sizes, disk: Disk, group: Group, broker: KafkaCluster, port: int) -> None:
+    def __init__(
+        self, sizes: Sizes, disk: Disk, group: Group, broker: KafkaCluster, port: int
+    ) -> None:
         self.sizes = sizes
         self.disk = disk
         self.group = group
@@ -76,7 +78,15 @@ class Lab:
         sizes = self.sizes
         self.group.limit_memory(2 * sizes.memory_bytes)
         create_topic(self.broker.direct, TOPIC, partitions=sizes.partitions)
-        command = ["producing", "--bootstrap", self.broker.direct, "--topic", TOPIC, "--client", "fill"]
+        command = [
+            "producing",
+            "--bootstrap",
+            self.broker.direct,
+            "--topic",
+            TOPIC,
+            "--client",
+            "fill",
+        ]
         command += ["--partitions", str(sizes.partitions), "--size", str(sizes.record_bytes)]
         command += ["--fill-bytes", str(sizes.backlog_bytes)]
         with Crew(self.disk.mount / "fill.log") as crew:
@@ -147,7 +157,11 @@ def open_lab(sizes: Sizes, produced_s: float, kind: str, directory: Path) -> Ite
         lease = lease_port()
         stack.callback(lease.release)
         broker = KafkaCluster(
-            listeners=[Listener(MAIN), Listener(BEHIND, advertised=(HOST, lease.port)), Listener(CATCHUP)],
+            listeners=[
+                Listener(MAIN),
+                Listener(BEHIND, advertised=(HOST, lease.port)),
+                Listener(CATCHUP),
+            ],
             overrides=OVERRIDES,
             heap_mb=sizes.heap_mb,
             directory=disk.mount / "broker",
@@ -190,7 +204,9 @@ class Crew:
         """`python -m bench.pollution.<command>`."""
         words = [sys.executable, "-m", f"bench.pollution.{command[0]}", *command[1:]]
         with self._log.open("ab") as out:
-            process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out, preexec_fn=die_with_parent)
+            process = subprocess.Popen(
+                words, cwd=ROOT, stdout=out, stderr=out, preexec_fn=die_with_parent
+            )
         self._processes.append(process)
 
     def finish(self, within_s: float) -> None:

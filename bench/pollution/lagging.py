@@ -26,7 +26,9 @@ VERSION = 12
 FETCH_BYTES = 1 << 20
 MAX_WAIT_MS = 500
 TIMEOUT_S = 600.0
-ANSWERED_WITHIN_S = 5.0  # what was asked before the end is waited for, so that all bytes are accounted for
+ANSWERED_WITHIN_S = (
+    5.0  # what was asked before the end is waited for, so that all bytes are accounted for
+)
 
 
 class Stretch(NamedTuple):
@@ -45,7 +47,9 @@ def plan_stretches(ends: list[int], laggards: int) -> list[Stretch]:
     assert total > 0
     for partition, (end, count) in enumerate(zip(ends, per_partition, strict=True)):
         size = end // max(count, 1)
-        stretches += [Stretch(partition, number * size, (number + 1) * size) for number in range(count)]
+        stretches += [
+            Stretch(partition, number * size, (number + 1) * size) for number in range(count)
+        ]
     return stretches
 
 
@@ -66,7 +70,9 @@ class Laggard:
         sock = socket.create_connection((host, int(port)), TIMEOUT_S)
         offset = stretch.first + int((stretch.last - stretch.first) * options.skip)
         count, is_delayed = 0, False
-        interval_ns = int(FETCH_BYTES * options.laggards / options.rate * 1e9) if options.rate else 0
+        interval_ns = (
+            int(FETCH_BYTES * options.laggards / options.rate * 1e9) if options.rate else 0
+        )
         first_ns = options.start_ns + interval_ns * self._number // options.laggards
         while True:
             due_ns = first_ns + count * interval_ns
@@ -79,9 +85,13 @@ class Laggard:
             answer = fetch.scan_response(frame, VERSION)
             one = answer.partitions[0]
             if answer.error_code or one.error_code:
-                raise OSError(f"Fetch was answered with error {answer.error_code or one.error_code}")
+                raise OSError(
+                    f"Fetch was answered with error {answer.error_code or one.error_code}"
+                )
             size = max(one.end - one.start, 0)
-            self.rows.extend((self._number, self._sent_ns, time.monotonic_ns() - self._sent_ns, size))
+            self.rows.extend(
+                (self._number, self._sent_ns, time.monotonic_ns() - self._sent_ns, size)
+            )
             self._sent_ns = 0
             is_delayed = size == 0  # what was read for it meanwhile is collected before it ends
             batches = batch.scan_batches(frame, max(one.start, 0), max(one.end, 0))
@@ -138,7 +148,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     for name in ("laggards", "start-ns", "end-ns"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0, help="bytes/s of all together; 0: closed loop")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="bytes/s of all together; 0: closed loop"
+    )
     parser.add_argument("--skip", type=float, default=0.0, help="share of the stretch to begin at")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -55,7 +55,11 @@ def run_arm(lab: Lab, way: Way, directory: Path, *, with_pause: bool) -> Ran:
     sizes = lab.sizes
     start_ns = time.monotonic_ns() + int(JOIN_S * NS)
     times = plan_times(
-        start_ns, sizes.quiet_s, sizes.polluted_s, sizes.paused_s if with_pause else 0.0, sizes.recover_s
+        start_ns,
+        sizes.quiet_s,
+        sizes.polluted_s,
+        sizes.paused_s if with_pause else 0.0,
+        sizes.recover_s,
     )
     scrape = way.sidecar.metrics if way.sidecar else None
     sampler = Sampler(lab.disk.name, lab.group.peek_page_cache_bytes, scrape)
@@ -71,7 +75,15 @@ def run_arm(lab: Lab, way: Way, directory: Path, *, with_pause: bool) -> Ran:
 
 
 def _tail(way: Way, times: Timetable, number: int, directory: Path) -> list[str]:
-    command = ["tailing", "--bootstrap", way.bootstrap, "--topic", TOPIC, "--client", f"tail-{number}"]
+    command = [
+        "tailing",
+        "--bootstrap",
+        way.bootstrap,
+        "--topic",
+        TOPIC,
+        "--client",
+        f"tail-{number}",
+    ]
     command += ["--start-ns", str(times.quiet), "--end-ns", str(times.end)]
     if number == 1 and times.resumed > times.paused:
         command += ["--pause-ns", str(times.paused), "--resume-ns", str(times.resumed)]

@@ -65,7 +65,10 @@ def plot_run(result: Figures, steps: Sequence[Step], path: Path) -> None:
 
 
 def draw_course(
-    column: Iterable[Any], panels: Iterable[tuple[str, str, str]], rounds: Sequence[Figures], target: float
+    column: Iterable[Any],
+    panels: Iterable[tuple[str, str, str]],
+    rounds: Sequence[Figures],
+    target: float,
 ) -> None:
     """One arm over time, all its rounds on top of each other."""
     for axis, (key, _, scale) in zip(column, panels, strict=True):

@@ -53,7 +53,9 @@ class Schedule:
         interval_ns = NS // self.options.rate
         start_ns, count = self.options.start_ns, 0
         total = (self.options.end_ns - start_ns) // interval_ns
-        self._producer.list_topics(self.options.topic, timeout=30)  # connected before the first is due
+        self._producer.list_topics(
+            self.options.topic, timeout=30
+        )  # connected before the first is due
         while count < total:
             due_count = min((time.monotonic_ns() - start_ns) // interval_ns + 1, total)
             while count < due_count:

@@ -79,12 +79,18 @@ def build_page(result: Mapping[str, Any]) -> str:
             lines.append(f"| {' | '.join([name, *_cells(rows)])} |")
     measured = [*result["arms"], *result["isolation"]]
     lines += ["", *_isolation_lines(result["isolation"])]
-    lines += ["", f"Rounds: {max(one['round'] for one in measured)}; medians over rounds, times in ms.", ""]
+    lines += [
+        "",
+        f"Rounds: {max(one['round'] for one in measured)}; medians over rounds, times in ms.",
+        "",
+    ]
     lines += [f"* **{WORDS[bar['held']]}**: {bar['name']}: {bar['said']}" for bar in result["bars"]]
     lines += [f"* **INVALID**: {reason}" for reason in result["invalid"]]
     unjudged = [one for one in measured if is_stolen(one) and not is_disturbed(one)]
     lines += [f"* disturbed, and no bar is about it: {describe_stolen(one)}" for one in unjudged]
-    lines += [f"* set aside and run again: {describe_set_aside(one)}" for one in result["set_aside"]]
+    lines += [
+        f"* set aside and run again: {describe_set_aside(one)}" for one in result["set_aside"]
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -56,7 +56,9 @@ def run_sweep(lab: Lab, way: Way, directory: Path) -> list[Step]:
         begin = start_ns + number * step_ns + int((LEAD_S + UNCOUNTED_S) * NS)
         end = begin + int((STEP_S - UNCOUNTED_S) * NS)
         disk = disk_between(sampler.disk, begin, end)
-        rates = laggards_between(read_rows(directory / f"step-{number}", 4), sizes.laggards, begin, end)
+        rates = laggards_between(
+            read_rows(directory / f"step-{number}", 4), sizes.laggards, begin, end
+        )
         asked = share * sizes.read_limit / 1e6
         steps.append(Step(round(asked, 1), round(sum(rates), 2), disk["util"], disk["await_ms"]))
     return steps

@@ -94,23 +94,33 @@ def find_invalid(arms: Sequence[Figures]) -> list[str]:
         if one["arm"] == PLAIN:
             quiet, polluted = (_p99(one, phase, "produce_ms") for phase in ("quiet", "polluted"))
             if polluted < DAMAGE * quiet:
-                reasons.append(f"{at}: produce p99 {quiet} -> {polluted} ms, less than a hundredfold")
+                reasons.append(
+                    f"{at}: produce p99 {quiet} -> {polluted} ms, less than a hundredfold"
+                )
     return reasons
 
 
-def judge(arms: Sequence[Figures], sweep: Sequence[tuple[float, float]], target: float) -> list[Bar]:
+def judge(
+    arms: Sequence[Figures], sweep: Sequence[tuple[float, float]], target: float
+) -> list[Bar]:
     """Every bar over the arm `forebay` of all rounds; the isolation bar is judged apart."""
     rounds = [one for one in arms if one["arm"] == FOREBAY]
     wanted = rate_at(sweep, target) if sweep else None
     return [
-        _each(rounds, "produce p99 under pollution, ms", lambda one: _judge_steady(one, "produce_ms")),
+        _each(
+            rounds, "produce p99 under pollution, ms", lambda one: _judge_steady(one, "produce_ms")
+        ),
         _each(
             rounds,
             "tailing end-to-end p99 under pollution, ms",
             lambda one: _judge_steady(one, "end_to_end_ms"),
         ),
         _each(rounds, "bytes of tailing consumers not from memory", _judge_tail_misses),
-        _each(rounds, f"utilisation within {SETTLED} of {target}", lambda one: _judge_settled(one, target)),
+        _each(
+            rounds,
+            f"utilisation within {SETTLED} of {target}",
+            lambda one: _judge_settled(one, target),
+        ),
         _each(
             rounds,
             f"laggards' share of the target's rate ({_mb(wanted)})",
@@ -140,10 +150,14 @@ def find_harmless(rounds: Sequence[Figures]) -> list[str]:
     ]
 
 
-def _each(rounds: Sequence[Figures], name: str, rule: Callable[[Figures], tuple[bool | None, str]]) -> Bar:
+def _each(
+    rounds: Sequence[Figures], name: str, rule: Callable[[Figures], tuple[bool | None, str]]
+) -> Bar:
     found = [rule(one) for one in rounds]
     measured = [held for held, _ in found if held is not None]
-    return Bar(name, all(measured) if measured else None, "; ".join(said for _, said in found if said))
+    return Bar(
+        name, all(measured) if measured else None, "; ".join(said for _, said in found if said)
+    )
 
 
 def _judge_steady(one: Figures, key: str) -> tuple[bool | None, str]:

@@ -12,7 +12,23 @@ from dataclasses import dataclass, field
 from metrics.histogram import Histogram
 from protocol.api import APIS
 
-WAIT_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+WAIT_BOUNDS_S = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 UNKNOWN_KEY = -1
 
 
@@ -56,7 +72,9 @@ class Counters:
     requests_out: Hops = field(default_factory=Hops)
     responses_in: Hops = field(default_factory=Hops)
     responses_out: Hops = field(default_factory=Hops)
-    fetch_partitions: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    fetch_partitions: defaultdict[tuple[str, str], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )
     fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     undelivered_partitions: int = 0
     would_hit_bytes: int = 0

@@ -35,7 +35,12 @@ class Run:
     __slots__ = ("first", "following", "size_bytes", "source")
 
     def __init__(self, first: int, following: int, size_bytes: int, source: str) -> None:
-        self.first, self.following, self.size_bytes, self.source = first, following, size_bytes, source
+        self.first, self.following, self.size_bytes, self.source = (
+            first,
+            following,
+            size_bytes,
+            source,
+        )
 
 
 class StoredRuns:
@@ -56,7 +61,9 @@ class StoredRuns:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def add(self, partition: Partition, first: int, following: int, size_bytes: int, source: str) -> None:
+    def add(
+        self, partition: Partition, first: int, following: int, size_bytes: int, source: str
+    ) -> None:
         """Note that batches of offsets [first, following) were admitted. They extend the
         partition's run if they continue it from the same source, else they begin a new one.
         """

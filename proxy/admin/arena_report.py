@@ -24,7 +24,9 @@ def describe(picture: ArenaPicture, held: bool, most: int) -> str:
     """The report, with a final line break. `held`: a process has the arena open. `most`: number of
     partitions to list, largest first.
     """
-    return "\n".join([*_head(picture, held), "", *_room(picture), "", *_partitions(picture, most), ""])
+    return "\n".join(
+        [*_head(picture, held), "", *_room(picture), "", *_partitions(picture, most), ""]
+    )
 
 
 def _size(size_bytes: int) -> str:
@@ -83,7 +85,9 @@ def _partitions(picture: ArenaPicture, most: int) -> Iterator[str]:
 def _row(one: PartitionPicture) -> str:
     topic = base64.urlsafe_b64encode(one.topic_id).decode().rstrip("=")
     size_class = "shared" if one.block_bytes == 0 else _size(one.block_bytes)
-    columns = f"{topic} {one.partition:>9} {one.batches:>9} {_size(one.live_bytes):>10}  {size_class:<10}"
+    columns = (
+        f"{topic} {one.partition:>9} {one.batches:>9} {_size(one.live_bytes):>10}  {size_class:<10}"
+    )
     return f"{columns}  {'changing at every look' if one.torn else _describe_runs(one)}"
 
 
@@ -92,7 +96,9 @@ def _describe_runs(one: PartitionPicture) -> str:
     older ones counted.
     """
     if not one.runs:
-        return "nothing stored" + (f"; evicted below {one.evicted_end}" if one.evicted_end >= 0 else "")
+        return "nothing stored" + (
+            f"; evicted below {one.evicted_end}" if one.evicted_end >= 0 else ""
+        )
     shown = one.runs[-SPANS_SHOWN:]
     parts = [f"[{shown[0].start}, {shown[0].end})"]
     for hole, run in zip(one.holes[len(one.holes) - len(shown) + 1 :], shown[1:], strict=True):

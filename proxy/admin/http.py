@@ -128,7 +128,9 @@ def scan_head(head: bytes) -> Request:
             keeps_alive = False
         if name == b"authorization":
             authorization = field[2].strip()
-    return Request(match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization)
+    return Request(
+        match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization
+    )
 
 
 class AdminServer:
@@ -220,7 +222,9 @@ class AdminServer:
         except BadRequest as refusal:
             answer, allow = Answer(f"{refusal}\n".encode(), status=refusal.status), False
             request = Request("GET", "", keeps_alive=False)
-        writer.write(_build_answer(answer, request.keeps_alive, allow, with_body=request.method != "HEAD"))
+        writer.write(
+            _build_answer(answer, request.keeps_alive, allow, with_body=request.method != "HEAD")
+        )
         async with asyncio.timeout(self._request_timeout_s):
             await writer.drain()
         return request.keeps_alive
@@ -234,7 +238,9 @@ class AdminServer:
                 return await reader.readuntil(_END_OF_HEAD)
         except asyncio.LimitOverrunError:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            raise BadRequest(status, f"a request's head has at most {MAX_HEAD_BYTES} bytes") from None
+            raise BadRequest(
+                status, f"a request's head has at most {MAX_HEAD_BYTES} bytes"
+            ) from None
         except (asyncio.IncompleteReadError, TimeoutError):
             return None
 
@@ -245,7 +251,9 @@ class AdminServer:
         handler = self._routes.get(request.path)
         if handler is None:
             known = " ".join(sorted(self._routes))
-            return Answer(f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND), False
+            return Answer(
+                f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
+            ), False
         if request.method not in ("GET", "HEAD"):
             return Answer(b"only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED), True
         try:
@@ -261,7 +269,9 @@ class AdminServer:
         return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
 
-def _build_answer(answer: Answer, keeps_alive: bool, allow: bool = False, with_body: bool = True) -> bytes:
+def _build_answer(
+    answer: Answer, keeps_alive: bool, allow: bool = False, with_body: bool = True
+) -> bytes:
     lines = [
         f"HTTP/1.1 {answer.status:d} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",

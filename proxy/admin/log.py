@@ -23,7 +23,9 @@ LONGEST_TRACE = 16_384
 EACH = frozenset({"forebay.verify"})
 """Loggers whose lines are never suppressed (LogQueue)."""
 REDACTED = "<redacted>"
-_SECRET = re.compile(r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|passwd|secret|token|credential|authorization|auth_?bytes", re.IGNORECASE
+)
 _NAMES_A_FILE = re.compile(r"_?file$", re.IGNORECASE)
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -67,7 +69,9 @@ def configure(
     `limit_lines` lines may wait. Replaces an earlier configuration. Returns the queue, which the
     caller closes after the last record.
     """
-    handler = LogQueue(stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines, each=EACH)
+    handler = LogQueue(
+        stream or io.FileIO(sys.stderr.fileno(), "w", closefd=False), limit_lines, each=EACH
+    )
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
@@ -102,7 +106,9 @@ def _bounded(text: str, most: int = LONGEST_TEXT) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def _quoted(value: object) -> str:
@@ -113,6 +119,4 @@ def _quoted(value: object) -> str:
 def _timestamp(created_s: float) -> str:
     """ISO 8601 in UTC with milliseconds."""
     milliseconds = int(created_s * 1000)
-    return (
-        f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d}Z"
-    )
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d}Z"

@@ -147,7 +147,9 @@ class LogQueue(logging.Handler):
         """
         self.acquire()
         try:
-            waiting_lines = sum(one.waiting_lines - 1 for one in self._causes.values() if one.newest)
+            waiting_lines = sum(
+                one.waiting_lines - 1 for one in self._causes.values() if one.newest
+            )
         finally:
             self.release()
         return QueueStatistics(
@@ -222,7 +224,9 @@ class LogQueue(logging.Handler):
             self._reported_lines += dropped_lines
             fields = {"name": __name__, "levelname": "WARNING", "dropped": dropped_lines}
             self._write(
-                self.format(logging.makeLogRecord(fields | {"msg": "lines of this log were dropped"}))
+                self.format(
+                    logging.makeLogRecord(fields | {"msg": "lines of this log were dropped"})
+                )
             )
 
     def _write(self, line: str) -> None:

@@ -57,7 +57,9 @@ def collect(forebay: Forebay) -> Iterator[Sample]:
 def _fetches(broker: Broker) -> Iterator[Sample]:
     counters = broker.counters
     for verdict in RESULT_REASONS:
-        yield Sample("forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0))
+        yield Sample(
+            "forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0)
+        )
         yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
     yield Sample("forebay_fetch_would_hit_bytes_total", (), counters.would_hit_bytes)
     for purpose in LABEL_VALUES["purpose"]:
@@ -102,7 +104,11 @@ def _cache(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
     oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
     yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
-    age_s = broker.age_clock.age_s(statistics.oldest_admitted_bytes, broker.now()) if statistics.blocks else 0
+    age_s = (
+        broker.age_clock.age_s(statistics.oldest_admitted_bytes, broker.now())
+        if statistics.blocks
+        else 0
+    )
     yield Sample("forebay_cache_oldest_age_seconds", (), age_s)
     yield Sample("forebay_cache_skipped_batches_total", (), statistics.skipped_batches)
 
@@ -110,15 +116,23 @@ def _cache(broker: Broker) -> Iterator[Sample]:
 def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
     now = broker.now()
     yield Sample("forebay_watch_partitions", (), broker.watch.watched)
-    yield Sample("forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions))
+    yield Sample(
+        "forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions)
+    )
     for purpose in ("watch", "proof"):
         polls = broker.counters.watch_requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
     for verdict in LABEL_VALUES["verdict"]:
-        yield Sample("forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0))
+        yield Sample(
+            "forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0)
+        )
     for way in LABEL_VALUES["way"]:
-        yield Sample("forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0))
-    yield Sample("forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped)
+        yield Sample(
+            "forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0)
+        )
+    yield Sample(
+        "forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped
+    )
     yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
     yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
@@ -136,7 +150,9 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
             yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
             yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
         yield Sample("forebay_throttle_target_ratio", (disk,), state.target)
-        yield Sample("forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s)
+        yield Sample(
+            "forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s
+        )
         yield Sample("forebay_throttle_rate_floor_bytes_per_second", (disk,), state.floor_bytes_s)
         yield Sample("forebay_throttle_waiting_requests", (disk,), queue.waiting_requests)
         yield Sample("forebay_throttle_waiting_bytes", (disk,), queue.waiting_bytes)
@@ -219,7 +235,11 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
     queues = (
         ("connections", broker.counters.active_connections, limits.max_connections),
         ("handshakes", len(broker.handshakes), broker.handshakes.limit),
-        ("admin_connections", forebay.admin.connections, broker.config.admin.max_connections + RESERVED),
+        (
+            "admin_connections",
+            forebay.admin.connections,
+            broker.config.admin.max_connections + RESERVED,
+        ),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),

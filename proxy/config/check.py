@@ -95,7 +95,9 @@ def _collide(one: Address, other: Address) -> bool:
     """
     if one.port != other.port or one.port == 0:
         return False
-    same = one.host.lower() == other.host.lower() or (_is_loopback(one.host) and _is_loopback(other.host))
+    same = one.host.lower() == other.host.lower() or (
+        _is_loopback(one.host) and _is_loopback(other.host)
+    )
     return same or _is_any(one.host) or _is_any(other.host)
 
 
@@ -112,7 +114,9 @@ def _check_addresses(config: Config, _: Memory) -> Iterator[Finding]:
         for (key, target), (place, address) in itertools.product(targets.items(), places):
             is_own = target and (address.host == target.host or _is_loopback(target.host))
             if target and is_own and _collide(address, target):
-                yield _problem(f"{name}.{key}: {target} is Forebay's own {place}; name the broker's")
+                yield _problem(
+                    f"{name}.{key}: {target} is Forebay's own {place}; name the broker's"
+                )
         if listener.catch_up_upstream == listener.upstream:
             yield _problem(
                 f"{name}.catchUpUpstream: {listener.upstream} is upstream; name another listener of the "
@@ -140,7 +144,9 @@ def _check_identity(config: Config, _: Memory) -> Iterator[Finding]:
                 f"Forebay's, for all clients; remove it, or set {name}.allowSharedIdentity to true"
             )
         elif listener.shares_identity:
-            yield _warning(f"{name}: the broker may see one identity for all clients; memory serves nobody")
+            yield _warning(
+                f"{name}: the broker may see one identity for all clients; memory serves nobody"
+            )
 
 
 def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
@@ -151,13 +157,17 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
                 f"{name}.tls: clientAuth `required` and clientCaFile go together; set both or neither"
             )
         if not upstream.enabled and upstream.model_fields_set - {"enabled"}:
-            yield _problem(f"{name}.upstreamTls.enabled: set it to true, or remove the keys beside it")
+            yield _problem(
+                f"{name}.upstreamTls.enabled: set it to true, or remove the keys beside it"
+            )
         if (upstream.certificate_file is None) != (upstream.key_file is None):
             yield _problem(
                 f"{name}.upstreamTls: certificateFile and keyFile go together; set both or neither"
             )
         if upstream.insecure_skip_verify:
-            yield _warning(f"{name}.upstreamTls.insecureSkipVerify: any broker is believed; for tests only")
+            yield _warning(
+                f"{name}.upstreamTls.insecureSkipVerify: any broker is believed; for tests only"
+            )
 
 
 def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:
@@ -171,9 +181,13 @@ def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:
         if own.mechanism == "OAUTHBEARER" and (own.token_file is None or uses_password):
             yield _problem(f"{place}: OAUTHBEARER takes tokenFile and nothing else")
         if own.mechanism != "OAUTHBEARER" and (not has_password or own.token_file is not None):
-            yield _problem(f"{place}: {own.mechanism} takes username and passwordFile and nothing else")
+            yield _problem(
+                f"{place}: {own.mechanism} takes username and passwordFile and nothing else"
+            )
         if not own.mechanism.startswith("SCRAM") and not listener.upstream_tls.enabled:
-            yield _warning(f"{place}: {own.mechanism} without upstreamTls sends the secret in clear text")
+            yield _warning(
+                f"{place}: {own.mechanism} without upstreamTls sends the secret in clear text"
+            )
 
 
 def _check_files(config: Config, _: Memory) -> Iterator[Finding]:
@@ -213,7 +227,9 @@ def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
     size, total = format_size(cache.size_bytes), rough_size(memory.total_bytes)
     observes = cache.mode == "observe"
     arena_bytes = cache.size_bytes // OBSERVED_SHARE if observes else cache.size_bytes
-    needed_bytes = arena_bytes + limits.request_memory_bytes + limits.response_memory_bytes + PROCESS_BYTES
+    needed_bytes = (
+        arena_bytes + limits.request_memory_bytes + limits.response_memory_bytes + PROCESS_BYTES
+    )
     if memory.total_bytes and arena_bytes > memory.total_bytes:
         what = f"a quarter of {size}" if observes else size
         yield _problem(
@@ -261,17 +277,25 @@ def _check_access_log(config: Config, _: Memory) -> Iterator[Finding]:
         )
         error = _unwritable(str(present))
         if error:
-            yield _problem(f"accessLog.directory: {log.directory} is not writable: {error}; name another")
+            yield _problem(
+                f"accessLog.directory: {log.directory} is not writable: {error}; name another"
+            )
 
 
 def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
     limits = config.limits
     if limits.connection_request_memory_bytes > limits.request_memory_bytes:
-        yield _problem("limits.connectionRequestMemory: is more than limits.requestMemory; lower it")
+        yield _problem(
+            "limits.connectionRequestMemory: is more than limits.requestMemory; lower it"
+        )
     if limits.connection_response_memory_bytes > limits.response_memory_bytes:
-        yield _problem("limits.connectionResponseMemory: is more than limits.responseMemory; lower it")
+        yield _problem(
+            "limits.connectionResponseMemory: is more than limits.responseMemory; lower it"
+        )
     sockets = 3 if any(listener.catch_up_upstream for listener in config.listeners) else 2
-    needed = sockets * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
+    needed = (
+        sockets * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
+    )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < needed:
         yield _warning(
@@ -288,7 +312,9 @@ def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
     for index, disk in enumerate(throttle.disks):
         place = f"throttle.disks[{index}]"
         if disk.device is None and disk.directory is None:
-            yield _problem(f"{place}: tells no disk; name its device, or a directory that is mounted here")
+            yield _problem(
+                f"{place}: tells no disk; name its device, or a directory that is mounted here"
+            )
         if len(throttle.disks) > 1 and disk.directory is None and disk.broker_directory is None:
             yield _problem(
                 f"{place}: of several disks, each needs directory or brokerDirectory: no partition is known "

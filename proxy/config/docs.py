@@ -149,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     complaints = list(_stale(options.page))
     print(
-        "\n".join(complaints) or f"{options.page} is current", file=sys.stderr if complaints else sys.stdout
+        "\n".join(complaints) or f"{options.page} is current",
+        file=sys.stderr if complaints else sys.stdout,
     )
     return 1 if complaints else 0
 

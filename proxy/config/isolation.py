@@ -20,7 +20,10 @@ class Slots(Section):
     """Slots: requests that may be at work in the broker at a time. `floor` = `ceiling`: a fixed number."""
 
     floor: Count = Field(
-        default=2, ge=1, le=10_000, description="Least number of slots, however slow responses become."
+        default=2,
+        ge=1,
+        le=10_000,
+        description="Least number of slots, however slow responses become.",
     )
     initial: Count = Field(
         default=6, ge=1, le=10_000, description="Number of slots at start, until latency is known."
@@ -58,7 +61,9 @@ class Quota(Section):
 class Isolation(Section):
     """Queues by topic, slots toward the broker and refusals: a slow topic does not delay others."""
 
-    enabled: bool = Field(default=True, description="`false`: every request is sent to the broker at once.")
+    enabled: bool = Field(
+        default=True, description="`false`: every request is sent to the broker at once."
+    )
     data_queues: Count = Field(
         default=16,
         ge=1,
@@ -66,7 +71,10 @@ class Isolation(Section):
         description="Queues for Produce and Fetch, by topic. Control requests have a queue of their own.",
     )
     max_queue_wait_s: Duration = Field(
-        default=3.0, ge=0.0, le=60.0, description="Time that a request waits for a slot before it is refused."
+        default=3.0,
+        ge=0.0,
+        le=60.0,
+        description="Time that a request waits for a slot before it is refused.",
     )
     queue_requests: Count = Field(
         default=1000,

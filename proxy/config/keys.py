@@ -93,7 +93,11 @@ def find_variable(name: str) -> KeyPath | None:
     """The path that an environment variable sets; None if it belongs to no key."""
     indexes = re.findall(r"(?<=_)\d+(?=_)", name)
     key = _BY_VARIABLE.get(re.sub(r"(?<=_)\d+(?=_)", "0", name))
-    if key is None or len(indexes) != key.pattern.count(EVERY) or any(len(index) > 4 for index in indexes):
+    if (
+        key is None
+        or len(indexes) != key.pattern.count(EVERY)
+        or any(len(index) > 4 for index in indexes)
+    ):
         return None
     left = iter(indexes)
     return tuple(int(next(left)) if part == EVERY else part for part in key.pattern)
@@ -110,7 +114,9 @@ def nearest_variable(name: str) -> str | None:
     """The known variable most similar to an unknown `name`, with the index of `name`; None if none
     is similar.
     """
-    match = difflib.get_close_matches(re.sub(r"(?<=_)\d+(?=_)", "0", name), _BY_VARIABLE, n=1, cutoff=0.75)
+    match = difflib.get_close_matches(
+        re.sub(r"(?<=_)\d+(?=_)", "0", name), _BY_VARIABLE, n=1, cutoff=0.75
+    )
     index = re.search(r"(?<=_)\d+(?=_)", name)
     return re.sub(r"(?<=_)0(?=_)", index[0] if index else "0", match[0]) if match else None
 
@@ -121,11 +127,17 @@ def nearest_key(path: KeyPath) -> str | None:
     """
     section: type[Section] | None = Config
     for part in path[:-1]:
-        fields = {key_of(name): field for name, field in section.model_fields.items()} if section else {}
+        fields = (
+            {key_of(name): field for name, field in section.model_fields.items()} if section else {}
+        )
         if isinstance(part, str):
             section = section_of(fields[part].annotation)[0] if part in fields else None
     wrong = _normalized(str(path[-1]))
-    siblings = {_normalized(key_of(name)): key_of(name) for name in section.model_fields} if section else {}
+    siblings = (
+        {_normalized(key_of(name)): key_of(name) for name in section.model_fields}
+        if section
+        else {}
+    )
     match = difflib.get_close_matches(wrong, siblings, n=1, cutoff=0.6)
     if match:
         return siblings[match[0]]

@@ -58,7 +58,10 @@ class Loaded:
 
 
 def load(
-    path: Path | None, environ: Mapping[str, str], flags: Iterable[Setting] = (), memory: Memory | None = None
+    path: Path | None,
+    environ: Mapping[str, str],
+    flags: Iterable[Setting] = (),
+    memory: Memory | None = None,
 ) -> Loaded:
     """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: the
     memory of this machine; tests pass another. Raises ConfigError with all problems found.
@@ -81,7 +84,9 @@ def load(
     findings = check(config, memory)
     if problems or findings.problems:
         raise ConfigError([*problems, *findings.problems])
-    choices = (f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}",) if plan else ()
+    choices = (
+        (f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}",) if plan else ()
+    )
     return Loaded(config, sources, choices, findings.warnings)
 
 
@@ -95,7 +100,9 @@ def scan_environment(environ: Mapping[str, str]) -> tuple[list[Setting], list[st
         if path is not None:
             settings.append(Setting(path, environ[name], name))
         elif name.startswith(PREFIX) and not is_service_link(name):
-            problems.append(f"{name}: unknown environment variable" + _suggest(nearest_variable(name)))
+            problems.append(
+                f"{name}: unknown environment variable" + _suggest(nearest_variable(name))
+            )
     return sorted(settings, key=lambda setting: setting.path), problems
 
 
@@ -104,11 +111,16 @@ def describe(loaded: Loaded) -> str:
     lines: list[tuple[str, str]] = []
     _describe(loaded.config.model_dump(mode="json"), (), loaded.sources, lines)
     width = max(len(text) for text, _ in lines)
-    return "".join(f"{text:<{width}}  # {source}\n" if source else f"{text}\n" for text, source in lines)
+    return "".join(
+        f"{text:<{width}}  # {source}\n" if source else f"{text}\n" for text, source in lines
+    )
 
 
 def _describe(
-    node: Mapping[str, Any], path: KeyPath, sources: Mapping[KeyPath, str], lines: list[tuple[str, str]]
+    node: Mapping[str, Any],
+    path: KeyPath,
+    sources: Mapping[KeyPath, str],
+    lines: list[tuple[str, str]],
 ) -> None:
     indent = "  " * len(path)
     for key, value in node.items():
@@ -144,9 +156,7 @@ def _put(tree: dict[str, Any], setting: Setting) -> str | None:
         empty: Any = [] if isinstance(following, int) else {}
         if isinstance(part, int):
             if part > len(node):
-                return (
-                    f"{setting.source}: there is no {path_text((setting.path[0], len(node)))}; count from 0"
-                )
+                return f"{setting.source}: there is no {path_text((setting.path[0], len(node)))}; count from 0"
             node.extend([empty] if part == len(node) else [])
         elif node.get(part) is None:
             node[part] = empty
@@ -204,7 +214,9 @@ def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
     if kind == "missing":
         return f"is missing; set it, or {environment_name(path)}"
     if kind in ("greater_than_equal", "less_than_equal"):
-        edge, bound = ("least", context["ge"]) if kind == "greater_than_equal" else ("most", context["le"])
+        edge, bound = (
+            ("least", context["ge"]) if kind == "greater_than_equal" else ("most", context["le"])
+        )
         return f"must be at {edge} {_in_unit(bound, path)}, is {_in_unit(error['input'], path)}"
     echo = _echo(error["input"])
     if kind == "value_error":
@@ -242,4 +254,6 @@ def _in_unit(value: Any, path: KeyPath) -> str:
 
 
 def _suggest(name: str | None) -> str:
-    return f"; did you mean {name}?" if name else "; remove it (docs/configuration.md lists all keys)"
+    return (
+        f"; did you mean {name}?" if name else "; remove it (docs/configuration.md lists all keys)"
+    )

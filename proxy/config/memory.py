@@ -40,7 +40,9 @@ def find_memory(root: Path = Path("/")) -> Memory:
     `root` is for tests.
     """
     machine_bytes = _machine_bytes(root)
-    limits = [(limit, path) for path in _limit_files(root) if (limit := _read_number(path)) is not None]
+    limits = [
+        (limit, path) for path in _limit_files(root) if (limit := _read_number(path)) is not None
+    ]
     limit_bytes, path = min(limits, default=(machine_bytes, None))
     if path is None or (machine_bytes and limit_bytes >= machine_bytes):
         return Memory(machine_bytes, False, "/proc/meminfo")
@@ -70,9 +72,7 @@ def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None
     reason = f"{text} {rough_size(memory.total_bytes)} ({memory.origin})"
     if filesystem_bytes is not None and filesystem_bytes // 8 * 7 < size_bytes:
         size_bytes = filesystem_bytes // 8 * 7
-        reason = (
-            f"7/8 of the {rough_size(filesystem_bytes)} of {directory}; give it more, or set cache.directory"
-        )
+        reason = f"7/8 of the {rough_size(filesystem_bytes)} of {directory}; give it more, or set cache.directory"
     if size_bytes < SMALLEST_CACHE_BYTES:
         return Plan(SMALLEST_CACHE_BYTES, f"the smallest possible; {reason} would be less")
     return Plan(size_bytes // MIB * MIB, reason)

@@ -17,7 +17,17 @@ from pydantic import Field, StringConstraints
 from proxy.config.isolation import Isolation
 from proxy.config.section import Name, Path, Section
 from proxy.config.throttle import Throttle
-from proxy.config.units import GIB, KIB, MIB, Address, Count, Duration, ListenAddress, RemoteAddress, Size
+from proxy.config.units import (
+    GIB,
+    KIB,
+    MIB,
+    Address,
+    Count,
+    Duration,
+    ListenAddress,
+    RemoteAddress,
+    Size,
+)
 
 LARGEST_FRAME_BYTES = (1 << 31) - 1  # Kafka's length prefix is an int32
 
@@ -28,7 +38,9 @@ class ListenerTls(Section):
     """TLS toward the clients of a listener."""
 
     certificate_file: Path = Field(description="PEM file: certificate and chain of this listener.")
-    key_file: Path = Field(description="PEM file: the certificate's private key, without a passphrase.")
+    key_file: Path = Field(
+        description="PEM file: the certificate's private key, without a passphrase."
+    )
     client_auth: Literal["none", "required"] = Field(
         default="none",
         description="`required`: clients must present a certificate; see `allowSharedIdentity`.",
@@ -50,10 +62,15 @@ class UpstreamTls(Section):
         description="Name expected in the broker's certificate. Unset: the host of `upstream`.",
     )
     certificate_file: Path | None = Field(
-        default=None, description="PEM file: Forebay's own client certificate; see `allowSharedIdentity`."
+        default=None,
+        description="PEM file: Forebay's own client certificate; see `allowSharedIdentity`.",
     )
-    key_file: Path | None = Field(default=None, description="PEM file: the private key of `certificateFile`.")
-    insecure_skip_verify: bool = Field(default=False, description="Trust any certificate. For tests only.")
+    key_file: Path | None = Field(
+        default=None, description="PEM file: the private key of `certificateFile`."
+    )
+    insecure_skip_verify: bool = Field(
+        default=False, description="Trust any certificate. For tests only."
+    )
 
 
 class UpstreamCredentials(Section):
@@ -76,7 +93,8 @@ class Listener(Section):
     """A socket for clients and the broker behind it."""
 
     name: Name = Field(
-        default="default", description="Name of this listener in logs and metrics; each listener has its own."
+        default="default",
+        description="Name of this listener in logs and metrics; each listener has its own.",
     )
     listen: ListenAddress = Field(
         description="HOST:PORT for clients; `:PORT` means all interfaces, port 0 any free port."
@@ -97,8 +115,12 @@ class Listener(Section):
         "Forebay's identity instead of each client's. Memory then serves no client on "
         "this listener.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS toward clients. Unset: plaintext.")
-    upstream_tls: UpstreamTls = Field(default_factory=UpstreamTls, description="TLS toward the broker.")
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS toward clients. Unset: plaintext."
+    )
+    upstream_tls: UpstreamTls = Field(
+        default_factory=UpstreamTls, description="TLS toward the broker."
+    )
     upstream_credentials: UpstreamCredentials | None = Field(
         default=None,
         description="Forebay's own credentials, for the replica fetcher. Unset where the broker asks "
@@ -330,7 +352,9 @@ class Admin(Section):
 class AccessLog(Section):
     """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
 
-    directory: Path | None = Field(default=None, description="Directory for the files. Unset: no access log.")
+    directory: Path | None = Field(
+        default=None, description="Directory for the files. Unset: no access log."
+    )
     rotate_size_bytes: Size = Field(
         default=256 * MIB,
         ge=64 * KIB,
@@ -388,13 +412,17 @@ class Log(Section):
 class Config(Section):
     """The whole of `forebay.yaml`."""
 
-    listeners: tuple[Listener, ...] = Field(min_length=1, max_length=64, description="Where clients connect.")
+    listeners: tuple[Listener, ...] = Field(
+        min_length=1, max_length=64, description="Where clients connect."
+    )
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
     throttle: Throttle = Field(
         default_factory=Throttle, description="Delays for lagging consumers on a busy disk."
     )
     isolation: Isolation = Field(default_factory=Isolation, description="Queues toward the broker.")
-    limits: Limits = Field(default_factory=Limits, description="Limits on memory, counts and times.")
+    limits: Limits = Field(
+        default_factory=Limits, description="Limits on memory, counts and times."
+    )
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
     access_log: AccessLog = Field(default_factory=AccessLog, description="Log of every Fetch.")
     shutdown: Shutdown = Field(default_factory=Shutdown, description="Shutdown.")

@@ -25,5 +25,9 @@ class Section(BaseModel):
     """A part of the configuration. Python code uses attribute names, YAML the keys."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=key_of, validate_by_name=True, serialize_by_alias=True
+        frozen=True,
+        extra="forbid",
+        alias_generator=key_of,
+        validate_by_name=True,
+        serialize_by_alias=True,
     )

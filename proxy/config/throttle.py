@@ -75,7 +75,10 @@ class Throttle(Section):
         " least one miss. A producer's write may wait for so much.",
     )
     floor_bytes: Size = Field(
-        default=MIB, ge=64 * KIB, le=GIB, description="Least rate of a disk's misses, bytes per second."
+        default=MIB,
+        ge=64 * KIB,
+        le=GIB,
+        description="Least rate of a disk's misses, bytes per second.",
     )
     ceiling_bytes: Size = Field(
         default=16 * GIB,
@@ -105,7 +108,9 @@ class Throttle(Section):
         le=1.0,
         description="As `busyAwait`, by the share of time in which tasks wait for I/O. 0: not read.",
     )
-    diskstats_file: Path = Field(default="/proc/diskstats", description="File with the disks' counters.")
+    diskstats_file: Path = Field(
+        default="/proc/diskstats", description="File with the disks' counters."
+    )
     pressure_file: Path = Field(
         default="/proc/pressure/io",
         description="File with the I/O pressure; io.pressure of the broker's cgroup is more exact.",
@@ -123,7 +128,9 @@ class Throttle(Section):
         description="Bytes that the waiting misses of each disk read at most.",
     )
     disks: tuple[Disk, ...] = Field(
-        default=(), max_length=64, description="The broker's disks. Without any, no miss is delayed."
+        default=(),
+        max_length=64,
+        description="The broker's disks. Without any, no miss is delayed.",
     )
     weights: tuple[Weight, ...] = Field(
         default=(), max_length=256, description="Clients that get more or less than an equal share."

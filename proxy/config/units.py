@@ -18,13 +18,22 @@ _SIZE_UNITS = {
     "": 1,
     "b": 1,
     **{unit.lower(): factor for unit, factor in _BINARY.items()},
-    **{unit.lower().removesuffix("b"): factor for unit, factor in _BINARY.items()},  # Kubernetes writes 512Mi
+    **{
+        unit.lower().removesuffix("b"): factor for unit, factor in _BINARY.items()
+    },  # Kubernetes writes 512Mi
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,
     "tb": 10**12,
 }
-_DURATION_UNITS_US = {"h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "µs": 1}
+_DURATION_UNITS_US = {
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+    "ms": 1_000,
+    "us": 1,
+    "µs": 1,
+}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|h|m|s)")
 _LONGEST_TEXT = 64
@@ -52,7 +61,9 @@ def parse_size(value: object) -> int:
     match = _SIZE.fullmatch(text)
     factor = _SIZE_UNITS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
-        raise ValueError("is not a size; write for example 512MiB, 64KiB or a plain number of bytes")
+        raise ValueError(
+            "is not a size; write for example 512MiB, 64KiB or a plain number of bytes"
+        )
     size = Decimal(match["number"]) * factor
     if size != int(size):
         raise ValueError("is not a whole number of bytes")
@@ -82,7 +93,9 @@ def parse_duration(value: object) -> float:
         return 0.0
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError("is not a duration; write a number with its unit, for example 250ms, 30s or 1h30m")
+        raise ValueError(
+            "is not a duration; write a number with its unit, for example 250ms, 30s or 1h30m"
+        )
     try:
         total_us = sum(Decimal(number) * _DURATION_UNITS_US[unit] for number, unit in parts)
     except InvalidOperation:
@@ -125,12 +138,16 @@ def _parse_address(value: object, lowest_port: int) -> Address:
         value = str(value)
     host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not colon or not re.fullmatch(r"[0-9]{1,5}", port):
-        raise ValueError("is not an address; write HOST:PORT, for example 127.0.0.1:9092 or [::1]:9092")
+        raise ValueError(
+            "is not an address; write HOST:PORT, for example 127.0.0.1:9092 or [::1]:9092"
+        )
     if not lowest_port <= int(port) <= 65535:
         raise ValueError(f"has a port outside {lowest_port} to 65535")
     bracketed = host.startswith("[") and host.endswith("]")
     if (":" in host) != bracketed:
-        raise ValueError("has an IPv6 host without brackets; write [HOST]:PORT, for example [::1]:9092")
+        raise ValueError(
+            "has an IPv6 host without brackets; write [HOST]:PORT, for example [::1]:9092"
+        )
     host = host[1:-1] if bracketed else host
     if len(host) > 253 or re.search(r"[\s/@\[\]]", host):
         raise ValueError("has a host that is neither a name nor an address; write HOST:PORT")

@@ -60,7 +60,9 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
                 raise ConfigError([f"{name}: is nested too deeply or too large"])
             place = f"{name}:{key_node.start_mark.line + 1}"
             if is_repeated:
-                problems.append(f"{path[-1]}: stands twice; remove one ({places[path]} and {place})")
+                problems.append(
+                    f"{path[-1]}: stands twice; remove one ({places[path]} and {place})"
+                )
             places[path] = place
         if problems:
             raise ConfigError(problems)

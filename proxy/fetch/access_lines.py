@@ -35,7 +35,9 @@ class AccessLines:
 
     __slots__ = ("_cache", "_log", "_partitions", "_topics")
 
-    def __init__(self, log: AccessLog, cache: BlockCache, topics: Topics, partitions: Partitions) -> None:
+    def __init__(
+        self, log: AccessLog, cache: BlockCache, topics: Topics, partitions: Partitions
+    ) -> None:
         self._log = log
         self._cache = cache
         self._topics = topics
@@ -118,7 +120,20 @@ class AccessLines:
         admitted_bytes = self._cache.peek_admitted_bytes()
         self._log.put(
             _build_line(
-                link, version, None, None, -1, -1, 0, UNREAD, 0, -1, None, 0.0, took_s, admitted_bytes
+                link,
+                version,
+                None,
+                None,
+                -1,
+                -1,
+                0,
+                UNREAD,
+                0,
+                -1,
+                None,
+                0.0,
+                took_s,
+                admitted_bytes,
             )
         )
 

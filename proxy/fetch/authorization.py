@@ -58,7 +58,16 @@ for it.
 class Authorization:
     """Rights of one connection. `version` and `has_rack` are those of its last Fetch."""
 
-    __slots__ = ("_ends_at", "_link", "_outlived_at", "_renewing", "_until", "_used", "has_rack", "version")
+    __slots__ = (
+        "_ends_at",
+        "_link",
+        "_outlived_at",
+        "_renewing",
+        "_until",
+        "_used",
+        "has_rack",
+        "version",
+    )
 
     def __init__(self, link: ClientConnection) -> None:
         self._link = link
@@ -180,7 +189,9 @@ class Authorization:
             session_id=0,
             session_epoch=-1,
             partitions=[
-                fetch.FetchPartition(topic, p.index, -1, max(p.leader_state.high_watermark, 0), -1, -1, 1)
+                fetch.FetchPartition(
+                    topic, p.index, -1, max(p.leader_state.high_watermark, 0), -1, -1, 1
+                )
                 for topic, p in topics.items()
             ],
         )

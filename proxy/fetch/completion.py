@@ -52,7 +52,9 @@ def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
     if least_bytes == 1:
         return True
     if any(
-        has_arrived(read) and read.has_error and not read.is_erroneous for read in reads if read is not None
+        has_arrived(read) and read.has_error and not read.is_erroneous
+        for read in reads
+        if read is not None
     ):
         return True
     return _readable_bytes(record, view) >= least_bytes
@@ -68,7 +70,9 @@ def _readable_bytes(record: FetchRecord, view: View) -> int:
         asked, is_first = status.asked, readable_bytes == 0
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):
-            size_bytes = len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
+            size_bytes = (
+                len(read.records(most, is_first)) if is_first else min(read.held_bytes, most)
+            )
         elif status.state is READABLE and status.partition is not None:
             size_bytes = peek_broker_bytes(cache, status, status.partition, most, is_first)
         readable_bytes += size_bytes
@@ -89,7 +93,9 @@ def peek_broker_bytes(
     span = cache.span(partition.slot, offset, limit, most, is_first)
     if span is None or not span.size_bytes:
         return 0
-    return max(span.size_bytes, most) if is_cut(cache, status, span.next_offset) else span.size_bytes
+    return (
+        max(span.size_bytes, most) if is_cut(cache, status, span.next_offset) else span.size_bytes
+    )
 
 
 def is_outdated(view: View) -> bool:
@@ -125,4 +131,6 @@ def find_wait_end(view: View, request: FetchRequest, deadline: float) -> float:
     most_s = READ_WAIT_S
     if request.max_wait_ms > 0:
         most_s = min(most_s, request.max_wait_ms / 1000)
-    return max((read.sent_at + most_s for read in reading if not read.delay_s), default=float("-inf"))
+    return max(
+        (read.sent_at + most_s for read in reading if not read.delay_s), default=float("-inf")
+    )

@@ -102,7 +102,11 @@ class DelayedFetch:
         self._fenced(self._start, self.record.received_at)
 
     def _start(self, now: float) -> None:
-        asked = self.record.partitions if self._idle_partitions is None else self._idle_partitions.dirty()
+        asked = (
+            self.record.partitions
+            if self._idle_partitions is None
+            else self._idle_partitions.dirty()
+        )
         unproven = find_unproven(self.record, asked, now)
         if unproven:
             link, version = self.record.link, self.record.head.api_version
@@ -198,7 +202,9 @@ class DelayedFetch:
         asking: Sequence[PartitionStatus] = ()
         if view.has_unconfirmed:
             asking = [
-                one for one in statuses if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
+                one
+                for one in statuses
+                if one.state is UNCONFIRMED and not self._waits_at_tail(one, now)
             ]
         settled = not asking and not view.must_arrive
         is_late = now >= self._deadline
@@ -211,7 +217,9 @@ class DelayedFetch:
                     link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(statuses)
             return
-        may_leave = settled and not outdated and (is_late or is_enough(self.record, view, self._has_clean))
+        may_leave = (
+            settled and not outdated and (is_late or is_enough(self.record, view, self._has_clean))
+        )
         wait_end = float("-inf")
         if may_leave and not self._leaving:
             wait_end = find_wait_end(view, self.record.request, self._deadline)
@@ -250,7 +258,9 @@ class DelayedFetch:
         miss_reads = self.record.link.reads
         if len(miss_reads):
             miss_reads.drop_asked([status.asked for status in statuses])
-        return build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
+        return (
+            build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
+        )
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """Return the miss fetch of each status, begun where it was missing, or None for a status
@@ -299,7 +309,8 @@ class DelayedFetch:
         shared, version = link.broker.shared_reads, self.record.head.api_version
         keys = (build_coalescing_key(one, version, request.isolation_level) for one in named)
         return any(
-            shared.find(key, one.asked.max_bytes) is not None for key, one in zip(keys, named, strict=True)
+            shared.find(key, one.asked.max_bytes) is not None
+            for key, one in zip(keys, named, strict=True)
         )
 
     def _waits_at_tail(self, status: PartitionStatus, now: float) -> bool:
@@ -312,7 +323,9 @@ class DelayedFetch:
         committed = self.record.request.isolation_level == READ_COMMITTED
         if partition is None or not partition.is_at_end(status.asked.fetch_offset, committed):
             return False
-        return now >= self._deadline or (partition.open_polls > 0 and not partition.leader_state.frozen)
+        return now >= self._deadline or (
+            partition.open_polls > 0 and not partition.leader_state.frozen
+        )
 
     def _is_behind_own(self, view: View) -> bool:
         """Return True if the response would be empty although an earlier Produce of this connection
@@ -347,7 +360,9 @@ class DelayedFetch:
             assert status.partition is not None
             if not broker.watch.ask(status.partition, link, status.asked):
                 return False
-        return all(partition.open_polls or broker.watch.cover(partition, link) for partition in self.held)
+        return all(
+            partition.open_polls or broker.watch.cover(partition, link) for partition in self.held
+        )
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these partitions. A partition that was forgotten and is followed again is
@@ -372,7 +387,9 @@ class DelayedFetch:
         if not asking and not view.has_in_transit:
             return None
         link = self.record.link
-        is_new = all(one.partition is not None and not one.partition.leader_state.known for one in asking)
+        is_new = all(
+            one.partition is not None and not one.partition.leader_state.known for one in asking
+        )
         holds_others = view.is_here or view.has_in_transit
         if asking and is_new and link.reads.fetches_separately and not holds_others:
             return PROOF_WAIT_S
@@ -406,7 +423,9 @@ class DelayedFetch:
         self._deadline = min(self._deadline, self._now())
         self.evaluate_again()
         if not self.done:
-            self._timer = asyncio.get_running_loop().call_later(GRACE_S + TIMER_SLACK_S, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(
+                GRACE_S + TIMER_SLACK_S, self._expire
+            )
 
     def _give_up(self) -> None:
         """Treat what has not arrived by now as a miss."""
@@ -437,7 +456,9 @@ class DelayedFetch:
         self._end()
         if self._idle_partitions is not None:  # forward all partitions, clean ones included
             now = self._now()
-            statuses = [plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)]
+            statuses = [
+                plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)
+            ]
         waited = self.record.parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         forward_fetch(self.record, self._frame, statuses, max_wait_ms)

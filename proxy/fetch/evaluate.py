@@ -67,7 +67,9 @@ def build_view(statuses: list[PartitionStatus], reads: Sequence[Read | None]) ->
             have_arrived = have_arrived or (read is not None and is_read and not read.is_erroneous)
             has_said = read is not None and read.said is not None
             must_arrive = must_arrive or not (status.offsets_known or is_read or has_said)
-    return View(statuses, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask)
+    return View(
+        statuses, reads, is_ready or have_arrived, must_arrive, is_gap and not is_ready, is_ask
+    )
 
 
 def has_arrived(read: Read) -> bool:

@@ -48,7 +48,10 @@ SESSIONLESS = (0, -1)
 
 
 def forward_fetch(
-    record: FetchRecord, frame: Frame, statuses: list[PartitionStatus], max_wait_ms: int | None = None
+    record: FetchRecord,
+    frame: Frame,
+    statuses: list[PartitionStatus],
+    max_wait_ms: int | None = None,
 ) -> None:
     """Send the request to the broker; its response goes to the client and updates rights and
     accounting.
@@ -149,7 +152,9 @@ def _without_session(
             partitions=_list_asked(record, context),
             rack_id=request.rack_id,
         )
-    in_session = request.session_at >= 0 and (request.session_id, request.session_epoch) != SESSIONLESS
+    in_session = (
+        request.session_at >= 0 and (request.session_id, request.session_epoch) != SESSIONLESS
+    )
     if max_wait_ms is None and not in_session:
         return frame
     frame = bytearray(frame) if isinstance(frame, bytes) else frame
@@ -180,7 +185,9 @@ def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Fra
         return answer
     if response.error_code != ErrorCode.NONE:  # of the whole request: FetchRequest.getErrorResponse
         if context.kind is Kind.INCREMENTAL and not context.changed:
-            return build_error(record, response.error_code, request.session_id, response.throttle_time_ms)
+            return build_error(
+                record, response.error_code, request.session_id, response.throttle_time_ms
+            )
         planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, request.session_id, [])
         return _show_session(record, planned, answer, response.throttle_time_ms)
     if response.throttle_time_ms > 0 and not response.partitions:
@@ -188,7 +195,9 @@ def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Fra
         return _show_session(record, planned, answer, response.throttle_time_ms)
     if context.kind is not Kind.INCREMENTAL and len(response.partitions) != len(context.partitions):
         return answer
-    planned = context.plan_response([_shown(one) for one in response.partitions], record.link.broker.now())
+    planned = context.plan_response(
+        [_shown(one) for one in response.partitions], record.link.broker.now()
+    )
     return _show_session(record, planned, answer, response.throttle_time_ms)
 
 
@@ -231,7 +240,9 @@ def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchRes
         return None
 
 
-def _scan_answer(link: ClientConnection, head: RequestHeader, answer: Frame) -> FetchResponse | None:
+def _scan_answer(
+    link: ClientConnection, head: RequestHeader, answer: Frame
+) -> FetchResponse | None:
     """Return the decoded response; None if it is malformed, which is counted."""
     try:
         return fetch.scan_response(answer, head.api_version)

@@ -48,7 +48,12 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
         if link.stores:
             # The broker must grant no session: fetch sessions are Forebay's own.
             frame = end_session(frame, head.api_version, head.body_start)
-        relay(link, head, frame, partial(link.broker.accounts.enter_unread, link, head, link.broker.now()))
+        relay(
+            link,
+            head,
+            frame,
+            partial(link.broker.accounts.enter_unread, link, head, link.broker.now()),
+        )
         return
     link.authorization.version = head.api_version
     passed = _pass_untouched(link, request)

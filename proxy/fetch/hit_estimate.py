@@ -51,4 +51,6 @@ def plan_observed(status: PartitionStatus, most_bytes: int, size_bytes: int) -> 
     """
     if status.state is ReadState.PASS:
         return PartitionOutcome(status, size_bytes, status.state.value, status.reason)
-    return PartitionOutcome(status, size_bytes, *OBSERVED, would_hit_bytes=min(most_bytes, size_bytes))
+    return PartitionOutcome(
+        status, size_bytes, *OBSERVED, would_hit_bytes=min(most_bytes, size_bytes)
+    )

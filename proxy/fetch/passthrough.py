@@ -55,7 +55,16 @@ def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) 
     `scanned` is the result of `fetch_ordinary.scan_request`, in its order. `frame` is the whole
     request.
     """
-    version, correlation_id, client_id_end, body_start, replica_id, asked, names_start, names_end = scanned
+    (
+        version,
+        correlation_id,
+        client_id_end,
+        body_start,
+        replica_id,
+        asked,
+        names_start,
+        names_end,
+    ) = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
     link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
     passed = PassthroughFetch(
@@ -71,10 +80,16 @@ def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) 
 
 
 def pass_fetch(
-    link: ClientConnection, head: header.RequestHeader, request: FetchRequest, frame: Frame, reason: str
+    link: ClientConnection,
+    head: header.RequestHeader,
+    request: FetchRequest,
+    frame: Frame,
+    reason: str,
 ) -> None:
     """Pass any other request. `reason` is DISABLED or FOLLOWER."""
-    passed = PassthroughFetch(link, frame, head.api_version, head.body_start, reason, len(request.partitions))
+    passed = PassthroughFetch(
+        link, frame, head.api_version, head.body_start, reason, len(request.partitions)
+    )
     passed.request = request
     passed.enter(link.broker.scheduler, head.correlation_id)
 
@@ -104,7 +119,13 @@ class PassthroughFetch:
     is_control = False
 
     def __init__(
-        self, link: ClientConnection, frame: Frame, version: int, body_start: int, reason: str, asked: int
+        self,
+        link: ClientConnection,
+        frame: Frame,
+        version: int,
+        body_start: int,
+        reason: str,
+        asked: int,
     ) -> None:
         self._link = link
         self._frame = frame
@@ -170,12 +191,17 @@ class PassthroughFetch:
             partitions=(),
         )
         record.served(
-            [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()], buffers, (), 0
+            [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()],
+            buffers,
+            (),
+            0,
         )
 
     # -- from the broker -----------------------------------------------------------------------------------
 
-    def begun(self, head: bytes, frame_bytes: int, source: FramedTransport) -> SpliceTransfer | None:
+    def begun(
+        self, head: bytes, frame_bytes: int, source: FramedTransport
+    ) -> SpliceTransfer | None:
         """Return a splice for a large response that has begun; None if it must be received as a
         whole.
 
@@ -193,7 +219,13 @@ class PassthroughFetch:
             return None
         self._answer_bytes = frame_bytes
         return SpliceTransfer(
-            source, link.wire, link.broker.responses, head, frame_bytes, frame_bytes - end, self._ended
+            source,
+            link.wire,
+            link.broker.responses,
+            head,
+            frame_bytes,
+            frame_bytes - end,
+            self._ended,
         )
 
     def _ended(self, last: bytes) -> None:
@@ -266,7 +298,9 @@ class PassthroughFetch:
 
     def _note_sizes(self, response: FetchResponse) -> None:
         by_key = {(one.topic, one.partition): one.end - one.start for one in response.partitions}
-        self._sizes = [by_key.get((asked.topic, asked.partition), 0) for asked in self._read().partitions]
+        self._sizes = [
+            by_key.get((asked.topic, asked.partition), 0) for asked in self._read().partitions
+        ]
 
     # -- accounting ----------------------------------------------------------------------------------------
 
@@ -301,4 +335,6 @@ class PassthroughFetch:
 
     def _record(self) -> FetchRecord:
         head = header.peek_request(self._frame)
-        return FetchRecord(self._link, head, self._read(), len(self._frame), received_at=self._received_at)
+        return FetchRecord(
+            self._link, head, self._read(), len(self._frame), received_at=self._received_at
+        )

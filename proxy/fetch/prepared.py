@@ -181,14 +181,21 @@ def _find_session(link: ClientConnection, known: Repeated, session_epoch: int) -
     """
     request, version = known.request, known.head.api_version
     session = find_single(
-        link.broker.sessions, request.session_id, session_epoch, link.session_owner, known.asked, version
+        link.broker.sessions,
+        request.session_id,
+        session_epoch,
+        link.session_owner,
+        known.asked,
+        version,
     )
     if session is None or session.idle_partitions is None:
         return session
     idle_partitions = session.idle_partitions
     reader = link, request.isolation_level, version
     return (
-        session if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader else None
+        session
+        if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader
+        else None
     )
 
 
@@ -217,7 +224,9 @@ def evaluate_waiting(record: FetchRecord, known: Repeated, now: float) -> Partit
     if partition is None:
         return None
     asked, isolation_level = record.request.partitions[0], known.request.isolation_level
-    status = plan_partition(link.broker.cache, asked, partition, isolation_level, known.head.api_version, now)
+    status = plan_partition(
+        link.broker.cache, asked, partition, isolation_level, known.head.api_version, now
+    )
     if status.state is not READABLE:
         return None
     link.broker.counters.looked_partitions += 1
@@ -257,12 +266,22 @@ def _note_request(link: ClientConnection, known: Repeated, size_bytes: int) -> N
 
 
 def _note_session(
-    link: ClientConnection, known: Repeated, session: Session, partition: Partition, offset: int, now: float
+    link: ClientConnection,
+    known: Repeated,
+    session: Session,
+    partition: Partition,
+    offset: int,
+    now: float,
 ) -> None:
     """Advance the session by one epoch; its one partition is shown with records."""
     leader_state, asked = partition.leader_state, _ask_at(known, offset)
     note_records(
-        link.broker.sessions, session, asked, leader_state.high_watermark, leader_state.log_start_offset, now
+        link.broker.sessions,
+        session,
+        asked,
+        leader_state.high_watermark,
+        leader_state.log_start_offset,
+        now,
     )
     if session.idle_partitions is not None:
         session.idle_partitions.used_at = now
@@ -290,7 +309,11 @@ def _answer(
     number of pieces, whether they are pinned, and the clock of admitted bytes at the first batch.
     """
     next_offset, size_bytes, _, pinned, admitted_at = found
-    broker, leader_state, stable = link.broker, partition.leader_state, partition.last_stable_offset()
+    broker, leader_state, stable = (
+        link.broker,
+        partition.leader_state,
+        partition.last_stable_offset(),
+    )
     aborted: Sequence[tuple[int, int]] | None = None
     if known.read_committed:
         aborted = partition.transactions.aborted(offset, min(next_offset, limit))
@@ -318,7 +341,9 @@ def _answer(
             return
     hit = sender.hold()
     if is_sampled:
-        verifier.take(partition, offset, hit, None if aborted is None else Committed(aborted, stable))
+        verifier.take(
+            partition, offset, hit, None if aborted is None else Committed(aborted, stable)
+        )
     buffers: Sequence[Frame] = (start, *hit.views, end)
     if aborted:
         buffers = _build_aborted(known, partition, hit, correlation_id, stable, aborted)
@@ -343,7 +368,9 @@ def _build_aborted(
     """Return a response that lists aborted transactions."""
     asked, leader_state = known.asked, partition.leader_state
     offsets = leader_state.high_watermark, stable, leader_state.log_start_offset
-    answer = FetchAnswer(asked.topic, asked.partition, 0, *offsets, aborted, hit.views, hit.size_bytes)
+    answer = FetchAnswer(
+        asked.topic, asked.partition, 0, *offsets, aborted, hit.views, hit.size_bytes
+    )
     return build_response(
         known.head.api_version,
         correlation_id,

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import NEEDS_BROKER, UNREAD, PartitionOutcome, PartitionStatus, ReadState
+from proxy.partitions.readable import (
+    NEEDS_BROKER,
+    UNREAD,
+    PartitionOutcome,
+    PartitionStatus,
+    ReadState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -109,7 +115,9 @@ class FetchRecord:
             (frame,) = buffers
             link.answer_whole(api.FETCH, self.reply, frame, len(frame), self.request_bytes, sent)
         else:
-            link.answer(self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes)
+            link.answer(
+                self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes
+            )
 
     def forwarded(
         self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, answer: Frame
@@ -118,7 +126,9 @@ class FetchRecord:
         decoded.
         """
         sent = self.passing(statuses, response)
-        self.link.answer(self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer))
+        self.link.answer(
+            self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer)
+        )
 
     def passing(
         self, statuses: Sequence[PartitionStatus], response: FetchResponse | None
@@ -134,7 +144,9 @@ class FetchRecord:
         if self.would_hit_bytes is None:
             outcomes = [
                 PartitionOutcome(status, size_bytes, *verdict)
-                for status, size_bytes, verdict in zip(statuses, sizes, plan_verdicts(statuses), strict=True)
+                for status, size_bytes, verdict in zip(
+                    statuses, sizes, plan_verdicts(statuses), strict=True
+                )
             ]
         else:
             outcomes = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
@@ -199,7 +211,11 @@ class Accounts:
         self.shared_answers: dict[Hashable, Found] | None = None
 
     def enter(
-        self, record: FetchRecord, outcomes: Sequence[PartitionOutcome], delivered: bool, is_ours: bool
+        self,
+        record: FetchRecord,
+        outcomes: Sequence[PartitionOutcome],
+        delivered: bool,
+        is_ours: bool,
     ) -> None:
         """Count the response to `record`: it has left, or never will (`delivered` is False)."""
         now = self._broker.now()
@@ -243,7 +259,15 @@ class Accounts:
         if self.lines is not None:
             took_s = now - received_at
             self.lines.put_hit(
-                link, version, isolation_level, partition, fetch_offset, HIT, size_bytes, admitted_at, took_s
+                link,
+                version,
+                isolation_level,
+                partition,
+                fetch_offset,
+                HIT,
+                size_bytes,
+                admitted_at,
+                took_s,
             )
 
     def enter_unread(
@@ -294,7 +318,9 @@ def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:
             verdicts.append((status.state.value, status.reason))
         elif not hard and status.state in (ReadState.IN_TRANSIT, ReadState.UNCONFIRMED):
             verdicts.append(("miss", status.reason))
-        elif not hard and all(other.state in (ReadState.AT_END, ReadState.READABLE) for other in statuses):
+        elif not hard and all(
+            other.state in (ReadState.AT_END, ReadState.READABLE) for other in statuses
+        ):
             verdicts.append(("miss", "unproven"))
         else:
             verdicts.append(("pass", "mixed"))

@@ -122,8 +122,14 @@ def build_answer(
         link.reads.drop(read)
     if len(planned.answers) != len(answers):
         named = {(answer.topic, answer.partition) for answer in planned.answers}
-        outcomes = [one for one in outcomes if (one.status.asked.topic, one.status.asked.partition) in named]
-    held_bytes = sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER]) if taken else 0
+        outcomes = [
+            one for one in outcomes if (one.status.asked.topic, one.status.asked.partition) in named
+        ]
+    held_bytes = (
+        sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER])
+        if taken
+        else 0
+    )
     _serve(record, outcomes, buffers, budget, held_bytes)
     _note_used(record, statuses, reads, now)
 
@@ -168,7 +174,11 @@ def _serve(
 
 
 def _from_miss_fetch(
-    record: FetchRecord, status: PartitionStatus, read: Read | None, budget: _Budget, taken: list[Read]
+    record: FetchRecord,
+    status: PartitionStatus,
+    read: Read | None,
+    budget: _Budget,
+    taken: list[Read],
 ) -> tuple[FetchAnswer, PartitionOutcome]:
     """Return what a miss fetch brought for one partition, and its outcome. Appends a used miss
     fetch to `taken`.
@@ -202,7 +212,10 @@ def leaves_at_once(record: FetchRecord) -> bool:
 
 
 def _note_used(
-    record: FetchRecord, statuses: Sequence[PartitionStatus], reads: Sequence[Read | None], now: float
+    record: FetchRecord,
+    statuses: Sequence[PartitionStatus],
+    reads: Sequence[Read | None],
+    now: float,
 ) -> None:
     """Note topics whose records this client got without a request that the broker saw.
 
@@ -215,7 +228,9 @@ def _note_used(
             authorization.used(status.asked.topic, status.partition, now)
 
 
-def refuse_fetch(record: FetchRecord, statuses: Sequence[PartitionStatus], pause_s: float = 0.0) -> None:
+def refuse_fetch(
+    record: FetchRecord, statuses: Sequence[PartitionStatus], pause_s: float = 0.0
+) -> None:
     """Answer `record` empty: its queue toward the broker is full, or it is over a quota. The client
     asks again.
 
@@ -236,7 +251,9 @@ def answer_error(record: FetchRecord) -> None:
     record.served((), (frame,), (), 0)
 
 
-def build_error(record: FetchRecord, error_code: int, session_id: int, throttle_time_ms: int = 0) -> bytes:
+def build_error(
+    record: FetchRecord, error_code: int, session_id: int, throttle_time_ms: int = 0
+) -> bytes:
     """Return a whole response frame that carries only the error."""
     return b"".join(
         build_response(
@@ -250,7 +267,9 @@ def build_error(record: FetchRecord, error_code: int, session_id: int, throttle_
     )
 
 
-def _build(record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_time_ms: int) -> list[Frame]:
+def _build(
+    record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_time_ms: int
+) -> list[Frame]:
     """Return the response's buffers. An incremental response omits unchanged partitions."""
     return build_response(
         record.head.api_version,
@@ -319,7 +338,9 @@ def _from_memory(
     if found is None:
         found = _find(record, status, most, budget)
         if found is None:
-            return _empty(record, status)._replace(aborted=None), PartitionOutcome(status, 0, "hit", "")
+            return _empty(record, status)._replace(aborted=None), PartitionOutcome(
+                status, 0, "hit", ""
+            )
         if shared is not None and found.answer.records_bytes <= COPIED_BYTES:
             shared[key] = found
     answer, hit, committed = found
@@ -331,7 +352,9 @@ def _from_memory(
         budget.copied_bytes += answer.records_bytes
     assert status.partition is not None
     broker.verifier.offer(status.partition, asked.fetch_offset, hit, committed)
-    return answer, PartitionOutcome(status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at)
+    return answer, PartitionOutcome(
+        status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at
+    )
 
 
 def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
@@ -353,11 +376,15 @@ def _find(record: FetchRecord, status: PartitionStatus, most: int, budget: _Budg
     """
     partition, asked, cache = status.partition, status.asked, record.link.broker.cache
     assert partition is not None
-    hit = cache.lookup(partition.slot, asked.fetch_offset, status.limit_offset, most, not budget.began)
+    hit = cache.lookup(
+        partition.slot, asked.fetch_offset, status.limit_offset, most, not budget.began
+    )
     if hit is None or not hit.size_bytes:
         return None
     if hit.size_bytes <= budget.room_to_copy:
-        copied = Hit((memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes, hit.admitted_at)
+        copied = Hit(
+            (memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes, hit.admitted_at
+        )
         hit.release()
         hit = copied
     leader_state, stable = partition.leader_state, partition.last_stable_offset()
@@ -402,7 +429,11 @@ def _retell(answered: FetchedPartition, status: PartitionStatus) -> FetchAnswer:
     each is used.
     """
     high_watermark, last_stable_offset = answered.high_watermark, answered.last_stable_offset
-    if status.partition is not None and status.offsets_known and answered.error_code == ErrorCode.NONE:
+    if (
+        status.partition is not None
+        and status.offsets_known
+        and answered.error_code == ErrorCode.NONE
+    ):
         high_watermark = max(high_watermark, status.partition.leader_state.high_watermark)
         last_stable_offset = max(last_stable_offset, status.partition.last_stable_offset())
     return FetchAnswer(
@@ -438,4 +469,6 @@ def _empty(record: FetchRecord, status: PartitionStatus) -> FetchAnswer:
             status.partition.last_stable_offset(),
             leader_state.log_start_offset,
         )
-    return FetchAnswer(status.asked.topic, status.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0)
+    return FetchAnswer(
+        status.asked.topic, status.asked.partition, ErrorCode.NONE, *offsets, aborted, (), 0
+    )

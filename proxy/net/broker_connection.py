@@ -178,7 +178,9 @@ class BrokerConnection:
                 self.carry(self.pipeline)
             if self._hold_reason is not None:
                 self._transport.hold_reading(self._hold_reason)
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._transport))
+            self._connecting = asyncio.get_running_loop().create_task(
+                self._connect(self._transport)
+            )
         return self._transport
 
     def send(
@@ -232,7 +234,9 @@ class BrokerConnection:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take
         whole. Returns True if bytes of it wait to leave.
         """
-        return self._transport is not None and self._transport.send_piece(rest, len(rest)) is not None
+        return (
+            self._transport is not None and self._transport.send_piece(rest, len(rest)) is not None
+        )
 
     def expect(self, correlation_id: int, on_answer: Answer) -> None:
         """Append a request of the pipeline, which was sent, to the unanswered requests."""

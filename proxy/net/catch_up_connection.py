@@ -76,7 +76,9 @@ class CatchUpConnection:
         pause.
         """
         return (
-            self._dial is not None and not self._is_unrepeatable and self._broker.now() >= self._paused_until
+            self._dial is not None
+            and not self._is_unrepeatable
+            and self._broker.now() >= self._paused_until
         )
 
     @property
@@ -141,7 +143,9 @@ class CatchUpConnection:
     def _open(self) -> BrokerConnection:
         assert self._dial is not None
         broker = self._broker
-        link = BrokerConnection(self._dial, broker.responses, broker.counters, self._lost, is_clients=True)
+        link = BrokerConnection(
+            self._dial, broker.responses, broker.counters, self._lost, is_clients=True
+        )
         if self._authentication is not None:
             self._repeat_authentication(link, lambda: None)
         return link
@@ -178,7 +182,9 @@ class CatchUpConnection:
         def on_answer(answer: Frame | None) -> None:
             accepted = answer is not None and control.is_authenticated(answer, version)
             if answer is not None and not accepted:
-                self._end("the broker does not accept on the second listener what it accepted on the first")
+                self._end(
+                    "the broker does not accept on the second listener what it accepted on the first"
+                )
             done()
 
         self._send_timed(link, token, _correlation_id(token), on_answer)

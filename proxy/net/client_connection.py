@@ -100,12 +100,20 @@ class ClientConnection:
         self._counters = self.broker.counters
         self._open = self.finishing = False
         self.holds_client = False  # the client is not read: the connection is at its own limits
-        self._is_client_paused = self._is_broker_paused = False  # since the other side does not read
-        self.request_bytes = self._response_bytes = 0  # charged to the byte budgets for this connection
+        self._is_client_paused = self._is_broker_paused = (
+            False  # since the other side does not read
+        )
+        self.request_bytes = self._response_bytes = (
+            0  # charged to the byte budgets for this connection
+        )
         self.is_signed_in = False  # the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # SASL responses without error that are missing until then
         self.wire = FramedTransport(
-            self._limits.max_request_frame_bytes, dispatch.receive, self._on_closed, self.on_bad, self._on_eof
+            self._limits.max_request_frame_bytes,
+            dispatch.receive,
+            self._on_closed,
+            self.on_bad,
+            self._on_eof,
         )
         if listener.wants_sasl:
             self.limit_unsigned()
@@ -115,11 +123,18 @@ class ClientConnection:
         self.wire.bound = self.broker.requests
         self.replies = ResponseOrder(self.wire.send, self._on_progress)
         self.upstream = BrokerConnection(
-            listener.dial, self.broker.responses, self._counters, self._on_upstream_lost, is_clients=True
+            listener.dial,
+            self.broker.responses,
+            self._counters,
+            self._on_upstream_lost,
+            is_clients=True,
         )
         self.upstream.on_drained = self._on_upstream_drained
         self.upstream.on_idle_closed = self._on_idle_closed
-        self.seen_frames, self.seen_at = 0, self.broker.now()  # at the last check that found it not idle
+        self.seen_frames, self.seen_at = (
+            0,
+            self.broker.now(),
+        )  # at the last check that found it not idle
         self.pipeline: Pipeline | None = None  # until there can be Produces in it
         self.lane = CatchUpConnection(self.broker, listener.catch_up_dial)
         self.refused = RefusedSequences()
@@ -176,7 +191,9 @@ class ClientConnection:
     def on_bad(self, error: BadFrame) -> None:
         """Close a client that has sent an unreadable frame."""
         self._counters.bad_frames += 1
-        self.close("bad_frame", "closing a client that sent a frame that cannot be read", f"{error}")
+        self.close(
+            "bad_frame", "closing a client that sent a frame that cannot be read", f"{error}"
+        )
 
     def _on_eof(self) -> bool:
         self._materialize()
@@ -211,10 +228,16 @@ class ClientConnection:
         return True
 
     def _on_upstream_lost(self, reason: str) -> None:
-        self.close("upstream_lost", "closing a client whose connection to the broker was lost", reason)
+        self.close(
+            "upstream_lost", "closing a client whose connection to the broker was lost", reason
+        )
 
     def forward(
-        self, head: RequestHeader, frame: Frame, on_answer: Answer | None, on_begun: Begin | None = None
+        self,
+        head: RequestHeader,
+        frame: Frame,
+        on_answer: Answer | None,
+        on_begun: Begin | None = None,
     ) -> None:
         """Send a request to the broker unchanged. `on_answer` None: no response will come."""
         self.send(head.api_key, head.correlation_id, frame, on_answer, on_begun)
@@ -238,7 +261,9 @@ class ClientConnection:
             )
         else:
             arrived = counters.responses_in[api_key]
-            waits = self.upstream.send(frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun)
+            waits = self.upstream.send(
+                frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun
+            )
         self.gone += 1
         if waits:
             self.hold_for_broker()
@@ -336,7 +361,9 @@ class ClientConnection:
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
         self.gone += 1
-        return SpliceTransfer(source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended)
+        return SpliceTransfer(
+            source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended
+        )
 
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
         """Send `rest` of a response of `size_bytes` that was written directly and not taken whole."""
@@ -458,7 +485,9 @@ class ClientConnection:
         if self._open:
             held = f"{self.wire.unsent_bytes} bytes"
             self.close(
-                "response_memory", "closing a client that takes no answers at limits.responseMemory", held
+                "response_memory",
+                "closing a client that takes no answers at limits.responseMemory",
+                held,
             )
 
     def close(self, cause: str, blame: str = "", reason: str = "") -> None:

@@ -187,7 +187,9 @@ class FramedTransport(asyncio.Protocol):
         framer, size_bytes = self.framer, len(data)
         if (
             size_bytes >= PREFIX_BYTES
-            and not (framer.start or self._in_large or self._raw_sink or self._closed or self._closing)
+            and not (
+                framer.start or self._in_large or self._raw_sink or self._closed or self._closing
+            )
             and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
         ):
             self.frames += 1
@@ -242,13 +244,19 @@ class FramedTransport(asyncio.Protocol):
     def _charge(self, bound: ByteBudget) -> None:
         """Charge the frame within which the received bytes end, once."""
         size_bytes = self.framer.frame_bytes
-        if size_bytes > bound.uncharged_bytes and not (self.charged_bytes or self._closed or self._closing):
+        if size_bytes > bound.uncharged_bytes and not (
+            self.charged_bytes or self._closed or self._closing
+        ):
             bound.begin(self, size_bytes)
 
     def passed(self, last: bytes) -> None:
         """End the splice, which has moved all of its frame but the `last` bytes."""
         passage, self.passage = self.passage, None
-        if passage is not None and self.on_passed is not None and not (self._closed or self._closing):
+        if (
+            passage is not None
+            and self.on_passed is not None
+            and not (self._closed or self._closing)
+        ):
             self.frames += 1
             self.on_passed(passage, last)
 
@@ -363,7 +371,13 @@ class FramedTransport(asyncio.Protocol):
         run for a buffer that left at once.
         """
         transport = self._transport
-        if transport is None or self._outbox or self._closed or self._closing or size_bytes > PIECE_BYTES:
+        if (
+            transport is None
+            or self._outbox
+            or self._closed
+            or self._closing
+            or size_bytes > PIECE_BYTES
+        ):
             return self.send((piece,), on_sent)
         transport.write(piece)
         if self._write_paused:

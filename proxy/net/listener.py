@@ -48,7 +48,10 @@ class Listener:
     """The running part of one entry of `listeners` in the configuration."""
 
     def __init__(
-        self, broker: Broker, config: ListenerConfig, dispatch: Callable[[ClientConnection], Dispatch]
+        self,
+        broker: Broker,
+        config: ListenerConfig,
+        dispatch: Callable[[ClientConnection], Dispatch],
     ) -> None:
         """`dispatch` makes the handler of a connection's requests. Raises OSError (ssl.SSLError
         included) if a file of `upstreamTls` cannot be loaded.
@@ -92,7 +95,9 @@ class Listener:
         host, port = self.config.listen
         context = build_server_context(self.config)
         if context is None:
-            self._server = await loop.create_server(self._accept, host or None, port, backlog=BACKLOG)
+            self._server = await loop.create_server(
+                self._accept, host or None, port, backlog=BACKLOG
+            )
         else:
             self._server = TlsServer(self.broker.handshakes, context, self._accept_tls, BACKLOG)
             await self._server.start(host or None, port)
@@ -131,7 +136,10 @@ class Listener:
         `limits.maxConnections`.
         """
         broker = self.broker
-        if broker.counters.active_connections + len(broker.handshakes) > broker.config.limits.max_connections:
+        if (
+            broker.counters.active_connections + len(broker.handshakes)
+            > broker.config.limits.max_connections
+        ):
             link.close("too_many_connections", "closing a client at limits.maxConnections")
             return
         self.links[link] = None
@@ -181,7 +189,9 @@ def end_vanished(fd: int, timeout_s: float) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+            listening.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000)
+            )
     finally:
         listening.detach()
 

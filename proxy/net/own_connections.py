@@ -97,11 +97,15 @@ class OwnConnections:
         """Note that the broker answers."""
         silent_s, self._silent_since = self.silent_s(self._broker.now()), None
         if not self.reachable and self.refusal:
-            log.info("the broker at %s answers again after %.1f s", self._listener.upstream, silent_s)
+            log.info(
+                "the broker at %s answers again after %.1f s", self._listener.upstream, silent_s
+            )
         self.reachable = True
 
     def _give_up(self, reason: str) -> None:
-        log.warning("the broker at %s is given up: %s; it is tried again", self._listener.upstream, reason)
+        log.warning(
+            "the broker at %s is given up: %s; it is tried again", self._listener.upstream, reason
+        )
         self.reachable, self.refusal = False, reason
         links, self._links = self._links, {}
         for link in links.values():
@@ -110,7 +114,11 @@ class OwnConnections:
 
     def _build_hello(self) -> bytes:
         return control.build_api_versions_request(
-            API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version=self._broker.version
+            API_VERSIONS_VERSION,
+            0,
+            CLIENT_ID,
+            software_name="forebay",
+            software_version=self._broker.version,
         )
 
     def start(self) -> None:

@@ -40,7 +40,9 @@ async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials)
     it is never reopened silently.
     """
     mechanism = credentials.mechanism
-    hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism)
+    hello = control.build_sasl_handshake_request(
+        HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism
+    )
     answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)
     if answer.error_code != ErrorCode.NONE:
         raise Refused(
@@ -50,7 +52,9 @@ async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials)
     if mechanism in HASHES:
         await _scram(link, credentials, HASHES[mechanism])
     elif mechanism == "PLAIN":
-        await _exchange(link, b"\0".join((b"", _username(credentials), _secret(credentials.password_file))))
+        await _exchange(
+            link, b"\0".join((b"", _username(credentials), _secret(credentials.password_file)))
+        )
     else:
         token = _secret(credentials.token_file)
         await _exchange(link, b"n,,\x01auth=Bearer " + token + b"\x01\x01")
@@ -70,10 +74,16 @@ def _secret(file: str | None) -> bytes:
 
 
 async def _exchange(link: BrokerConnection, token: bytes) -> bytes:
-    frame = control.build_sasl_authenticate_request(AUTHENTICATE_VERSION, 0, "forebay", auth_bytes=token)
-    answer = control.scan_sasl_authenticate_response(await link.call(frame, 0), AUTHENTICATE_VERSION)
+    frame = control.build_sasl_authenticate_request(
+        AUTHENTICATE_VERSION, 0, "forebay", auth_bytes=token
+    )
+    answer = control.scan_sasl_authenticate_response(
+        await link.call(frame, 0), AUTHENTICATE_VERSION
+    )
     if answer.error_code != ErrorCode.NONE:
-        raise Refused(answer.error_message or f"authentication failed with error {answer.error_code}")
+        raise Refused(
+            answer.error_message or f"authentication failed with error {answer.error_code}"
+        )
     return answer.auth_bytes
 
 
@@ -101,7 +111,11 @@ def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
     """
     fields = _fields(server_first)
     try:
-        whole_nonce, salt, iterations = fields[b"r"], base64.b64decode(fields[b"s"]), int(fields[b"i"])
+        whole_nonce, salt, iterations = (
+            fields[b"r"],
+            base64.b64decode(fields[b"s"]),
+            int(fields[b"i"]),
+        )
     except (KeyError, ValueError) as error:
         raise Refused(f"the broker's SCRAM challenge cannot be read: {error!r}") from error
     if not whole_nonce.startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:

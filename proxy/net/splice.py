@@ -70,7 +70,11 @@ def open_pipe() -> Pipe:
 
 
 def may_pass(
-    source: FramedTransport, sink: FramedTransport, lacking_bytes: int, tail_bytes: int, has_room: bool = True
+    source: FramedTransport,
+    sink: FramedTransport,
+    lacking_bytes: int,
+    tail_bytes: int,
+    has_room: bool = True,
 ) -> bool:
     """Whether a splice of `lacking_bytes`, of which the last `tail_bytes` are received, is worth it
     and possible now. The sink must be idle. If memory has no room for the frame (`has_room` False),
@@ -157,7 +161,9 @@ class SpliceTransfer:
         if self._first:
             in_pipe = os.write(pipe_in, self._first)
             self._first = b""
-        most = PIPE_BYTES if self._budget.in_flight_bytes < self._budget.limit_bytes else LEAST_BYTES
+        most = (
+            PIPE_BYTES if self._budget.in_flight_bytes < self._budget.limit_bytes else LEAST_BYTES
+        )
         asked = room if room < most else most
         try:
             moved = os.splice(self._source_fd, pipe_in, asked, flags=FLAGS)
@@ -170,7 +176,11 @@ class SpliceTransfer:
                 in_pipe -= os.splice(pipe_out, self._sink_fd, in_pipe, flags=FLAGS)
         except OSError:
             self._read_back(pipe_out, in_pipe)
-        return PROBE if self.left_bytes - self._tail_bytes > PROBE_BYTES else RECEIVED[: self.left_bytes]
+        return (
+            PROBE
+            if self.left_bytes - self._tail_bytes > PROBE_BYTES
+            else RECEIVED[: self.left_bytes]
+        )
 
     def received(self, size_bytes: int) -> bytes:
         """Take `size_bytes` from the buffer of the last `get_buffer`. Returns the last bytes of the

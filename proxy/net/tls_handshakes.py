@@ -61,7 +61,10 @@ class Handshakes:
         return self._counters.active_connections + len(self) >= self._max_connections
 
     def begin(
-        self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
+        self,
+        client: socket.socket,
+        context: ssl.SSLContext,
+        made: Callable[[asyncio.Transport], None],
     ) -> None:
         """Start a handshake with `client`, or close it if all connections are in use. `made` gets
         its transport after success.
@@ -81,7 +84,10 @@ class Handshakes:
         task.add_done_callback(self._over)
 
     async def _run_handshake(
-        self, client: socket.socket, context: ssl.SSLContext, made: Callable[[asyncio.Transport], None]
+        self,
+        client: socket.socket,
+        context: ssl.SSLContext,
+        made: Callable[[asyncio.Transport], None],
     ) -> None:
         """Run one handshake. From here on the transport owns the socket and closes it in any case."""
         task = asyncio.current_task()
@@ -139,7 +145,9 @@ class TlsServer:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self.sockets.append(socket.create_server(address[:2], family=family, backlog=self._backlog))
+                self.sockets.append(
+                    socket.create_server(address[:2], family=family, backlog=self._backlog)
+                )
         except OSError:
             self.close()
             raise

@@ -116,7 +116,9 @@ class LeaderState:
             learned = Learned.CONFIRMED
         # within an epoch the offsets only grow: a smaller value is from a response that was overtaken
         self.high_watermark = max(self.high_watermark, high_watermark)
-        self.last_stable_offset = max(self.last_stable_offset, min(last_stable_offset, high_watermark))
+        self.last_stable_offset = max(
+            self.last_stable_offset, min(last_stable_offset, high_watermark)
+        )
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
         self.renew(lease_until)
         self.proven_at = max(self.proven_at, lease_until)

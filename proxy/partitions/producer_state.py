@@ -55,7 +55,12 @@ class ProducerLedger:
         return len(self._producers)
 
     def note(
-        self, leader_epoch: int, producer_id: int, producer_epoch: int, base_sequence: int, count: int
+        self,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        count: int,
     ) -> DuplicateCheck:
         """Note that a batch of `count` records is about to be forwarded while `leader_epoch` is
         proven; return whether the batch may be a duplicate.

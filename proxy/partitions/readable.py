@@ -174,7 +174,9 @@ def plan_partition(
     committed = isolation_level == READ_COMMITTED
     limit = partition.last_stable_offset() if committed else leader_state.high_watermark
     if offset < max(leader_state.log_start_offset, 0):
-        return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1)
+        return PartitionStatus(
+            asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1
+        )
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
     stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
     if not (is_at_end or stored_end > offset or offset >= partition.tail):
@@ -204,7 +206,9 @@ def plan_partition(
         return PartitionStatus(asked, partition, READABLE, "", limit)
     if offset >= partition.tail:
         return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
-    return PartitionStatus(asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit)
+    return PartitionStatus(
+        asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit
+    )
 
 
 def find_limit(

@@ -76,16 +76,29 @@ def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
     """
     leader_state = partition.leader_state
     duplicate_check = partition.producers.note(
-        leader_state.epoch, sent.producer_id, sent.producer_epoch, sent.base_sequence, sent.record_count
+        leader_state.epoch,
+        sent.producer_id,
+        sent.producer_epoch,
+        sent.base_sequence,
+        sent.record_count,
     )
     generation = partition.topic.fidelity.generation
     return Forwarded(
-        partition, sent, duplicate_check, leader_state.epoch, leader_state.high_watermark, generation
+        partition,
+        sent,
+        duplicate_check,
+        leader_state.epoch,
+        leader_state.high_watermark,
+        generation,
     )
 
 
 def admit_answer(
-    broker: PartitionServices, version: int, forwarded: dict[Key, Forwarded], frame: Frame, answer: Frame
+    broker: PartitionServices,
+    version: int,
+    forwarded: dict[Key, Forwarded],
+    frame: Frame,
+    answer: Frame,
 ) -> None:
     """Store the batches of `frame` that a Produce response acknowledges. An unreadable response
     stores nothing.
@@ -98,7 +111,9 @@ def admit_answer(
         noted = forwarded.get((acknowledged.topic, acknowledged.partition))
         if noted is not None and acknowledged.error_code == ErrorCode.NONE:
             partition = noted.partition
-            note_acknowledged(partition, noted.epoch, acknowledged.base_offset, noted.batch.record_count)
+            note_acknowledged(
+                partition, noted.epoch, acknowledged.base_offset, noted.batch.record_count
+            )
             stored = admit_produced(broker, noted, acknowledged, frame)
             announce(broker, partition, acknowledged.base_offset, stored)
 
@@ -125,7 +140,11 @@ def note_acknowledged(partition: Partition, epoch: int, base_offset: int, record
 
 
 def announce(
-    broker: PartitionServices, partition: Partition, base_offset: int, stored: bool, now: float | None = None
+    broker: PartitionServices,
+    partition: Partition,
+    base_offset: int,
+    stored: bool,
+    now: float | None = None,
 ) -> None:
     """Tell the replica fetcher of records acknowledged at `now` (seconds; None: the present time).
     If they were `stored` and the HW is already above them, wake the waiters: the replica fetcher
@@ -156,7 +175,11 @@ def plan_produced(
         return "no-epoch"
     if duplicate_check is not DuplicateCheck.NOT_DUPLICATE:
         return str(duplicate_check.value)
-    if base_offset < high_watermark or base_offset < leader_state.log_start_offset or base_offset < 0:
+    if (
+        base_offset < high_watermark
+        or base_offset < leader_state.log_start_offset
+        or base_offset < 0
+    ):
         return "below-hw"
     if fidelity.log_append_time is None or generation != fidelity.generation:
         return "unlike"
@@ -168,7 +191,12 @@ def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
     sent = forwarded.batch
     if sent.magic < MAGIC_V2:
         return "old-format"
-    known = (forwarded.duplicate_check, forwarded.epoch, forwarded.high_watermark, forwarded.generation)
+    known = (
+        forwarded.duplicate_check,
+        forwarded.epoch,
+        forwarded.high_watermark,
+        forwarded.generation,
+    )
     return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
 
 
@@ -186,7 +214,11 @@ def is_stored_as_sent(
     The batch belongs to no transaction, and its timestamps stay. A zstd batch needs a partition
     already known to have zstd, since old clients must get an error.
     """
-    leader_state, fidelity, codec = partition.leader_state, partition.topic.fidelity, attributes & CODEC_MASK
+    leader_state, fidelity, codec = (
+        partition.leader_state,
+        partition.topic.fidelity,
+        attributes & CODEC_MASK,
+    )
     return (
         0 <= epoch == leader_state.epoch
         and not leader_state.frozen
@@ -225,7 +257,10 @@ def admit_produced(
         return False
     last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
     came_first = _stored_crc(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
-    if came_first is not None and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]:
+    if (
+        came_first is not None
+        and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]
+    ):
         # the replica fetcher was faster, and brought other bytes
         broker.distrust(partition.topic, "mismatch")
         return False
@@ -238,7 +273,9 @@ def admit_produced(
     return True
 
 
-def _find_surprise(broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition) -> None:
+def _find_surprise(
+    broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition
+) -> None:
     """Compare an acknowledgement with the belief about the topic. An acknowledgement can contradict
     a belief, never prove one. The broker answers a duplicate with its old offset, and with a log
     append time whatever the topic's timestamp type (UnifiedLog.append).
@@ -289,7 +326,9 @@ def admit_fetched(
             _compare(broker, partition, fetched, frame)
     covers_from, end = min(asking.fetch_offset, batches[0].base_offset), batches[-1].last_offset + 1
     tail = partition.tail
-    if not covers_from <= tail < end:  # history, or nothing new: the usual case, since Produce was faster
+    if (
+        not covers_from <= tail < end
+    ):  # history, or nothing new: the usual case, since Produce was faster
         return
     first = next(number for number, one in enumerate(batches) if one.last_offset >= tail)
     if first > 0:
@@ -324,7 +363,10 @@ def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int
     head = cache.peek_head(slot, base_offset)
     if head is None:
         return None
-    stored_base, last_delta = BASE_OFFSET.unpack_from(head)[0], LAST_DELTA.unpack_from(head, LAST_DELTA_AT)[0]
+    stored_base, last_delta = (
+        BASE_OFFSET.unpack_from(head)[0],
+        LAST_DELTA.unpack_from(head, LAST_DELTA_AT)[0],
+    )
     if stored_base + last_delta > last_offset:
         return None
     return int(CRC.unpack_from(head, HEAD_OUTSIDE_CRC)[0])
@@ -350,7 +392,8 @@ def _insert(
         note_produced(partition, covers_from)
     if covers_from <= partition.tail or source != "produce":
         partition.tail = max(
-            partition.tail, broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
+            partition.tail,
+            broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from)),
         )
 
 
@@ -362,7 +405,9 @@ def note_produced(partition: Partition, base_offset: int) -> None:
         partition.produced_from = base_offset
 
 
-def _note_inserted(broker: PartitionServices, partition: Partition, inserted: Inserted, source: str) -> None:
+def _note_inserted(
+    broker: PartitionServices, partition: Partition, inserted: Inserted, source: str
+) -> None:
     if not inserted.stored_bytes:
         return
     broker.counters.admitted_batches[source] += 1

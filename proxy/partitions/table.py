@@ -135,7 +135,10 @@ class Partition:
         """Return the broker's LSO as far as it is known, never above it; -1 if unknown. The value
         comes from the batches, or is the greatest LSO shown in this epoch.
         """
-        high_watermark, shown = self.leader_state.high_watermark, self.leader_state.last_stable_offset
+        high_watermark, shown = (
+            self.leader_state.high_watermark,
+            self.leader_state.last_stable_offset,
+        )
         if shown > high_watermark:
             shown = high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)
@@ -177,7 +180,15 @@ class Partitions:
     kept per partition. `refused` counts partitions not followed because of the limit.
     """
 
-    __slots__ = ("_by_key", "_new_topics", "_topics", "cache", "limit", "refused", "transactions_limit")
+    __slots__ = (
+        "_by_key",
+        "_new_topics",
+        "_topics",
+        "cache",
+        "limit",
+        "refused",
+        "transactions_limit",
+    )
 
     def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache

@@ -45,7 +45,11 @@ class TransactionEvent(NamedTuple):
     event: Event
 
 
-_MARKERS = {ControlType.COMMIT: Event.COMMITTED, ControlType.ABORT: Event.ABORTED, None: Event.UNREADABLE}
+_MARKERS = {
+    ControlType.COMMIT: Event.COMMITTED,
+    ControlType.ABORT: Event.ABORTED,
+    None: Event.UNREADABLE,
+}
 
 
 def scan_events(buf: Frame, batches: Iterable[Batch], from_offset: int) -> list[TransactionEvent]:
@@ -121,7 +125,9 @@ def merge(pieces: list[Piece], added: Piece) -> list[Piece]:
         return pieces
     below = [piece for piece in pieces if piece.end < added.start]
     above = [piece for piece in pieces if piece.start > added.end]
-    touching = sorted((*pieces[len(below) : len(pieces) - len(above)], added), key=lambda piece: piece.start)
+    touching = sorted(
+        (*pieces[len(below) : len(pieces) - len(above)], added), key=lambda piece: piece.start
+    )
     merged = touching[0]
     for piece in touching[1:]:
         if piece.end > merged.end:

@@ -136,7 +136,9 @@ class Transactions:
         self.advance_start(log_start_offset)
         self._deliver(high_watermark)
         self._shown = max(self._shown, min(last_stable_offset, high_watermark))
-        proves_nothing = 0 < last_stable_offset <= log_start_offset or last_stable_offset > high_watermark
+        proves_nothing = (
+            0 < last_stable_offset <= log_start_offset or last_stable_offset > high_watermark
+        )
         if proves_nothing or last_stable_offset <= self._end:
             return
         if self._known_from == NO_OFFSET or self._is_blank():
@@ -165,7 +167,9 @@ class Transactions:
         if start == self._end and not pieces:
             self._end = end
             self._hole_since = None
-        elif self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end:
+        elif (
+            self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end
+        ):
             pieces[-1].end = max(pieces[-1].end, end)
         else:
             self.observed(b"", (), start, end)

@@ -114,7 +114,10 @@ def _learn(
     if answered.end > answered.start and not leader_state.frozen:
         _store(broker, partition, asking, answered, frame)
     partition.transactions.shown(
-        answered.high_watermark, answered.last_stable_offset, answered.log_start_offset, broker.now()
+        answered.high_watermark,
+        answered.last_stable_offset,
+        answered.log_start_offset,
+        broker.now(),
     )
     if leader_state.is_replica and not leader_state.frozen:
         _keep_checkable(broker, partition, lapsed)
@@ -127,7 +130,10 @@ def _learn(
 
 
 def learn_error(
-    broker: PartitionServices, partition: Partition, asking: FetchPartition, answered: FetchedPartition
+    broker: PartitionServices,
+    partition: Partition,
+    asking: FetchPartition,
+    answered: FetchedPartition,
 ) -> bool:
     """Learn from an error response to Forebay's own Fetch. Return True if the partition's waiters
     should evaluate it again.
@@ -170,14 +176,20 @@ def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int)
 
 
 def _diverged(
-    broker: PartitionServices, partition: Partition, asking: FetchPartition, epoch: int, end_offset: int
+    broker: PartitionServices,
+    partition: Partition,
+    asking: FetchPartition,
+    epoch: int,
+    end_offset: int,
 ) -> None:
     """Drop stored batches that are not the broker's: its log of `epoch` ends at `end_offset`, below
     the stored end. Batches of later epochs go, too. The check repeats, at most DIVERGED_MAX
     times.
     """
     leader_state = partition.leader_state
-    if asking.current_leader_epoch < leader_state.epoch or not _stood_at_end(broker, partition, asking):
+    if asking.current_leader_epoch < leader_state.epoch or not _stood_at_end(
+        broker, partition, asking
+    ):
         return  # responses crossed: an older epoch, or bytes dropped since
     partition.divergences += 1
     from_offset = max(end_offset, 0)
@@ -207,7 +219,8 @@ def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learn
     leader_state = partition.leader_state
     if learned is Learned.NEW_EPOCH:
         log.info(
-            "a partition is in a new leader epoch", extra=partition.log_fields | {"epoch": leader_state.epoch}
+            "a partition is in a new leader epoch",
+            extra=partition.log_fields | {"epoch": leader_state.epoch},
         )
         partition.acknowledged_end = -1
         partition.transactions.truncate(0)

@@ -48,10 +48,16 @@ def handle_produce(link: ClientConnection, head: RequestHeader, frame: Frame) ->
     request = _scan(link, head, frame)
     if request is None:
         _relay_unread(link, head, frame)
-    elif not link.broker.scheduler.enabled and request.acks and not link.broker.stores_on(link.listener):
+    elif (
+        not link.broker.scheduler.enabled
+        and request.acks
+        and not link.broker.stores_on(link.listener)
+    ):
         _pass(link, head, frame)
     elif any(asked.start < 0 for asked in request.partitions):
-        _pass(link, head, frame)  # a broker (4.3.1) never answers null records; no topic hangs for it
+        _pass(
+            link, head, frame
+        )  # a broker (4.3.1) never answers null records; no topic hangs for it
     elif request.acks == 0:
         _hand_over_unanswered(link, head, frame, request)
     else:
@@ -75,7 +81,8 @@ def _relay_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> 
     """
     if len(link.refused):
         link.close(
-            "refusals_full", "closing a client with refused batches that sent a Produce which is not read"
+            "refusals_full",
+            "closing a client with refused batches that sent a Produce which is not read",
         )
         return
     link.last_ordinal += 1
@@ -111,7 +118,9 @@ def _hand_over_unanswered(
 
     topics = _topics(link, request)
     whole = partial(relay_whole, link, frame, None)
-    scheduler.submit(link, dispatch, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole)
+    scheduler.submit(
+        link, dispatch, topics=topics, size_bytes=len(frame), is_ordered=True, whole=whole
+    )
 
 
 class ProduceHandling:
@@ -153,7 +162,9 @@ class ProduceHandling:
         self._topics = _topics(link, request)
         self._batches = [
             _batch_of(topic, produced.partition, scanned)
-            for topic, produced, scanned in zip(self._topics, request.partitions, self._scanned, strict=True)
+            for topic, produced, scanned in zip(
+                self._topics, request.partitions, self._scanned, strict=True
+            )
         ]
 
     # -- admission ---------------------------------------------------------------------------------
@@ -180,7 +191,9 @@ class ProduceHandling:
     def _enter(self, plan: refusals.Plan, reserved: Sequence[Reservation]) -> None:
         kept: Sequence[str | bytes] = self._topics
         if plan.refuses and plan.passes:
-            kept = [t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS]
+            kept = [
+                t for t, verdict in zip(self._topics, plan.verdicts, strict=True) if verdict is PASS
+            ]
         may_refuse = not plan.must_wait and self._link.refused.has_room_for(self._batches)
         self._link.broker.scheduler.submit(
             self._link,
@@ -261,7 +274,9 @@ class ProduceHandling:
     # -- responses ---------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        self._link.close("refusals_full", "closing a client with too many refused batches to remember")
+        self._link.close(
+            "refusals_full", "closing a client with too many refused batches to remember"
+        )
 
     def _refused(self, plan: refusals.Plan) -> list[Refused]:
         asked = zip(self._request.partitions, plan.verdicts, strict=True)
@@ -279,7 +294,9 @@ class ProduceHandling:
     def _refuse(self, plan: refusals.Plan) -> None:
         """Refuse all of the request; the broker has not seen it."""
         self._apply(plan)
-        frame = build_refusal(self._head.api_version, self._head.correlation_id, self._refused(plan))
+        frame = build_refusal(
+            self._head.api_version, self._head.correlation_id, self._refused(plan)
+        )
         self._answer(frame, plan)
         self._settle()
 
@@ -288,7 +305,9 @@ class ProduceHandling:
         on_sent = None
         if plan.refuses:
             on_sent = lambda _delivered: link.refused.reply_left(ordinal, link.last_ordinal)  # noqa: E731
-        link.answer(self._head, self._reply, (frame,), len(self._frame), on_sent, held_bytes=len(frame))
+        link.answer(
+            self._head, self._reply, (frame,), len(self._frame), on_sent, held_bytes=len(frame)
+        )
 
     def _settle(self) -> None:
         """Mark the request as answered, with its acknowledgement noted: a Fetch behind it may be
@@ -302,7 +321,9 @@ class ProduceHandling:
             self._apply(plan)
         if plan.refuses and not plan.must_wait:
             keep = [verdict is PASS for verdict in plan.verdicts]
-            frame = b"".join(cut_request(frame, self._head.api_version, self._head.body_start, keep))
+            frame = b"".join(
+                cut_request(frame, self._head.api_version, self._head.body_start, keep)
+            )
             entry.watched = tuple(
                 dict.fromkeys(t for t, kept in zip(self._topics, keep, strict=True) if kept)
             )
@@ -324,10 +345,14 @@ class ProduceHandling:
             version = self._head.api_version
             # store before a later Fetch is answered, but after the client has its response
             if forwarded:
-                admitting = partial(store.admit_answer, broker, version, forwarded, self._frame, answer)
+                admitting = partial(
+                    store.admit_answer, broker, version, forwarded, self._frame, answer
+                )
                 broker.attempt(admitting, "storing from Produce")
             if has_new:
-                broker.attempt(partial(_want_acknowledged, link, version, answer), "asking about a new topic")
+                broker.attempt(
+                    partial(_want_acknowledged, link, version, answer), "asking about a new topic"
+                )
             self._settle()
 
         link.broker.scheduler.dispatched(entry)
@@ -344,7 +369,9 @@ class ProduceHandling:
                 continue
             partition = _followed(self._link, produced)
             if partition is not None:
-                forwarded[produced.topic, produced.partition] = store.note_forwarded(partition, sent)
+                forwarded[produced.topic, produced.partition] = store.note_forwarded(
+                    partition, sent
+                )
         return forwarded
 
 
@@ -353,7 +380,10 @@ def _topics(link: ClientConnection, request: ProduceRequest) -> list[str | bytes
     the name is unknown.
     """
     find = link.broker.topics.find
-    return [topic.name if (topic := find(one.topic)) is not None else one.topic for one in request.partitions]
+    return [
+        topic.name if (topic := find(one.topic)) is not None else one.topic
+        for one in request.partitions
+    ]
 
 
 def _batch_of(topic: str | bytes, partition: int, scanned: Batch | None) -> refusals.Batch:

@@ -107,7 +107,9 @@ class Pipeline:
         self._stores = link.stores
         self._native = ffi.new("fl_link *")
         self._native.counts = link.broker.pipeline_counts.native
-        self._headers = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
+        self._headers = [
+            memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)
+        ]
         self._in_flight: deque[InFlight] = deque()
         self._started_at = NOT_BEGUN  # when the broker began to work on the oldest request
         self._is_alone = False  # since it was last empty, only this pipeline used the connection
@@ -126,7 +128,12 @@ class Pipeline:
         Return False if the caller has to handle it.
         """
         link, broker, scheduler = self._link, self._broker, self._scheduler
-        native, in_flight, fd, size_bytes = self._native, self._in_flight, self.wire.free_fd, len(frame)
+        native, in_flight, fd, size_bytes = (
+            self._native,
+            self._in_flight,
+            self.wire.free_fd,
+            len(frame),
+        )
         requests = broker.requests
         if (
             fd < 0
@@ -179,14 +186,23 @@ class Pipeline:
         link.last_ordinal += 1
         link.request_bytes += size_bytes
         requests.in_flight_bytes += size_bytes
-        if code != SENT and native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
+        if (
+            code != SENT
+            and native.sent != size_bytes
+            and link.upstream.send_rest(frame[native.sent :])
+        ):
             link.hold_for_broker()
         return True
 
     def _may_follow(self) -> bool:
         """True if a request may be forwarded behind all requests that are on the connection now."""
         link, upstream, line = self._link, self._link.upstream, self._link.replies.line
-        if link.replies.control or link.refused.entries or upstream.last_unanswerable or upstream.is_taking:
+        if (
+            link.replies.control
+            or link.refused.entries
+            or upstream.last_unanswerable
+            or upstream.is_taking
+        ):
             return False
         self._is_alone = not (line or upstream.expected) and self._limit > RING + 1
         return len(line) + len(self._in_flight) + 1 < self._limit
@@ -211,7 +227,9 @@ class Pipeline:
         not come.
         """
         in_flight, link, scheduler = self._in_flight, self._link, self._scheduler
-        if not (in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))):
+        if not (
+            in_flight and (self._is_alone or not (link.upstream.expected or link.replies.line))
+        ):
             return False
         broker, fd, size_bytes = self._broker, link.wire.free_fd, len(answer)
         if fd < 0 or type(answer) is not bytes:
@@ -296,9 +314,15 @@ class Pipeline:
         first, started_at, native.count = native.first, self._started_at, 0
         self._started_at = NOT_BEGUN
         materialized = []
-        for number, (frame, route, since_s, duplicate_check, epoch, high_watermark, generation) in enumerate(
-            in_flight
-        ):
+        for number, (
+            frame,
+            route,
+            since_s,
+            duplicate_check,
+            epoch,
+            high_watermark,
+            generation,
+        ) in enumerate(in_flight):
             scanned = self._headers[(first + number) % RING].tolist()
             request = SingleBatchProduce(link, frame, len(frame), route, scanned, since_s)
             request.duplicate_check, request.epoch, request.high_watermark = (

@@ -48,7 +48,13 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
     above = max(0, leader_state.log_start_offset)
     generation = partition.topic.fidelity.generation
     if not is_stored_as_sent(
-        partition, DuplicateCheck.NOT_DUPLICATE, leader_state.epoch, -1, generation, attributes, above
+        partition,
+        DuplicateCheck.NOT_DUPLICATE,
+        leader_state.epoch,
+        -1,
+        generation,
+        attributes,
+        above,
     ):
         return None
     try:

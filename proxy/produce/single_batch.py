@@ -106,7 +106,9 @@ class HeaderCache:
         self.known.clear()
         self.clears += 1
 
-    def learn(self, frame: Frame, version: int, names_start: int, end: int, stores: bool) -> Route | None:
+    def learn(
+        self, frame: Frame, version: int, names_start: int, end: int, stores: bool
+    ) -> Route | None:
         """Return and remember the route of a single-batch frame. Return None if its topic, or a
         partition to be stored, is unknown, or if the frame cannot be decoded.
         """
@@ -150,7 +152,9 @@ class HeaderCache:
         )
 
 
-def forward_single_batch(link: ClientConnection, frame: Frame, size_bytes: int, scanned: list[int]) -> bool:
+def forward_single_batch(
+    link: ClientConnection, frame: Frame, size_bytes: int, scanned: list[int]
+) -> bool:
     """Send a single-batch Produce to the broker, now or at its turn. `scanned` comes from
     `protocol.ordinary.scan_request`. Return False if a check failed; nothing has changed then.
     """
@@ -323,7 +327,9 @@ class SingleBatchProduce:
         link, frame = self.link, self.frame
         head = header.peek_request(frame)
         request = produce.scan_request(frame, head.api_version, head.body_start)
-        return ProduceHandling(link, head, frame, request, link.replies.stand_in(self), self.ordinal)
+        return ProduceHandling(
+            link, head, frame, request, link.replies.stand_in(self), self.ordinal
+        )
 
     def on_answer(self, answer: Frame | None) -> None:
         """Handle the broker's response; None: the broker connection is lost, and the client's with
@@ -357,7 +363,9 @@ class SingleBatchProduce:
         route, base_offset = self.route, -1
         assert self.duplicate_check is not None
         if type(answer) is bytes:
-            base_offset = find_base_offset(answer, size_bytes, route.version, route.names, route.names_bytes)
+            base_offset = find_base_offset(
+                answer, size_bytes, route.version, route.names, route.names_bytes
+            )
         admit_acknowledged(
             self.link.broker,
             route,
@@ -408,7 +416,9 @@ def admit_acknowledged(
     ):
         ends = broker.cache.append(partition.slot, frame, start, end, base_offset, epoch)
     if ends is None:
-        acknowledged = ProducedPartition(*route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET)
+        acknowledged = ProducedPartition(
+            *route.key, ErrorCode.NONE, base_offset, NO_TIME, NO_OFFSET
+        )
         forwarded = _forwarded(
             partition, frame, start, end, duplicate_check, epoch, high_watermark, generation
         )
@@ -423,7 +433,9 @@ def admit_acknowledged(
         broker.stored_runs.add(partition, base_offset, following, end - start, "produce")
     store.note_produced(partition, base_offset)
     tail = partition.tail
-    partition.tail = ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+    partition.tail = (
+        ends if ends >= tail else max(tail, broker.cache.contiguous_end(partition.slot, tail))
+    )
     partition.transactions.passed(base_offset, following)
     if (
         partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S

@@ -56,7 +56,9 @@ def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTran
     )
 
 
-def _ended(link: ClientConnection, head: header.RequestHeader, frame_bytes: int, last: bytes) -> None:
+def _ended(
+    link: ClientConnection, head: header.RequestHeader, frame_bytes: int, last: bytes
+) -> None:
     """Finish a spliced request: its last bytes are here, and all bytes before are on their way to
     the broker.
     """
@@ -71,7 +73,9 @@ def _ended(link: ClientConnection, head: header.RequestHeader, frame_bytes: int,
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 
 
-def _answered(link: ClientConnection, reply: Reply, started_at: float, answer: Frame | None) -> None:
+def _answered(
+    link: ClientConnection, reply: Reply, started_at: float, answer: Frame | None
+) -> None:
     if answer is not None:
         link.broker.counters.produce_s.observe(link.broker.now() - started_at)
         link.answer_whole(api.PRODUCE, reply, answer, len(answer), 0)

@@ -60,7 +60,8 @@ class Node:
             self._ask_next()
         else:
             self._send(
-                control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[]), self._learn_nodes
+                control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[]),
+                self._learn_nodes,
             )
 
     def _send(self, frame: bytes, learn: Callable[[Frame], None]) -> None:

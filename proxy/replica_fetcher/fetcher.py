@@ -51,7 +51,9 @@ class ReplicaFetcher:
         self._hot: dict[Partition, None] = {}
         self._idle: list[IdlePoll] = []
         self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
-        self._join_polls = [Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)]
+        self._join_polls = [
+            Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)
+        ]
         self._joining = False
         self._proof = Poll(broker, "proof", 0.0, in_session=False)
         self._turn = 0
@@ -120,7 +122,10 @@ class ReplicaFetcher:
                 self._to_prove[partition] = None
 
     def ask(
-        self, partition: Partition, link: ClientConnection | None, asked: FetchPartition | None = None
+        self,
+        partition: Partition,
+        link: ClientConnection | None,
+        asked: FetchPartition | None = None,
     ) -> bool:
         """Have the broker confirm `partition` at once. Return True if a question was sent or is
         queued.
@@ -207,7 +212,9 @@ class ReplicaFetcher:
         """
         poll = self._link_polls.get(link)
         if poll is None:
-            poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s, in_session=False)
+            poll = self._link_polls[link] = Poll(
+                self._broker, "watch", self._long_s, in_session=False
+            )
         waiting = self._broker.purgatory.list_partitions(link)
         return poll.in_flight or poll.send(link.upstream, waiting)
 

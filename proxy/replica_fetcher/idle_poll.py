@@ -59,7 +59,11 @@ class IdlePoll:
         """Remove and return the members with news, an error or no lease: they go back to the small
         poll.
         """
-        lively = [p for p in self.members if now - p.news_at <= NEWS_S or not p.leader_state.has_lease(now)]
+        lively = [
+            p
+            for p in self.members
+            if now - p.news_at <= NEWS_S or not p.leader_state.has_lease(now)
+        ]
         for partition in lively:
             del self.members[partition]
         return lively

@@ -55,7 +55,11 @@ def may_be_truncated(partition: Partition) -> bool:
     checked yet. A follower truncates to its leader's log at any time, within an epoch.
     """
     leader_state = partition.leader_state
-    return leader_state.frozen or leader_state.is_replica or leader_state.asked_epoch != leader_state.epoch
+    return (
+        leader_state.frozen
+        or leader_state.is_replica
+        or leader_state.asked_epoch != leader_state.epoch
+    )
 
 
 def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPartition | None:
@@ -117,7 +121,9 @@ class Poll:
         "source",
     )
 
-    def __init__(self, broker: FetcherServices, source: str, max_wait_s: float, in_session: bool) -> None:
+    def __init__(
+        self, broker: FetcherServices, source: str, max_wait_s: float, in_session: bool
+    ) -> None:
         self._broker = broker
         self.source = source
         self.max_wait_s = max_wait_s
@@ -161,7 +167,9 @@ class Poll:
         link.send(frame, 0, lambda answer: self._answered(answer, covering, sent_at))
         return True
 
-    def _plan(self, partitions: Iterable[Partition]) -> tuple[dict[Key, FetchPartition], list[Partition]]:
+    def _plan(
+        self, partitions: Iterable[Partition]
+    ) -> tuple[dict[Key, FetchPartition], list[Partition]]:
         """Return the questions by key, and the partitions that they name."""
         cache = self._broker.cache
         block_bytes = cache.block_max_bytes
@@ -170,7 +178,9 @@ class Poll:
         for partition in partitions:
             if not partition.is_followed:
                 continue  # forgotten since it was queued
-            edges = cache.edges(partition.slot, 0) if may_be_truncated(partition) else NOTHING_STORED
+            edges = (
+                cache.edges(partition.slot, 0) if may_be_truncated(partition) else NOTHING_STORED
+            )
             plan = plan_asked(partition, edges, block_bytes)
             if plan is not None:
                 asked[partition.topic.id, partition.index] = plan
@@ -266,4 +276,7 @@ def _may_have_moved(partition: Partition) -> bool:
     The LSO is below the HW, and not every batch up to the HW was seen.
     """
     high_watermark = partition.leader_state.high_watermark
-    return partition.transactions.end < high_watermark and partition.last_stable_offset() < high_watermark
+    return (
+        partition.transactions.end < high_watermark
+        and partition.last_stable_offset() < high_watermark
+    )

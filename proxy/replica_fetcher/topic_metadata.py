@@ -208,7 +208,10 @@ class TopicLookup:
     def _learn(self, described: TopicMetadata) -> None:
         assert described.name is not None and described.topic_id is not None
         broker = self._broker
-        leaders = {said.partition: Leader(said.leader_id, said.leader_epoch) for said in described.partitions}
+        leaders = {
+            said.partition: Leader(said.leader_id, said.leader_epoch)
+            for said in described.partitions
+        }
         replaced = broker.topics.learn(described.name, described.topic_id, leaders)
         if replaced is not None:
             broker.forget_topic(replaced.id)

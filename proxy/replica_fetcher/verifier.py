@@ -117,7 +117,9 @@ class Verifier:
         """True if the next hit is to be compared."""
         return self._draw() < self.ratio
 
-    def take(self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None) -> None:
+    def take(
+        self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None
+    ) -> None:
         """Copy `hit`, which is about to be sent, and queue it. The bytes must be pinned during this
         call. A full queue, or a refused topic, drops the sample.
         """
@@ -219,7 +221,9 @@ def build_question(sample: Sample) -> bytes:
         isolation_level=0 if sample.committed is None else READ_COMMITTED,
         session_id=SESSIONLESS[0],
         session_epoch=SESSIONLESS[1],
-        partitions=[FetchPartition(topic_id, index, sample.epoch, sample.fetch_offset, -1, -1, size_bytes)],
+        partitions=[
+            FetchPartition(topic_id, index, sample.epoch, sample.fetch_offset, -1, -1, size_bytes)
+        ],
     )
 
 
@@ -231,7 +235,11 @@ def scan_answer(answer: Frame) -> FetchedPartition | None:
         response = fetch.scan_response(answer, VERSION)
     except BadFrame:
         return None
-    plain = [one for one in response.partitions if one.error_code == ErrorCode.NONE and one.end > one.start]
+    plain = [
+        one
+        for one in response.partitions
+        if one.error_code == ErrorCode.NONE and one.end > one.start
+    ]
     return plain[0] if len(plain) == 1 else None
 
 
@@ -249,7 +257,10 @@ def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) ->
     for their in theirs:
         while at < len(ours):
             size_bytes = min(their.end - their.start, len(ours) - at)
-            equal = ours[at : at + size_bytes] == memoryview(frame)[their.start : their.start + size_bytes]
+            equal = (
+                ours[at : at + size_bytes]
+                == memoryview(frame)[their.start : their.start + size_bytes]
+            )
             if equal and (their.start + size_bytes == their.end or sample.cut):
                 at, expected = at + size_bytes, their.last_offset + 1
                 break
@@ -283,7 +294,9 @@ def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str
     end_offset = _scan_common_end(sample, frame, answered)
     ours, brokers = (
         sorted(
-            (producer_id, max(first, sample.fetch_offset)) for producer_id, first in one if first < end_offset
+            (producer_id, max(first, sample.fetch_offset))
+            for producer_id, first in one
+            if first < end_offset
         )
         for one in (told.aborted, answered.aborted or ())
     )
@@ -330,7 +343,9 @@ def _scan_first(ours: bytes, at: int) -> Batch | None:
 def _describe(ours: bytes, at: int, mine: Batch | None, frame: Frame, their: Batch) -> Difference:
     stored, brokers = memoryview(ours)[at:], memoryview(frame)[their.start : their.end]
     pairs = enumerate(zip(stored, brokers, strict=False))
-    at_byte = next((place for place, (one, other) in pairs if one != other), min(len(stored), len(brokers)))
+    at_byte = next(
+        (place for place, (one, other) in pairs if one != other), min(len(stored), len(brokers))
+    )
     is_whole = mine is not None and batch.is_crc_right(ours, mine)
     crc = -1 if mine is None else mine.crc
     return Difference(their.base_offset, their.last_offset, at_byte, crc, their.crc, is_whole)

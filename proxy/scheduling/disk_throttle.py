@@ -93,7 +93,9 @@ class DiskThrottle:
             log.info("the throttle is off: %s", self._why_off())
             return
         log.info(
-            "the throttle holds %s at %g of their time", ", ".join(self.disks.names), self._config.target
+            "the throttle holds %s at %g of their time",
+            ", ".join(self.disks.names),
+            self._config.target,
         )
         self._sample()
 
@@ -193,7 +195,9 @@ class DiskThrottle:
         if self._granting is not None:
             self._granting.cancel()
         self._due_at = due_at
-        self._granting = asyncio.get_running_loop().call_later(max(due_at - now, 0.001), self._grant)
+        self._granting = asyncio.get_running_loop().call_later(
+            max(due_at - now, 0.001), self._grant
+        )
 
     def _grant(self) -> None:
         self._due_at = float("inf")
@@ -205,7 +209,9 @@ class DiskThrottle:
         self._schedule(now)
 
     def _sample(self) -> None:
-        self._sampling = asyncio.get_running_loop().call_later(self._config.sample_every_s, self._sample)
+        self._sampling = asyncio.get_running_loop().call_later(
+            self._config.sample_every_s, self._sample
+        )
         now = self._broker.now()
         self._broker.attempt(lambda: self._observe_disks(now), "looking at the disks")
         self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
@@ -220,7 +226,9 @@ class DiskThrottle:
             self._throttle.observe(name, counters, pressure, now)
             if text is not None:
                 self._report(
-                    name, counters is not None, f"no line of {self._config.diskstats_file} is about {name}"
+                    name,
+                    counters is not None,
+                    f"no line of {self._config.diskstats_file} is about {name}",
                 )
 
     def _read_pressure(self) -> Pressure | None:
@@ -246,7 +254,9 @@ class DiskThrottle:
             log.info("the throttle sees %s again", what, extra={"disk": what})
         elif not is_readable and what not in self._unreadable:
             self._unreadable.add(what)
-            log.warning("the throttle is off for what it cannot see: %s", problem, extra={"disk": what})
+            log.warning(
+                "the throttle is off for what it cannot see: %s", problem, extra={"disk": what}
+            )
 
     def statistics(self) -> ThrottleStatistics:
         """Return the throttle's state and counts."""

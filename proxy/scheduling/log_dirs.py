@@ -114,7 +114,9 @@ class LogDirs:
         link = own_connections.link("proof") if own_connections.usable else None
         if link is None:
             if own_connections.refusal:
-                self._say("link", "the broker cannot be asked, for Forebay has no link of its own to it")
+                self._say(
+                    "link", "the broker cannot be asked, for Forebay has no link of its own to it"
+                )
             return
         self._asked_at = now
         self._say("link", "")
@@ -126,12 +128,16 @@ class LogDirs:
 
     async def _learn(self, answer: bytes) -> None:
         try:
-            directories = await asyncio.to_thread(control.scan_describe_log_dirs_response, answer, VERSION)
+            directories = await asyncio.to_thread(
+                control.scan_describe_log_dirs_response, answer, VERSION
+            )
         except BadFrame as error:
             self._say("brokerDirectory", f"the broker's DescribeLogDirs cannot be read: {error}")
             return
         self._described = place_partitions(directories, self._by_directory)
-        missing = ", ".join(sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories}))
+        missing = ", ".join(
+            sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories})
+        )
         self._say(
             "brokerDirectory",
             missing
@@ -150,7 +156,9 @@ class LogDirs:
             )
         elif before and not complaint:
             log.info(
-                "throttle.disks: which partitions lie where is known again (%s)", about, extra={"disk": about}
+                "throttle.disks: which partitions lie where is known again (%s)",
+                about,
+                extra={"disk": about},
             )
 
     def close(self) -> None:
@@ -199,8 +207,15 @@ def _find_device(directory: str | None, diskstats_file: str) -> str | None:
         return None
     try:
         number = Path(directory).stat().st_dev
-        found = scan_diskstats(Path(diskstats_file).read_text()).find(os.major(number), os.minor(number))
+        found = scan_diskstats(Path(diskstats_file).read_text()).find(
+            os.major(number), os.minor(number)
+        )
     except (OSError, ValueError) as error:
-        log.warning("throttle.disks: %s cannot be looked at: %s", directory, error, extra={"disk": directory})
+        log.warning(
+            "throttle.disks: %s cannot be looked at: %s",
+            directory,
+            error,
+            extra={"disk": directory},
+        )
         return None
     return found.name if found is not None else None

@@ -38,7 +38,10 @@ class QuotaTable:
         if not self.active:
             return []
         held: list[Reservation] = []
-        for quotas, keys in ((self.clients, (client_id,)), (self.topics, tuple(dict.fromkeys(topics)))):
+        for quotas, keys in (
+            (self.clients, (client_id,)),
+            (self.topics, tuple(dict.fromkeys(topics))),
+        ):
             reservation = quotas.reserve(keys, size_bytes, now)
             if reservation is None:
                 for one in held:

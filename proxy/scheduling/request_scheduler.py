@@ -57,7 +57,9 @@ class RequestScheduler:
             config.release_after_s,
         )
         control = build_limit(config.control_slots)
-        self.queues = Queues(rule, control, lambda: build_limit(config.data_slots), self._materialize)
+        self.queues = Queues(
+            rule, control, lambda: build_limit(config.data_slots), self._materialize
+        )
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
         self.hang_after_s = config.hang_after_s
@@ -99,7 +101,9 @@ class RequestScheduler:
         request is answered, refused or withdrawn. `whole`: what `Broker.fall_back` calls if
         `dispatch` or `refuse` raises.
         """
-        entry = Entry(link, dispatch, refuse, watched, reserved, is_ordered and not is_control, whole)
+        entry = Entry(
+            link, dispatch, refuse, watched, reserved, is_ordered and not is_control, whole
+        )
         if not self.enabled:
             self._run_guarded(entry, dispatch, entry)
             return
@@ -212,7 +216,9 @@ class RequestScheduler:
         """Report to Health the oldest unanswered request of each connection that it has not seen."""
         self.next_health_check_at = now + self._health.look_every_s
         self._materialize()
-        unreported = [line[0] for line in self.lines.values() if line[0].sent is None and line[0].watched]
+        unreported = [
+            line[0] for line in self.lines.values() if line[0].sent is None and line[0].watched
+        ]
         unreported.sort(key=attrgetter("started_at"))
         reported = self._health.look([(entry.watched, entry.started_at) for entry in unreported])
         for entry, sent in zip(unreported, reported, strict=True):
@@ -235,7 +241,9 @@ class RequestScheduler:
         """True if no request of the connection waits. Then the order demands nothing more of a new
         request.
         """
-        return not self.queues.lane_waits(link) and all(entry.link is not link for entry in self._admitted)
+        return not self.queues.lane_waits(link) and all(
+            entry.link is not link for entry in self._admitted
+        )
 
     def hanging(self, topics: Iterable[str | bytes]) -> dict[str | bytes, Verdict]:
         """Return those of `topics` that hang, with the verdict: no request, or one probe, may be
@@ -306,7 +314,9 @@ class RequestScheduler:
             self._health.forgotten(entry.sent)
         self._finish(entry, now, None)
 
-    def _finish(self, entry: Entry | SingleBatchProduce, now: float, latency_s: float | None) -> None:
+    def _finish(
+        self, entry: Entry | SingleBatchProduce, now: float, latency_s: float | None
+    ) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         line = self.lines.get(entry.link)

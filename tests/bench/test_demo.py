@@ -67,7 +67,9 @@ def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals)
 def test_both_ways_get_the_same_time() -> None:
     slices = plan_slices(32.0)
     assert [part.label for part in slices[2:-1]] == list(ORDER)
-    length_s = {way: sum(s.end_s - s.start_s for s in slices if s.label == way) for way in (DIRECT, THROUGH)}
+    length_s = {
+        way: sum(s.end_s - s.start_s for s in slices if s.label == way) for way in (DIRECT, THROUGH)
+    }
     assert length_s == {DIRECT: 16.0, THROUGH: 16.0}
     assert all(one.end_s == other.start_s for one, other in pairwise(slices))
 
@@ -76,7 +78,13 @@ def test_ratio_is_of_bytes() -> None:
     lines: list[dict[str, object]] = [
         {"type": "fetch", "result": "hit", "reason": "", "bytes": 980, "clientId": "tail-1"},
         {"type": "fetch", "result": "miss", "reason": "cold", "bytes": 20, "clientId": "tail-1"},
-        {"type": "fetch", "result": "miss", "reason": "evicted", "bytes": 5000, "clientId": "replay"},
+        {
+            "type": "fetch",
+            "result": "miss",
+            "reason": "evicted",
+            "bytes": 5000,
+            "clientId": "replay",
+        },
         {"type": "block"},
     ]
     latencies_ms: dict[str, list[float]] = {DIRECT: [1.0], THROUGH: [2.0], REPLAY: []}

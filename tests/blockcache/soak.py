@@ -107,13 +107,17 @@ class Soak:
         """The next batch of a log: mostly small, now and then after a gap that compaction left."""
         pick = self.random.random
         size = (
-            HEADER_BYTES + int(2 ** (pick() * 10.5)) if pick() < 0.9 else int(pick() * (LARGEST - 100)) + 100
+            HEADER_BYTES + int(2 ** (pick() * 10.5))
+            if pick() < 0.9
+            else int(pick() * (LARGEST - 100)) + 100
         )
         base = log.end + (self.random.randrange(30) if gaps and pick() < 0.1 else 0)
         self.seeds += 1
         covers_from = log.end if pick() < 0.5 else base
         count = self.random.randrange(1, 40)
-        batch = Batch(covers_from, base, count, size, log.epoch, self.seeds, self.cache.peek_admitted_bytes())
+        batch = Batch(
+            covers_from, base, count, size, log.epoch, self.seeds, self.cache.peek_admitted_bytes()
+        )
         log.batches.append(batch)
         log.end = batch.end
         while (
@@ -163,7 +167,10 @@ class Soak:
         memory[:] = bytes(20) + data + bytes(20)
         if self.random.random() < 0.05:
             log.lost.append(batch)
-        elif self.cache.append(log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch) is None:
+        elif (
+            self.cache.append(log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch)
+            is None
+        ):
             self.store(log, [batch])
         assert bytes(memory[20:-20]) == data
         if self.random.random() < 0.3:
@@ -218,7 +225,9 @@ class Soak:
         """A fetch near the tail: taken at once, or by a reader that takes its time."""
         if not log.batches:
             return
-        back = self.random.randrange(60) if self.random.random() < 0.8 else self.random.randrange(4000)
+        back = (
+            self.random.randrange(60) if self.random.random() < 0.8 else self.random.randrange(4000)
+        )
         offset = max(log.start, log.batches[0].base, log.end - back)
         most = int(2 ** (self.random.random() * 18))
         if self.random.random() < 0.3:

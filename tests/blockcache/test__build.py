@@ -16,11 +16,13 @@ def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
         declared = extension.read_declarations()
         assert "#include" not in declared and "#if" not in declared
     assert (
-        "fc_insert" in FASTCACHE.read_declarations() and "fc_units_take" not in FASTCACHE.read_declarations()
+        "fc_insert" in FASTCACHE.read_declarations()
+        and "fc_units_take" not in FASTCACHE.read_declarations()
     )
     assert "po_scan_request" in ORDINARY.read_declarations()
     assert (
-        "fl_forward" in PIPELINE.read_declarations() and "po_scan_request" not in PIPELINE.read_declarations()
+        "fl_forward" in PIPELINE.read_declarations()
+        and "po_scan_request" not in PIPELINE.read_declarations()
     )
 
 
@@ -69,8 +71,10 @@ def test_what_is_built_is_hardened(extension: _build.Extension) -> None:
     _build.build()
     told = subprocess.run(
         ["readelf", "--wide", "--dynamic", "--program-headers", "--dyn-syms", extension.path],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert "__stack_chk_fail" in told
     assert "GNU_RELRO" in told
     assert "BIND_NOW" in told
@@ -90,7 +94,9 @@ def test_a_copy_beyond_its_target_ends_the_process(tmp_path: Path) -> None:
         "}\n"
     )
     compiler = _build.find_compiler()
-    _build.run_compiler([*compiler, *_build.STRICT, str(source), "-o", str(program), *_build.LINKING])
+    _build.run_compiler(
+        [*compiler, *_build.STRICT, str(source), "-o", str(program), *_build.LINKING]
+    )
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode < 0
     assert "buffer overflow detected" in done.stderr

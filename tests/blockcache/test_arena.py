@@ -60,7 +60,9 @@ def test_another_user_s_file_is_refused_with_the_remedy(
     path.chmod(0o666)
     owner = path.stat().st_uid
     monkeypatch.setattr("blockcache.arena.os.geteuid", lambda: owner + 1)
-    with pytest.raises(ArenaError, match=rf"belongs to another user \(uid {owner}\).* cache\.directory"):
+    with pytest.raises(
+        ArenaError, match=rf"belongs to another user \(uid {owner}\).* cache\.directory"
+    ):
         BlockCache(SIZE, path)
     assert path.read_bytes() == content
 
@@ -78,12 +80,16 @@ def test_another_user_s_file_that_may_not_be_opened_is_refused_with_the_remedy(
 
     monkeypatch.setattr("blockcache.arena.os.open", refuse)
     monkeypatch.setattr("blockcache.arena.os.geteuid", lambda: owner + 1)
-    with pytest.raises(ArenaError, match=r"Permission denied.*belongs to another user .* cache\.directory"):
+    with pytest.raises(
+        ArenaError, match=r"Permission denied.*belongs to another user .* cache\.directory"
+    ):
         BlockCache(SIZE, path)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602])
-def test_a_file_that_others_may_read_or_write_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_others_may_read_or_write_is_refused_with_the_remedy(
+    tmp_path: Path, mode: int
+) -> None:
     path = tmp_path / "arena"
     path.write_bytes(MAGIC + bytes(100))
     path.chmod(mode)
@@ -114,7 +120,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         BlockCache(SIZE, tmp_path / "none" / "arena")
 
 
-def test_too_little_room_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_says_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -192,7 +200,13 @@ def test_stale_slots_are_recognised() -> None:
     for use in (cache.drop, cache.tail, cache.last_epoch):
         with pytest.raises(StaleSlot):
             use(slot)
-    for more in (cache.truncate, cache.advance_start, cache.expect, cache.contiguous_end, cache.age_bytes):
+    for more in (
+        cache.truncate,
+        cache.advance_start,
+        cache.expect,
+        cache.contiguous_end,
+        cache.age_bytes,
+    ):
         with pytest.raises(StaleSlot):
             more(slot, 0)
     with pytest.raises(StaleSlot):

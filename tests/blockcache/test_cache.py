@@ -55,7 +55,9 @@ def test_a_run_comes_back_byte_for_byte(cache: BlockCache, slot: int) -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer(cache: BlockCache, slot: int, kind: type) -> None:
     run = build_run(0, 3)
-    assert cache.insert(slot, kind(b"abc" + run + b"xyz"), 3, 3 + len(run), 0).stored_bytes == len(run)
+    assert cache.insert(slot, kind(b"abc" + run + b"xyz"), 3, 3 + len(run), 0).stored_bytes == len(
+        run
+    )
     assert read(cache, slot, 0) == run
 
 
@@ -89,7 +91,8 @@ def test_garbled_runs_store_nothing(cache: BlockCache, slot: int, what: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "covers_from"), [(-1, 400, 100), (0, 401, 100), (9, 8, 100), (0, 400, 101), (0, 400, -1)]
+    ("start", "end", "covers_from"),
+    [(-1, 400, 100), (0, 401, 100), (9, 8, 100), (0, 400, 101), (0, 400, -1)],
 )
 def test_bounds_of_the_arguments(
     cache: BlockCache, slot: int, start: int, end: int, covers_from: int
@@ -146,7 +149,9 @@ def test_new_batches_after_known_ones_are_stored(cache: BlockCache, slot: int) -
 
 def test_a_cleaned_batch_does_not_replace_the_stored_one(cache: BlockCache, slot: int) -> None:
     insert(cache, slot, build_batch(5, 10, size=900, producer_id=7))
-    assert insert(cache, slot, build_batch(5, 10, size=300, producer_id=7)) == Inserted(0, 5, 15, -1, 0)
+    assert insert(cache, slot, build_batch(5, 10, size=300, producer_id=7)) == Inserted(
+        0, 5, 15, -1, 0
+    )
     assert read(cache, slot, 5) == build_batch(5, 10, size=900, producer_id=7)
 
 
@@ -234,7 +239,9 @@ def test_a_batch_is_appended_as_its_broker_places_it(cache: BlockCache) -> None:
     frame = b"head" + sent + b"after"
     assert cache.append(slot, frame, 4, 4 + len(sent), 10, 5) == 13
     assert cache.append(slot, bytearray(frame), 4, 4 + len(sent), 13, 5) == 16
-    placed = [struct.pack(">q", base) + sent[8:12] + struct.pack(">i", 5) + sent[16:] for base in (10, 13)]
+    placed = [
+        struct.pack(">q", base) + sent[8:12] + struct.pack(">i", 5) + sent[16:] for base in (10, 13)
+    ]
     assert read(cache, slot, 10) == b"".join(placed)
     assert frame == b"head" + sent + b"after"
     cache.check()
@@ -256,7 +263,9 @@ def test_what_is_there_already_or_leaves_no_room_is_not_appended(cache: BlockCac
 
 
 @pytest.mark.parametrize("base", [-1, (1 << 63) - 2])
-def test_an_append_of_what_is_no_whole_batch_or_has_no_place_is_refused(cache: BlockCache, base: int) -> None:
+def test_an_append_of_what_is_no_whole_batch_or_has_no_place_is_refused(
+    cache: BlockCache, base: int
+) -> None:
     slot = cache.open(TOPIC, 0)
     sent = build_batch(0, 3)
     for start, end in ((0, len(sent) - 1), (1, len(sent)), (0, len(sent) + 1), (2, 1), (-1, 5)):
@@ -279,7 +288,11 @@ def test_drop_forgets_all(cache: BlockCache, slot: int) -> None:
     again = cache.open(TOPIC, 0)
     assert cache.tail(again) == (-1, -1) and cache.age_bytes(again, 5) is None
     statistics = cache.statistics()
-    assert (statistics.entries, statistics.block_bytes_used, statistics.dropped_bytes) == (0, 0, 20000)
+    assert (statistics.entries, statistics.block_bytes_used, statistics.dropped_bytes) == (
+        0,
+        0,
+        20000,
+    )
 
 
 def scattered(size: int) -> BlockCache:

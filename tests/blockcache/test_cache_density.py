@@ -20,7 +20,9 @@ def test_slow_partitions_share_one_block() -> None:
             insert(cache, slot, build_batch(offset, size=300 + i, seed=i))
     assert blocks(cache) == 1
     for i, slot in enumerate(slots):
-        assert read(cache, slot, 0) == b"".join(build_batch(o, size=300 + i, seed=i) for o in range(3))
+        assert read(cache, slot, 0) == b"".join(
+            build_batch(o, size=300 + i, seed=i) for o in range(3)
+        )
     cache.check()
 
 

@@ -51,11 +51,17 @@ def test_the_oldest_goes_first_whatever_its_partition(cache: BlockCache, slot: i
     cache.check()
 
 
-def test_a_batch_of_the_greatest_size_is_stored_a_larger_one_skipped(cache: BlockCache, slot: int) -> None:
+def test_a_batch_of_the_greatest_size_is_stored_a_larger_one_skipped(
+    cache: BlockCache, slot: int
+) -> None:
     most = cache.batch_max_bytes
     assert insert(cache, slot, build_batch(0, size=most)).stored_bytes == most
     outcome = insert(cache, slot, build_batch(1, size=most + 1) + build_batch(2))
-    assert outcome.skipped_bytes == most + 1 and outcome.stored_bytes == 200 and outcome.next_offset == 3
+    assert (
+        outcome.skipped_bytes == most + 1
+        and outcome.stored_bytes == 200
+        and outcome.next_offset == 3
+    )
     assert read(cache, slot, 0) == build_batch(0, size=most)
     assert cache.tail(slot) == (2, 3) and cache.statistics().skipped_batches == 1
 
@@ -98,7 +104,9 @@ def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> 
     end = fill(cache, slot, 0, 3)
     assert cache.age_bytes(slot, end - 1) == 0
     assert cache.age_bytes(slot, end - 2) == 900
-    assert [cache.age_bytes(slot, offset) for offset in range(3)] == [(end - 1 - i) * 900 for i in range(3)]
+    assert [cache.age_bytes(slot, offset) for offset in range(3)] == [
+        (end - 1 - i) * 900 for i in range(3)
+    ]
     assert cache.age_bytes(slot, end) is None
     assert cache.oldest_admitted == 4 * 900
     for offset in range(3, end):
@@ -113,11 +121,15 @@ def test_the_ghost_is_bounded(cache: BlockCache, slot: int) -> None:
         insert(cache, slot, build_batch(base, size=900))
     cache.evict_to(0)
     assert cache.statistics().ghosts == 8
-    assert [cache.age_bytes(slot, base) is None for base in range(0, 24, 2)] == [True] * 4 + [False] * 8
+    assert [cache.age_bytes(slot, base) is None for base in range(0, 24, 2)] == [True] * 4 + [
+        False
+    ] * 8
     cache.check()
 
 
-def test_what_follows_on_a_ghost_makes_it_longer_up_to_a_16th_of_the_arena(cache: BlockCache) -> None:
+def test_what_follows_on_a_ghost_makes_it_longer_up_to_a_16th_of_the_arena(
+    cache: BlockCache,
+) -> None:
     slots = [cache.open(TOPIC, i) for i in range(4)]
     for slot in slots:
         insert(cache, slot, build_run(0, 11, size=400, count=3))
@@ -137,7 +149,11 @@ def test_ages_within_an_evicted_block() -> None:
     insert(cache, slot, build_run(0, 10, size=100))
     cache.evict_to(0)
     ages = [cache.age_bytes(slot, offset) for offset in range(10)]
-    assert ages[0] == 900 and ages == sorted(ages, key=lambda age: -(age or 0)) and (ages[9] or 0) < 200
+    assert (
+        ages[0] == 900
+        and ages == sorted(ages, key=lambda age: -(age or 0))
+        and (ages[9] or 0) < 200
+    )
 
 
 def hold(cache: BlockCache, slot: int, offset: int) -> Hit:
@@ -221,7 +237,11 @@ def test_at_the_pin_limit_a_hit_is_a_copy() -> None:
 
 def test_all_pinned_an_insert_skips() -> None:
     cache = BlockCache(
-        64 * KIB, block_min_bytes=KIB, block_max_bytes=KIB, pin_limit_bytes=64 * KIB, shared_block_bytes=0
+        64 * KIB,
+        block_min_bytes=KIB,
+        block_max_bytes=KIB,
+        pin_limit_bytes=64 * KIB,
+        shared_block_bytes=0,
     )
     slot = cache.open(TOPIC, 0)
     end = fill(cache, slot, 0, 1)

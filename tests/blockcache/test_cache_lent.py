@@ -33,7 +33,9 @@ def receive(cache: BlockCache, batch: bytes) -> memoryview:
     return memory
 
 
-def acknowledge(cache: BlockCache, slot: int, memory: memoryview, offset: int, epoch: int = 0) -> int | None:
+def acknowledge(
+    cache: BlockCache, slot: int, memory: memoryview, offset: int, epoch: int = 0
+) -> int | None:
     """The broker has it."""
     return cache.append(slot, memory, len(HEAD), len(memory) - len(REST), offset, epoch)
 
@@ -53,7 +55,12 @@ def address_of(cache: BlockCache, memory: memoryview) -> int:
 
 def counts(cache: BlockCache) -> tuple[int, int, int, int]:
     statistics = cache.statistics()
-    return statistics.reserved_blocks, statistics.lent_bytes, statistics.adopted_batches, statistics.pins
+    return (
+        statistics.reserved_blocks,
+        statistics.lent_bytes,
+        statistics.adopted_batches,
+        statistics.pins,
+    )
 
 
 def test_a_batch_is_stored_where_it_was_received(cache: BlockCache, slot: int) -> None:
@@ -232,7 +239,14 @@ def test_from_beside_it_is_of_its_own_kind(cache: BlockCache, slot: int) -> None
 def test_what_is_not_lent_is_not_taken_back(cache: BlockCache, slot: int) -> None:
     insert(cache, slot, build_batch(0, size=3000))
     base = ffi.cast("char *", cache._a)
-    for at in (0, 96, cache._a.data_at + 96, cache._a.data_at + 97, cache._a.size_bytes + 96, 1 << 40):
+    for at in (
+        0,
+        96,
+        cache._a.data_at + 96,
+        cache._a.data_at + 97,
+        cache._a.size_bytes + 96,
+        1 << 40,
+    ):
         assert lib.fc_give_back(cache._a, base + at) == lib.FC_STALE
     assert lib.fc_give_back(cache._a, ffi.from_buffer(b"elsewhere")) == lib.FC_STALE
     cache.check()

@@ -127,7 +127,9 @@ class CacheMachine(RuleBasedStateMachine):
         covered=SMALL,
         epoch=st.integers(0, 1),
         producer_id=st.integers(0, 1),
-        shape=st.lists(st.tuples(SMALL, st.integers(1, 4), st.integers(61, 1500)), min_size=1, max_size=4),
+        shape=st.lists(
+            st.tuples(SMALL, st.integers(1, 4), st.integers(61, 1500)), min_size=1, max_size=4
+        ),
     )
     def insert(
         self,
@@ -144,9 +146,13 @@ class CacheMachine(RuleBasedStateMachine):
         for gap, count, size in shape:
             base = end + gap
             end = base + count
-            data = build_batch(base, count, epoch=epoch, size=size, producer_id=producer_id, seed=size)
+            data = build_batch(
+                base, count, epoch=epoch, size=size, producer_id=producer_id, seed=size
+            )
             outcome = cache.insert(p.slot, b"xx" + data + b"yy", 2, 2 + size, covers_from)
-            new = Entry(covers_from, base, end, epoch, producer_id, data, cache.peek_admitted_bytes())
+            new = Entry(
+                covers_from, base, end, epoch, producer_id, data, cache.peek_admitted_bytes()
+            )
             before = p.insert(new, cache.batch_max_bytes)
             assert outcome.stored_bytes == (size if before == "store" else 0), before
             assert outcome.conflict_offset == (base if before == "conflict" else -1)
@@ -160,7 +166,9 @@ class CacheMachine(RuleBasedStateMachine):
     def insert_at_once(self, which: int, first: int, batches: int, size: int) -> None:
         """A run in one call, where nothing of it is stored yet: it comes in whole."""
         p = self.partitions[which]
-        if first < p.log_start or any(e.end > first and e.covers_from < first + batches for e in p.entries):
+        if first < p.log_start or any(
+            e.end > first and e.covers_from < first + batches for e in p.entries
+        ):
             return
         clock, covers_from = self.cache.peek_admitted_bytes(), first
         datas = [build_batch(first + i, size=size) for i in range(batches)]
@@ -208,7 +216,14 @@ class CacheMachine(RuleBasedStateMachine):
         keep=st.booleans(),
     )
     def receive(
-        self, which: int, first: int, count: int, epoch: int, size: int, acknowledged: bool, keep: bool
+        self,
+        which: int,
+        first: int,
+        count: int,
+        epoch: int,
+        size: int,
+        acknowledged: bool,
+        keep: bool,
     ) -> None:
         """A request into lent memory: its batch comes in where it lies, however full the cache is, or not at all."""
         p, cache = self.partitions[which], self.cache
@@ -246,7 +261,14 @@ class CacheMachine(RuleBasedStateMachine):
         releases=st.booleans(),
     )
     def lookup(
-        self, which: int, offset: int, limit: int, max_bytes: int, one: bool, keep: bool, releases: bool
+        self,
+        which: int,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        one: bool,
+        keep: bool,
+        releases: bool,
     ) -> None:
         p = self.partitions[which]
         callback = self.let_go if releases else None
@@ -262,7 +284,11 @@ class CacheMachine(RuleBasedStateMachine):
                 break
             taken, next_offset = taken + e.data, e.end
         assert hit is not None
-        assert (b"".join(hit.views), hit.size_bytes, hit.next_offset) == (taken, len(taken), next_offset)
+        assert (b"".join(hit.views), hit.size_bytes, hit.next_offset) == (
+            taken,
+            len(taken),
+            next_offset,
+        )
         self.held.append((hit, taken))
         if not keep:
             self.let_go(hit)
@@ -315,8 +341,13 @@ class CacheMachine(RuleBasedStateMachine):
         for p in self.partitions:
             for e in p.entries:
                 assert find_batch(self.cache, p.slot, e.base) == (e.covers_from, e.base, e.end - 1)
-                assert self.cache.age_bytes(p.slot, e.base) == self.cache.peek_admitted_bytes() - e.admitted
-                assert self.cache.contiguous_end(p.slot, e.covers_from) == p.covering(e.base)[-1].end
+                assert (
+                    self.cache.age_bytes(p.slot, e.base)
+                    == self.cache.peek_admitted_bytes() - e.admitted
+                )
+                assert (
+                    self.cache.contiguous_end(p.slot, e.covers_from) == p.covering(e.base)[-1].end
+                )
 
     @invariant()
     def agrees_on_edges(self) -> None:

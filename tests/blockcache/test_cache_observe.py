@@ -61,7 +61,12 @@ def test_ages_evictions_and_spans_are_those_of_a_real_cache() -> None:
         slot, other = (cache.open(TOPIC, i) for cache in caches)
         assert real.age_bytes(slot, offset) == observing.age_bytes(other, offset)
         assert real.edges(slot, offset) == observing.edges(other, offset)
-        asked = (offset, offset + source.randrange(400), source.randrange(50_000), source.random() < 0.5)
+        asked = (
+            offset,
+            offset + source.randrange(400),
+            source.randrange(50_000),
+            source.random() < 0.5,
+        )
         span, hit = observing.span(other, *asked), real.lookup(slot, *asked)
         assert real.span(slot, *asked) == span
         assert (hit is None) == (span is None)
@@ -83,9 +88,14 @@ def test_nothing_can_be_looked_up_and_the_head_can_be_read(tmp_path: Path) -> No
     assert cache.observes and not (tmp_path / "arena").exists()
     assert cache.lookup(slot, 0, FOREVER, FOREVER) is None
     assert cache.span(slot, 0, FOREVER, FOREVER) == Span(3, 600)
-    assert cache.span(slot, 1, 2, 1) == Span(2, 200) and cache.span(slot, 1, 2, 1, False) == Span(1, 0)
+    assert cache.span(slot, 1, 2, 1) == Span(2, 200) and cache.span(slot, 1, 2, 1, False) == Span(
+        1, 0
+    )
     assert cache.span(slot, 9, FOREVER, FOREVER) is None
-    assert cache.peek_head(slot, 1) == build_batch(1)[:HEADER_BYTES] and cache.peek_head(slot, 3) is None
+    assert (
+        cache.peek_head(slot, 1) == build_batch(1)[:HEADER_BYTES]
+        and cache.peek_head(slot, 3) is None
+    )
     cache.close()
 
 

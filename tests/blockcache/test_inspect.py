@@ -75,8 +75,13 @@ def test_sums_of_blocks_and_free_extents() -> None:
     assert [kinds[kind].blocks > 0 for kind in ("own", "shared", "limbo")] == [True] * 3
     assert sum(total.blocks for total in picture.blocks[:2]) == cache.statistics().blocks
     assert sum(total.size_bytes for total in picture.blocks) == cache.used_bytes
-    assert kinds["limbo"].size_bytes == cache.statistics().limbo_bytes and kinds["limbo"].live_bytes == 0
-    assert kinds["own"].live_bytes + kinds["shared"].live_bytes == cache.statistics().live_record_bytes
+    assert (
+        kinds["limbo"].size_bytes == cache.statistics().limbo_bytes
+        and kinds["limbo"].live_bytes == 0
+    )
+    assert (
+        kinds["own"].live_bytes + kinds["shared"].live_bytes == cache.statistics().live_record_bytes
+    )
     assert 0 < picture.free_largest_bytes <= cache.statistics().block_bytes_free
     assert picture.free_extents >= 1
     hit.release()
@@ -125,7 +130,9 @@ def test_garbled_memory_is_torn_or_refused_and_never_an_error(seed: int) -> None
 def test_another_layout_is_refused() -> None:
     cache = BlockCache(MIB)
     cache._a.layout += 1
-    with pytest.raises(NoArena, match=f"layout {lib.FC_LAYOUT + 1}; this Forebay reads {lib.FC_LAYOUT}"):
+    with pytest.raises(
+        NoArena, match=f"layout {lib.FC_LAYOUT + 1}; this Forebay reads {lib.FC_LAYOUT}"
+    ):
         inspect(cache._arena.view)
     with pytest.raises(NoArena, match="not an arena"):
         inspect(memoryview(b"x" * 4096))
@@ -149,7 +156,9 @@ def test_looking_takes_no_lock_and_says_who_holds_the_file(tmp_path: Path) -> No
 
 def test_a_busy_process_is_not_disturbed_and_reads_hang_together(tmp_path: Path) -> None:
     path = tmp_path / "arena"
-    busy = subprocess.Popen([sys.executable, "-c", BUSY, str(path)], stdout=subprocess.PIPE, text=True)
+    busy = subprocess.Popen(
+        [sys.executable, "-c", BUSY, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert busy.stdout is not None and busy.stdout.readline() == "ready\n"
     try:
         mapping, held = map_read_only(path)

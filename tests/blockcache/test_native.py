@@ -35,7 +35,11 @@ SIZES = {
     "fc_inserted": 56,
     "fc_edges": 48,
 }
-READ_FROM_BESIDE: dict[str, Any] = {"fc_partition": PartitionSlot, "fc_entry": Entry, "fc_block": BlockHead}
+READ_FROM_BESIDE: dict[str, Any] = {
+    "fc_partition": PartitionSlot,
+    "fc_entry": Entry,
+    "fc_block": BlockHead,
+}
 FORMATS = {"fc_partition": PARTITION, "fc_entry": ENTRY, "fc_block": BLOCK}
 SECTIONS = {
     "magic": 0,
@@ -64,7 +68,9 @@ def test_formats_have_the_fields_of_c_in_their_places(name: str) -> None:
     in_c = {field: ffi.offsetof(name, field) for field, _ in ffi.typeof(name).fields}
     parts = re.findall(r"16s|\w", FORMATS[name].format.removeprefix("="))
     places = [struct.calcsize("=" + "".join(parts[:i])) for i in range(len(parts))]
-    fields = ["index" if field == "partition" else field for field in READ_FROM_BESIDE[name]._fields]
+    fields = [
+        "index" if field == "partition" else field for field in READ_FROM_BESIDE[name]._fields
+    ]
     assert in_c == dict(zip(fields, places, strict=True))
 
 
@@ -125,15 +131,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_sanitized(DRIVER, NATIVE, tmp_path_factory.mktemp("native"))
 
 
-@pytest.mark.parametrize(("seed", "steps", "arena_bytes", "shared_bytes", "observe"), [
-    (1, 8000, 64 << 10, 0, 0),
-    (2, 8000, 128 << 10, 0, 0),
-    (3, 8000, 128 << 10, 4 << 10, 0),
-    (4, 8000, 256 << 10, 16 << 10, 0),
-    (5, 10000, 512 << 10, 32 << 10, 0),
-    (6, 40000, 4 << 20, 64 << 10, 0),
-    (7, 10000, 512 << 10, 32 << 10, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seed", "steps", "arena_bytes", "shared_bytes", "observe"),
+    [
+        (1, 8000, 64 << 10, 0, 0),
+        (2, 8000, 128 << 10, 0, 0),
+        (3, 8000, 128 << 10, 4 << 10, 0),
+        (4, 8000, 256 << 10, 16 << 10, 0),
+        (5, 10000, 512 << 10, 32 << 10, 0),
+        (6, 40000, 4 << 20, 64 << 10, 0),
+        (7, 10000, 512 << 10, 32 << 10, 1),
+    ],
+)
 def test_random_operations_under_sanitizers(
     driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int, observe: int
 ) -> None:

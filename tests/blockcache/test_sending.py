@@ -59,7 +59,9 @@ def test_what_the_kernel_takes_whole_is_let_go(cache, pair, end):
     cache.check()
 
 
-@pytest.mark.parametrize("left", [1, len(END), len(END) + 1, 50_000, 100_000, 100_000 + len(END) + 7])
+@pytest.mark.parametrize(
+    "left", [1, len(END), len(END) + 1, 50_000, 100_000, 100_000 + len(END) + 7]
+)
 def test_what_the_kernel_leaves_stays_pinned_and_is_the_rest(cache, left):
     """A pipe takes as many pages as it has room for: the head is as long as makes the cut fall there."""
     _, size_bytes, segments, _, _ = find(cache)
@@ -70,7 +72,10 @@ def test_what_the_kernel_leaves_stays_pinned_and_is_the_rest(cache, left):
     try:
         os.set_blocking(writing, False)
         capacity, room = 1 << 17, len(whole) - left
-        assert fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, capacity) == capacity and room % PAGE_BYTES == 0
+        assert (
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, capacity) == capacity
+            and room % PAGE_BYTES == 0
+        )
         os.write(writing, bytes(capacity - room))
         sent = cache.sender.send(writing, head, END)
         assert len(whole) - sent == left

@@ -43,6 +43,9 @@ def test_soak(seed: int, size_bytes: int) -> None:
     assert statistics.admitted_bytes > 3 * size_bytes and soak.served_bytes > 3 * size_bytes
     assert min(soak.reclaims, statistics.limbo_entered, soak.sent_bytes, soak.parted) > 0
     assert min(statistics.conflicts, statistics.truncated_bytes, statistics.start_moved_bytes) > 0
-    assert min(statistics.gathered_lookups, statistics.evicted_blocks_room, statistics.adopted_batches) > 0
+    assert (
+        min(statistics.gathered_lookups, statistics.evicted_blocks_room, statistics.adopted_batches)
+        > 0
+    )
     assert find_resident_bytes() < warm_bytes + 12 * MIB
     assert soak.cache.resident_bytes <= size_bytes

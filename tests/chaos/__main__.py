@@ -22,8 +22,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=2)
-    parser.add_argument("--bypass", action="store_true", help="the same without Forebay, for comparison")
-    parser.add_argument("--directory", type=Path, help="a new one, for all logs; removed where all is well")
+    parser.add_argument(
+        "--bypass", action="store_true", help="the same without Forebay, for comparison"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="a new one, for all logs; removed where all is well"
+    )
     given = parser.parse_args()
     if given.directory is not None:
         try:

@@ -137,7 +137,9 @@ class BrokerLogs(threading.Thread):
                         self._scan_log(path, int(found[2]))
 
     def _scan_log(self, path: Path, partition: int) -> None:
-        with contextlib.suppress(FileNotFoundError):  # renamed or gone meanwhile: the next scan finds it
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # renamed or gone meanwhile: the next scan finds it
             topic_id = read_topic_id(path)
             if not topic_id:
                 return
@@ -165,7 +167,9 @@ class BrokerLogs(threading.Thread):
                 return
             file.seek(known.last_start)
             last = file.read(known.read_bytes - known.last_start)
-            if known.last_digest and digest_of(last) != known.last_digest:  # truncated, or another file
+            if (
+                known.last_digest and digest_of(last) != known.last_digest
+            ):  # truncated, or another file
                 known.read_bytes = known.last_start = 0
                 known.last_digest = b""
                 file.seek(0)
@@ -205,4 +209,6 @@ def is_of(lineage: Lineage, epoch: int, offset: int) -> bool:
     if not lineage or epoch < lineage[0][0]:
         return True
     ends = [start for _, start in lineage[1:]] + [NO_END]
-    return any(known == epoch and offset < end for (known, _), end in zip(lineage, ends, strict=True))
+    return any(
+        known == epoch and offset < end for (known, _), end in zip(lineage, ends, strict=True)
+    )

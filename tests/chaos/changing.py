@@ -56,7 +56,12 @@ class ChangingTopics:
             [sidecars.cluster.log_dir(node) for node in sidecars.nodes], frozenset(PARTITIONS)
         )
         self.at_work = TopicFaults(
-            sidecars, TopicOrders(sidecars), self.changes, self._hushed, over, random.Random(f"{seed}/pair")
+            sidecars,
+            TopicOrders(sidecars),
+            self.changes,
+            self._hushed,
+            over,
+            random.Random(f"{seed}/pair"),
         )
         self._writers = [
             RawWriter(
@@ -76,7 +81,14 @@ class ChangingTopics:
             for name, topics, versions in list_followers()
         ]
         self._whole, self._whole_last = (
-            WholeReader(name, sidecars.through, sidecars.direct, PARTITIONS, self._derive(name), self._hushed)
+            WholeReader(
+                name,
+                sidecars.through,
+                sidecars.direct,
+                PARTITIONS,
+                self._derive(name),
+                self._hushed,
+            )
             for name in ("whole", AT_LAST)
         )
         self._raw_last = RawFollower(AT_LAST, sidecars.through, {}, (), self._derive(AT_LAST))
@@ -142,7 +154,9 @@ class ChangingTopics:
                     through, direct = (
                         tuple(
                             data
-                            for one in reader.read_whole(bootstrap, topic, partition, number, patience_s)
+                            for one in reader.read_whole(
+                                bootstrap, topic, partition, number, patience_s
+                            )
                             for data in one.batches
                         )
                         for reader, bootstrap, number in (
@@ -151,7 +165,9 @@ class ChangingTopics:
                         )
                     )
                     took_s = time.monotonic() - began
-                    self.changes.last.append(Last(f"v{version}", topic, partition, through, direct, took_s))
+                    self.changes.last.append(
+                        Last(f"v{version}", topic, partition, through, direct, took_s)
+                    )
 
     def judge(self) -> list[str]:
         """Every broken promise."""

@@ -76,7 +76,9 @@ def find_backwards(_history: History, group: Group) -> Iterator[Violation]:
     for place, reads in group.runs:
         for before, after in pairwise(reads):
             if after.offset <= before.offset:
-                yield Violation("backwards", f"{group.name} {place}: {before.offset}, then {after.offset}")
+                yield Violation(
+                    "backwards", f"{group.name} {place}: {before.offset}, then {after.offset}"
+                )
 
 
 def find_differing_reads(_history: History, group: Group) -> Iterator[Violation]:
@@ -91,10 +93,14 @@ def find_differing_reads(_history: History, group: Group) -> Iterator[Violation]
 def find_behind(history: History, group: Group) -> Iterator[Violation]:
     for place, reached in group.reached.items():
         if place.topic in group.topics and reached < history.ends.get(place, 0):
-            yield Violation("behind", f"{group.name} {place}: at {reached} of {history.ends[place]}")
+            yield Violation(
+                "behind", f"{group.name} {place}: at {reached} of {history.ends[place]}"
+            )
 
 
-def find_lost(history: History, _sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+def find_lost(
+    history: History, _sent: dict[Name, Sent], group: Group, seen: Seen
+) -> Iterator[Violation]:
     for one in history.sent:
         if one.offset < 0 or one.place.topic not in group.topics:
             continue
@@ -104,20 +110,28 @@ def find_lost(history: History, _sent: dict[Name, Sent], group: Group, seen: See
             yield Violation("lost", f"{group.name} has not read {one}")
 
 
-def find_altered(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+def find_altered(
+    history: History, sent: dict[Name, Sent], group: Group, seen: Seen
+) -> Iterator[Violation]:
     """What is there is what was sent there."""
     acknowledged = {(one.place, one.offset): one for one in history.sent if one.offset >= 0}
     for place, reads in seen.items():
         copied = place.topic in history.pipelines
         for read in reads.values():
             origin, here = sent.get(read.name), acknowledged.get((place, read.offset))
-            if origin is None or origin.digest != read.digest or (not copied and origin.place != place):
+            if (
+                origin is None
+                or origin.digest != read.digest
+                or (not copied and origin.place != place)
+            ):
                 yield Violation("altered", f"{group.name} {place}: {read}, sent was {origin}")
             elif here is not None and here.name != read.name:
                 yield Violation("altered", f"{group.name} {place}: {read} in the place of {here}")
 
 
-def find_aborted(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+def find_aborted(
+    history: History, sent: dict[Name, Sent], group: Group, seen: Seen
+) -> Iterator[Violation]:
     if not group.committed:
         return
     for place, reads in seen.items():
@@ -129,7 +143,9 @@ def find_aborted(history: History, sent: dict[Name, Sent], group: Group, seen: S
                 )
 
 
-def find_disorder(history: History, sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+def find_disorder(
+    history: History, sent: dict[Name, Sent], group: Group, seen: Seen
+) -> Iterator[Violation]:
     """A copy is held against the order of its source's partition, which it keeps."""
     for place, reads in seen.items():
         if place.topic in history.pipelines and not group.committed:
@@ -146,15 +162,22 @@ def find_disorder(history: History, sent: dict[Name, Sent], group: Group, seen: 
             last[read.name.producer] = read
 
 
-def find_twice(history: History, _sent: dict[Name, Sent], group: Group, seen: Seen) -> Iterator[Violation]:
+def find_twice(
+    history: History, _sent: dict[Name, Sent], group: Group, seen: Seen
+) -> Iterator[Violation]:
     places: dict[tuple[str, Name], tuple[Place, int]] = {}
     for place, reads in seen.items():
         if place.topic in history.pipelines and not group.committed:
             continue
         for offset, read in reads.items():
             former = places.setdefault((place.topic, read.name), (place, offset))
-            if former != (place, offset) and history.kinds.get(read.name.producer) is not Kind.PLAIN:
-                yield Violation("twice", f"{group.name}: {read.name} at {former} and at {place}, {offset}")
+            if (
+                former != (place, offset)
+                and history.kinds.get(read.name.producer) is not Kind.PLAIN
+            ):
+                yield Violation(
+                    "twice", f"{group.name}: {read.name} at {former} and at {place}, {offset}"
+                )
 
 
 def find_uncopied(history: History, group: Group, seen: Seen) -> Iterator[Violation]:
@@ -163,7 +186,10 @@ def find_uncopied(history: History, group: Group, seen: Seen) -> Iterator[Violat
         if not group.committed or sink not in group.topics:
             continue
         copies = {
-            read.name for place, reads in seen.items() if place.topic == sink for read in reads.values()
+            read.name
+            for place, reads in seen.items()
+            if place.topic == sink
+            for read in reads.values()
         }
         for one in history.sent:
             wanted = one.place.topic == source and one.offset >= 0

@@ -43,7 +43,10 @@ OVERRIDES = {
     "group.consumer.session.timeout.ms": 15_000,
     "group.consumer.min.session.timeout.ms": 10_000,
 }
-SETTINGS = {"cache": {"size": "32MiB", "verifyRatio": 1.0}, "log": {"level": "info", "format": "text"}}
+SETTINGS = {
+    "cache": {"size": "32MiB", "verifyRatio": 1.0},
+    "log": {"level": "info", "format": "text"},
+}
 """The arena holds the bulk of some fifty seconds: blocks are evicted, but not what was written just before a pause."""
 
 
@@ -114,7 +117,10 @@ class Sidecars:
             self.idle[node] = Idle(self.descriptors(node))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.keep_logs()
         self._stack.__exit__(kind, error, trace)
@@ -124,7 +130,9 @@ class Sidecars:
         for node, sidecar in self.sidecars.items():
             with contextlib.suppress(OSError):
                 (self.directory / f"forebay-{node}.log").write_bytes(sidecar.log_path.read_bytes())
-                shutil.copytree(sidecar.log_directory, self.directory / f"access-{node}", dirs_exist_ok=True)
+                shutil.copytree(
+                    sidecar.log_directory, self.directory / f"access-{node}", dirs_exist_ok=True
+                )
 
     def restart_forebay(self, node: int) -> None:
         """As `kill -9` and a supervisor do. Not ready in time is no failure: its broker may be away."""

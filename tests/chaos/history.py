@@ -113,7 +113,9 @@ def build_value(name: Name, transaction: int, size_bytes: int, rng: random.Rando
     """A record's value: one printable line of about `size_bytes`, compressible a little."""
     words = "".join(rng.choices(LETTERS, k=64))
     head = f"{name.producer}|{name.sequence}|{transaction}|"
-    return (head + words * (size_bytes // len(words) + 1)).encode()[: max(size_bytes, len(head) + 8)]
+    return (head + words * (size_bytes // len(words) + 1)).encode()[
+        : max(size_bytes, len(head) + 8)
+    ]
 
 
 def scan_name(value: bytes) -> Name:

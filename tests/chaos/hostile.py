@@ -125,7 +125,9 @@ class HostileRun:
             plain = {"listen": f"{HOST}:{lease.port}", "upstream": f"{host}:{port}"}
             tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
             encrypted = plain | {"name": "tls", "listen": f"{HOST}:{tls_lease.port}", "tls": tls}
-            with Sidecar([plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]) as sidecar:
+            with Sidecar(
+                [plain, encrypted], {"log": {"level": "warning"}}, [lease, tls_lease]
+            ) as sidecar:
                 self._work(broker.direct, sidecar, f"{HOST}:{tls_lease.port}")
         return self.problems
 
@@ -134,7 +136,9 @@ class HostileRun:
         with RawClient(direct) as writer:
             for _ in range(LARGE_RECORDS):
                 writer.produce(large, batch_v2(1, value=b"x" * LARGE_BYTES))
-        with RawClient(sidecar.bootstrap) as reader:  # what Forebay opens once, for all, is open before
+        with RawClient(
+            sidecar.bootstrap
+        ) as reader:  # what Forebay opens once, for all, is open before
             RawReader(reader, large).poll()
         topics = [create_topic(direct) for _ in range(GOOD)]
         addresses = (sidecar.bootstrap, tls_address, f"{HOST}:{sidecar.admin_port}", large)
@@ -145,7 +149,13 @@ class HostileRun:
         for number in range(self._rounds):
             self._watch(self.quiet, sidecar, topics, quiet_s)
             crowd = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.hostile_crowd", *addresses, f"{self._seed}/{number}"],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.chaos.hostile_crowd",
+                    *addresses,
+                    f"{self._seed}/{number}",
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 preexec_fn=die_with_parent,
@@ -161,7 +171,12 @@ class HostileRun:
         self._judge(sidecar, opened)
 
     def _watch(
-        self, phase: Phase, sidecar: Sidecar, topics: list[str], seconds: float, address: str | None = None
+        self,
+        phase: Phase,
+        sidecar: Sidecar,
+        topics: list[str],
+        seconds: float,
+        address: str | None = None,
     ) -> None:
         """The good clients at work for so long, at the Forebay or at `address`; the most that Forebay held of memory
         meanwhile is noted.
@@ -180,7 +195,9 @@ class HostileRun:
     def _judge(self, sidecar: Sidecar, opened: int) -> None:
         self.problems += [f"alone: {error}" for error in self.quiet.errors]
         self.problems += [f"beside the crowd: {error}" for error in self.beside.errors]
-        self.problems += [f"{kind} was never at work" for kind, times in self.crowd.items() if not times]
+        self.problems += [
+            f"{kind} was never at work" for kind, times in self.crowd.items() if not times
+        ]
         if self.growth_bytes > LIMITS_BYTES + MOST_BEYOND_BYTES:
             self.problems.append(f"memory grew by {self.growth_bytes >> 20} MiB")
         deadline, left = time.monotonic() + PATIENCE_S, {"": 1.0}

@@ -62,7 +62,9 @@ def build_many(names: list[str], indexes: range, client_id: str = "hostile") -> 
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        partitions=[fetch.FetchPartition(name, i, -1, 0, -1, -1, 1000) for name in names for i in indexes],
+        partitions=[
+            fetch.FetchPartition(name, i, -1, 0, -1, -1, 1000) for name in names for i in indexes
+        ],
     )
 
 
@@ -74,7 +76,9 @@ def name_bogus_topics(target: Target, _rng: random.Random) -> None:
 def send_garbage(target: Target, rng: random.Random) -> None:
     for _ in range(BAD_FRAMES):
         with Raw(target.address) as client:
-            client.send(rng.choice((b"\xff\xff\xff\xff", rng.randbytes(70), struct.pack(">i", 1 << 30))))
+            client.send(
+                rng.choice((b"\xff\xff\xff\xff", rng.randbytes(70), struct.pack(">i", 1 << 30)))
+            )
             client.ends()
 
 
@@ -115,7 +119,9 @@ def ask_of_many_partitions(target: Target, _rng: random.Random) -> None:
 
 def produce_to_absent_partitions(target: Target, _rng: random.Random) -> None:
     """Without waiting for what the broker says of them."""
-    partitions = b"".join(struct.pack(">ii", index, 0) for index in range(100_000, 100_000 + ABSENT))
+    partitions = b"".join(
+        struct.pack(">ii", index, 0) for index in range(100_000, 100_000 + ABSENT)
+    )
     name = target.topic.encode()
     topic = struct.pack(">h", len(name)) + name + struct.pack(">i", ABSENT) + partitions
     body = struct.pack(">hhii", -1, 1, 1000, 1) + topic

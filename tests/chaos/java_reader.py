@@ -29,7 +29,15 @@ class JavaReader:
         self._log_path = directory / f"{name}.log"
         command = java_command(
             MAIN,
-            *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--group", name),
+            *(
+                "--bootstrap-server",
+                bootstrap,
+                "--topic",
+                topic,
+                "--from-beginning",
+                "--group",
+                name,
+            ),
             *("--isolation-level", "read_committed"),
             *(
                 word

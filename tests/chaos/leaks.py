@@ -36,7 +36,9 @@ def find_leaks(sidecars: Sidecars, patience_s: float) -> list[str]:
     """What is still held after `patience_s`: "" for a Forebay that is as if nobody had come."""
     deadline = time.monotonic() + patience_s
     while True:
-        found = [f"Forebay {node} {what}" for node in sidecars.nodes for what in held_by(sidecars, node)]
+        found = [
+            f"Forebay {node} {what}" for node in sidecars.nodes for what in held_by(sidecars, node)
+        ]
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(PAUSE_S)
@@ -57,7 +59,9 @@ def held_by(sidecars: Sidecars, node: int) -> list[str]:
         )
     if found:
         for name, wire in (("before", front), ("behind", back)):
-            found += [f"has half a connection {name} it: {what}" for what in wire.describe_half_open()]
+            found += [
+                f"has half a connection {name} it: {what}" for what in wire.describe_half_open()
+            ]
     return found
 
 
@@ -86,5 +90,7 @@ def read(sidecar: Sidecar, clients: int, owed: list[int]) -> tuple[list[str], in
         if key[0] in ZERO and value > allowed.get(key, 0)
     ]
     if (connections := metrics["forebay_active_connections",]) > clients + len(owed):
-        found.append(f"has {connections:.0f} connections, of clients that are still there {clients}")
+        found.append(
+            f"has {connections:.0f} connections, of clients that are still there {clients}"
+        )
     return found, int(metrics["forebay_upstream_connections",])

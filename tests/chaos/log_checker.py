@@ -98,7 +98,9 @@ class Lawful:
     def ids_of_client(self, one: Delivered) -> list[bytes]:
         """The same for a client, which was told when it was made."""
         return [
-            each for each in self._ids.get(one.topic, []) if not self.is_gone(each, one.made_at, told=True)
+            each
+            for each in self._ids.get(one.topic, [])
+            if not self.is_gone(each, one.made_at, told=True)
         ]
 
     def lineages(self, log: Log, sent_at: float, *, carried: int, told: bool) -> list[Lineage]:
@@ -171,7 +173,8 @@ def was_fleeting(changes: Changes, one: Fetched, data: bytes, head: Batch) -> bo
 def is_first_of_codec(one: Fetched, data: bytes, head: Batch, logs: list[Log], held: Held) -> bool:
     """Whether the log has the same batch in another codec, and it was asked for soon after it was there."""
     return any(
-        one.sent_at - kept.seen_at <= CODEC_S and describe_difference(data, head, kept) == "differs in codec"
+        one.sent_at - kept.seen_at <= CODEC_S
+        and describe_difference(data, head, kept) == "differs in codec"
         for kept in at_its_place(head, logs, held)
     )
 
@@ -213,7 +216,11 @@ def explain(data: bytes, head: Batch, logs: list[Log], held: Held) -> str:
 def describe_difference(data: bytes, head: Batch, kept: Kept) -> str:
     """Which promises of a batch differ."""
     same = [
-        ("offsets", (head.base_offset, head.last_offset), (kept.head.base_offset, kept.head.last_offset)),
+        (
+            "offsets",
+            (head.base_offset, head.last_offset),
+            (kept.head.base_offset, kept.head.last_offset),
+        ),
         ("epoch", head.leader_epoch, kept.head.leader_epoch),
         ("codec", batch.codec(head.attributes), batch.codec(kept.head.attributes)),
         (
@@ -258,7 +265,9 @@ def find_deleted(changes: Changes) -> Iterator[Violation]:
     for one in changes.fetched:
         for cut in cuts[Log(one.topic_id, one.partition)]:
             if one.sent_at > cut.settled_at + LEASE_S and one.offset < cut.before:
-                yield Violation("deleted", f"{one}: the log began at {cut.before} by {cut.settled_at:.2f}")
+                yield Violation(
+                    "deleted", f"{one}: the log began at {cut.before} by {cut.settled_at:.2f}"
+                )
 
 
 def find_holes(changes: Changes) -> Iterator[Violation]:
@@ -337,7 +346,8 @@ def find_unheld_records(changes: Changes, records: Records, lawful: Lawful) -> I
                 former = [
                     each.hex()
                     for each in changes.ids_of(one.topic)
-                    if taken in [known for known, _ in records.at(Log(each, one.partition), taken.offset)]
+                    if taken
+                    in [known for known, _ in records.at(Log(each, one.partition), taken.offset)]
                 ]
                 rule = "stale" if former else "unequal"
                 yield Violation(rule, f"{one}: {taken}, of {former}; the log has {there}")
@@ -387,7 +397,9 @@ def find_differing_ends(changes: Changes) -> Iterator[Violation]:
                 for mine in heads
             )
             if not covered or (one.topic not in changes.compacted and data not in one.through):
-                yield Violation("differs", f"{one.reader}: {one.topic}-{one.partition} lacks {head}")
+                yield Violation(
+                    "differs", f"{one.reader}: {one.topic}-{one.partition} lacks {head}"
+                )
 
 
 def find_revived(changes: Changes) -> Iterator[Violation]:

@@ -38,21 +38,30 @@ def reassign(address: str, place: Place, replicas: Sequence[int]) -> str:
         partition_index=i32(place.partition), replicas=tuple(BrokerId(one) for one in replicas)
     )
     topics = (ReassignableTopic(name=TopicName(place.topic), partitions=(moved,)),)
-    answer = ask(address, AlterPartitionReassignmentsRequest(topics=topics), REASSIGN, REASSIGN_VERSION)
+    answer = ask(
+        address, AlterPartitionReassignmentsRequest(topics=topics), REASSIGN, REASSIGN_VERSION
+    )
     return name(
-        [answer.error_code, *(one.error_code for said in answer.responses for one in said.partitions)]
+        [
+            answer.error_code,
+            *(one.error_code for said in answer.responses for one in said.partitions),
+        ]
     )
 
 
 def elect(address: str, places: Iterable[Place]) -> str:
     """Make the preferred replicas leaders; "" or errors' names. OSError."""
     topics = tuple(
-        TopicPartitions(topic=TopicName(topic), partitions=tuple(i32(place.partition) for place in some))
+        TopicPartitions(
+            topic=TopicName(topic), partitions=tuple(i32(place.partition) for place in some)
+        )
         for topic, some in groupby(sorted(places), lambda place: place.topic)
     )
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=topics)
     answer = ask(address, request, ELECT, ELECT_VERSION)
-    results = (one.error_code for said in answer.replica_election_results for one in said.partition_result)
+    results = (
+        one.error_code for said in answer.replica_election_results for one in said.partition_result
+    )
     return name([answer.error_code, *results])
 
 

@@ -112,7 +112,9 @@ class Phoenix(threading.Thread):
         }
         producer = Producer(settings | {"enable.idempotence": True})
         for number in range(RECORDS):
-            producer.produce(TOPIC, build_value(Name(word, number), -1, 2000, self._rng), partition=0)
+            producer.produce(
+                TOPIC, build_value(Name(word, number), -1, 2000, self._rng), partition=0
+            )
             producer.poll(0.01)
         producer.flush(20)
         place = Place(TOPIC, 0)
@@ -127,14 +129,20 @@ class Phoenix(threading.Thread):
         self.incarnations += 1
         strangers = [read for read in reads if read.name.producer != word]
         if strangers:
-            self.stale.append(f"a reader of {word} got {len(strangers)} records like {strangers[0]}")
+            self.stale.append(
+                f"a reader of {word} got {len(strangers)} records like {strangers[0]}"
+            )
 
     def _stay(self) -> None:
         """Reads on through all incarnations: once it has seen one, it sees none before."""
         consumer = Consumer(
             readers.CLIENT
             | readers.CLASSIC
-            | {"bootstrap.servers": self._sidecars.through, "group.id": TOPIC, "enable.auto.commit": False}
+            | {
+                "bootstrap.servers": self._sidecars.through,
+                "group.id": TOPIC,
+                "enable.auto.commit": False,
+            }
         )
         consumer.subscribe([TOPIC])
         latest = 0
@@ -143,7 +151,9 @@ class Phoenix(threading.Thread):
             if message is None or message.error() is not None:
                 continue
             value = message.value()
-            number = int(scan_name(value if isinstance(value, bytes) else b"").producer.split("-")[1])
+            number = int(
+                scan_name(value if isinstance(value, bytes) else b"").producer.split("-")[1]
+            )
             if number < latest:
                 self.stale.append(f"who had read incarnation {latest} got a record of {number}")
             latest = max(latest, number)

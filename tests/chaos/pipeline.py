@@ -47,7 +47,9 @@ class Pipeline(threading.Thread):
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": False,
-                "max.poll.interval.ms": int(POLL_WITHIN_S * 1000),  # one that hangs is put out of the group
+                "max.poll.interval.ms": int(
+                    POLL_WITHIN_S * 1000
+                ),  # one that hangs is put out of the group
             }
         )
         self._writing = (
@@ -117,7 +119,9 @@ class Pipeline(threading.Thread):
             self.copied |= after
         return fresh and outcome is Outcome.COMMITTED
 
-    def _send_offsets(self, consumer: Consumer, producer: Producer, offsets: list[TopicPartition]) -> None:
+    def _send_offsets(
+        self, consumer: Consumer, producer: Producer, offsets: list[TopicPartition]
+    ) -> None:
         deadline = time.monotonic() + writers.COMMIT_S
         while True:
             try:

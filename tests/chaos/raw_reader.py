@@ -99,7 +99,9 @@ class RawFollower(threading.Thread):
                 self._count(f"{type(failed).__name__}")
 
     def _is_hushed(self, topic: str) -> bool:
-        return topic in self._hushed or (reads_by_id(topic) in self._hushed and BY_ID[0] in self._versions)
+        return topic in self._hushed or (
+            reads_by_id(topic) in self._hushed and BY_ID[0] in self._versions
+        )
 
     def _count(self, what: str) -> None:
         self.errors[what] = self.errors.get(what, 0) + 1
@@ -113,12 +115,16 @@ class RawFollower(threading.Thread):
         address = self._rng.choice(sorted({one.address for one in leaders.values()}))
         with RawClient(address, self.name, ANSWER_S) as client:
             mine = {
-                place: one for place, one in find_leaders(client, topic).items() if one.address == address
+                place: one
+                for place, one in find_leaders(client, topic).items()
+                if one.address == address
             }
             if not mine:
                 return
             places = sorted(mine)
-            if self._rng.random() < 0.5:  # one partition alone is asked for in another way than several
+            if (
+                self._rng.random() < 0.5
+            ):  # one partition alone is asked for in another way than several
                 places = [self._rng.choice(places)]
             version = self._rng.choice(self._versions)
             offsets = {place: self._begin(client, topic, mine[place], place) for place in places}
@@ -134,7 +140,12 @@ class RawFollower(threading.Thread):
         return self._positions.get((leader.topic_id, partition), max(end, 0))
 
     def _walk(
-        self, client: RawClient, version: int, topic: str, leaders: dict[int, Leader], offsets: dict[int, int]
+        self,
+        client: RawClient,
+        version: int,
+        topic: str,
+        leaders: dict[int, Leader],
+        offsets: dict[int, int],
     ) -> None:
         step_bytes = self._rng.choice(STEP_BYTES)
         carries = version >= EPOCHS_FROM and self._rng.random() < 0.8
@@ -177,7 +188,9 @@ class RawFollower(threading.Thread):
                 return self._read_whole(bootstrap, topic, partition, version, deadline)
             except (OSError, BadFrame, FetchFailed) as failed:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{topic}-{partition} is not read to its end: {failed!r}") from failed
+                    raise TimeoutError(
+                        f"{topic}-{partition} is not read to its end: {failed!r}"
+                    ) from failed
                 time.sleep(PAUSE_S)
 
     def _read_whole(
@@ -251,7 +264,10 @@ def find_leaders(client: RawClient, topic: str) -> dict[int, Leader]:
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     led = [one for one in found.partitions if one.leader_id in addresses]
     numbers = tuple(one.partition for one in found.partitions)
-    return {one.partition: Leader(addresses[one.leader_id], found.topic_id, epochs, numbers) for one in led}
+    return {
+        one.partition: Leader(addresses[one.leader_id], found.topic_id, epochs, numbers)
+        for one in led
+    }
 
 
 def find_offset(client: RawClient, topic: str, partition: int, timestamp: int) -> int:
@@ -265,7 +281,9 @@ def find_offset(client: RawClient, topic: str, partition: int, timestamp: int) -
         topics=(ListOffsetsTopic(name=TopicName(topic), partitions=(asked,)),),
     )
     answer = oracle.read_response(
-        LIST_OFFSETS, LIST_OFFSETS_VERSION, client.call(oracle.request_frame(body, 2, client.client_id))
+        LIST_OFFSETS,
+        LIST_OFFSETS_VERSION,
+        client.call(oracle.request_frame(body, 2, client.client_id)),
     )[1]
     said = answer.topics[0].partitions[0]
     if int(said.error_code):

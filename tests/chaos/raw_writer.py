@@ -113,7 +113,9 @@ class RawWriter(threading.Thread):
         by_id = self._rng.random() < BY_ID_SHARE
         for _ in range(STAYS):
             for address, client in clients.items():
-                mine = {place: one.topic_id for place, one in leaders.items() if one.address == address}
+                mine = {
+                    place: one.topic_id for place, one in leaders.items() if one.address == address
+                }
                 if (
                     writes(self._topic) in self._hushed
                     or not self._write(client, by_id, mine)
@@ -141,12 +143,18 @@ class RawWriter(threading.Thread):
         }
         frame = oracle.request_frame(make(module, "ProduceRequest", values), 3, self.name)
         answer = oracle.read_response(PRODUCE, version, client.call(frame))[1]
-        codes = [int(said.error_code) for one in answer.responses for said in one.partition_responses]
+        codes = [
+            int(said.error_code) for one in answer.responses for said in one.partition_responses
+        ]
         for code in filter(None, codes):
             self._count(f"error {code}")
         self.acknowledged += codes.count(0)
         if (
-            max(int(said.base_offset) for one in answer.responses for said in one.partition_responses)
+            max(
+                int(said.base_offset)
+                for one in answer.responses
+                for said in one.partition_responses
+            )
             >= self._until
         ):
             self._full = topic_id
@@ -155,7 +163,9 @@ class RawWriter(threading.Thread):
     def _build_batch(self) -> bytes:
         builder = DefaultRecordBatchBuilder(MAGIC, 0, False, -1, -1, -1, BATCH_BYTES)
         for index in range(self._rng.randint(1, MOST_RECORDS)):
-            value = build_value(Name(self.name, self._number), -1, self._rng.randint(*SIZES_BYTES), self._rng)
+            value = build_value(
+                Name(self.name, self._number), -1, self._rng.randint(*SIZES_BYTES), self._rng
+            )
             key = b"k%d" % (self._rng.randrange(KEYS) if self._keyed else self._number)
             dies = self._keyed and self._rng.random() < TOMBSTONES
             self._number += 1

@@ -171,7 +171,9 @@ def find_ends(bootstrap: str, places: Sequence[Place], patience_s: float) -> dic
         for place in places:
             while place not in ends:
                 try:
-                    _, ends[place] = consumer.get_watermark_offsets(TopicPartition(*place), timeout=5)
+                    _, ends[place] = consumer.get_watermark_offsets(
+                        TopicPartition(*place), timeout=5
+                    )
                 except KafkaException:
                     if time.monotonic() > deadline:
                         raise
@@ -192,12 +194,19 @@ def read_all(
     group = Group(name, tuple(topics), committed, reached=dict.fromkeys(ends, 0))
     runs: dict[Place, list[Read]] = {place: [] for place in ends}
     group.runs += runs.items()
-    wanted = {"bootstrap.servers": bootstrap, "group.id": name, "isolation.level": isolation(committed)}
+    wanted = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "isolation.level": isolation(committed),
+    }
     consumer = Consumer(CLIENT | wanted | {"enable.auto.commit": False})
     deadline = time.monotonic() + patience_s
     try:
         consumer.assign([TopicPartition(*place, 0) for place in ends])
-        while any(group.reached[place] < end for place, end in ends.items()) and time.monotonic() < deadline:
+        while (
+            any(group.reached[place] < end for place, end in ends.items())
+            and time.monotonic() < deadline
+        ):
             message = consumer.poll(POLL_S)
             if message is not None and not is_failure(message):
                 place = place_of(message)

@@ -39,7 +39,9 @@ class Fetched(NamedTuple):
 
     def __str__(self) -> str:
         said = f"{'id' if self.by_id else 'name'} (v{self.version}), epoch {self.epoch}, from {self.offset}"
-        return f"{self.reader}: {self.topic}-{self.partition} by {said}, asked at {self.sent_at:.2f}"
+        return (
+            f"{self.reader}: {self.topic}-{self.partition} by {said}, asked at {self.sent_at:.2f}"
+        )
 
 
 class Taken(NamedTuple):

@@ -90,7 +90,9 @@ class Run:
 
     def run(self) -> list[str]:
         with self._sidecars as sidecars:
-            self._say(f"seed {self._seed}: brokers {sidecars.direct}, through Forebay {sidecars.through}")
+            self._say(
+                f"seed {self._seed}: brokers {sidecars.direct}, through Forebay {sidecars.through}"
+            )
             for topic in TOPICS:
                 create_topic(sidecars.direct, topic, partitions=PARTITIONS, replication_factor=3)
             over = threading.Event()
@@ -121,7 +123,8 @@ class Run:
             (BulkWriter, "bulk-0", BULK, BULK_RATE),
         )
         self._writers = [
-            kind(name, through, topic, PARTITIONS, rate, self._seed) for kind, name, topic, rate in plan
+            kind(name, through, topic, PARTITIONS, rate, self._seed)
+            for kind, name, topic, rate in plan
         ]
         groups = (
             (Group("old-uncommitted", (PLAIN, TXN, BULK), False), readers.CLASSIC, 2),
@@ -186,7 +189,9 @@ class Run:
             history.sent += writer.sent
             history.outcomes |= writer.outcomes
             if len(writer.producer) and isinstance(writer, IdempotentWriter):
-                history.stuck.append(f"{writer.name}: {len(writer.producer)} records are not acknowledged")
+                history.stuck.append(
+                    f"{writer.name}: {len(writer.producer)} records are not acknowledged"
+                )
             writer.close()
         self._await_copies()
         self._finish([self._pipeline])
@@ -200,7 +205,11 @@ class Run:
             ),
         )
         self._finish(self._members)
-        clients: tuple[Writer | Member | Pipeline, ...] = (*self._writers, *self._members, self._pipeline)
+        clients: tuple[Writer | Member | Pipeline, ...] = (
+            *self._writers,
+            *self._members,
+            self._pipeline,
+        )
         for client in clients:
             self._say(f"{client.name} was told: {client.errors}")
         not_closed = sum(client.errors.get(readers.NOT_CLOSED, 0) for client in clients)
@@ -238,17 +247,23 @@ class Run:
         self._await("java", lambda: has_come_to(self._java.read(), last))
         self._java.stop()
         self.history.groups.append(self._java.read())
-        asking = Consumer({"bootstrap.servers": self._sidecars.direct, "group.id": PIPELINE, "log_level": 0})
+        asking = Consumer(
+            {"bootstrap.servers": self._sidecars.direct, "group.id": PIPELINE, "log_level": 0}
+        )
         wanted = [TopicPartition(*place) for place in last]
 
         def copied() -> bool:
             if self._pipeline.hangs and "pipeline made anew" not in self.faults:
                 self.faults["pipeline made anew"] = 1
-                self._say(f"pipeline: hung in librdkafka, made anew; it was told {self._pipeline.errors}")
+                self._say(
+                    f"pipeline: hung in librdkafka, made anew; it was told {self._pipeline.errors}"
+                )
                 self._pipeline.finish()
                 self._pipeline = self._open_pipeline()
                 self._pipeline.start()
-            found = {Place(one.topic, one.partition): one.offset for one in asking.committed(wanted, 20)}
+            found = {
+                Place(one.topic, one.partition): one.offset for one in asking.committed(wanted, 20)
+            }
             return all(found[place] >= offset for place, offset in last.items())
 
         self._await(PIPELINE, copied)
@@ -261,7 +276,9 @@ class Run:
         for way, bootstrap in (("through", sidecars.through), ("direct", sidecars.direct)):
             for committed in (False, True):
                 name = f"{way} at last, {readers.isolation(committed)}"
-                history.groups.append(read_all(name, bootstrap, TOPICS, history.ends, committed, PATIENCE_S))
+                history.groups.append(
+                    read_all(name, bootstrap, TOPICS, history.ends, committed, PATIENCE_S)
+                )
         for sidecar in sidecars.sidecars.values():
             metrics = sidecar.metrics()
             self.hit_bytes += sidecar.fetch_counts().get(("hit", ""), 0)
@@ -277,10 +294,14 @@ class Run:
                 self.problems.append(f"trace: the log of Forebay {node} has one")
             unequal = [line for line in said.splitlines() if UNEQUAL.search(line)]
             self.problems += [
-                f"unequal: Forebay {node}: {line}" for line in unequal if not self._changing.explains(line)
+                f"unequal: Forebay {node}: {line}"
+                for line in unequal
+                if not self._changing.explains(line)
             ]
             if (counted := sidecar.metrics()[MISMATCHES]) > len(unequal):
-                self.problems.append(f"unequal: Forebay {node} counts {counted:.0f} and tells {len(unequal)}")
+                self.problems.append(
+                    f"unequal: Forebay {node} counts {counted:.0f} and tells {len(unequal)}"
+                )
         self.problems += [f"idle: {what}" for what in self._idle()]
         outcomes = {one.value: sum(x is one for x in history.outcomes.values()) for one in Outcome}
         self._say(
@@ -312,6 +333,7 @@ def find_unhappened(faults: Mapping[str, int]) -> Iterator[str]:
 def has_come_to(group: Group, last: Mapping[Place, int]) -> bool:
     """Whether it has read up to these offsets, or beyond."""
     reached = {
-        place: max(reads[-1].offset for at, reads in group.runs if at == place) for place, _ in group.runs
+        place: max(reads[-1].offset for at, reads in group.runs if at == place)
+        for place, _ in group.runs
     }
     return all(reached.get(place, -1) + 1 >= offset for place, offset in last.items())

@@ -96,7 +96,9 @@ def alter(history: History) -> None:
 
 def put_in_anothers_place(history: History) -> None:
     reads = of(history, TXN)
-    reads[0] = read_of(next(one for one in history.sent if one.name == Name("t", 4)), reads[0].offset)
+    reads[0] = read_of(
+        next(one for one in history.sent if one.name == Name("t", 4)), reads[0].offset
+    )
 
 
 def read_two_things_at_one_offset(history: History) -> None:
@@ -109,7 +111,9 @@ def read_unsent(history: History) -> None:
 
 
 def duplicate(history: History) -> None:
-    of(history, PLAIN).append(read_of(next(one for one in history.sent if one.name == Name("i", 3)), 9))
+    of(history, PLAIN).append(
+        read_of(next(one for one in history.sent if one.name == Name("i", 3)), 9)
+    )
 
 
 def duplicate_copy(history: History) -> None:
@@ -120,17 +124,23 @@ def duplicate_copy(history: History) -> None:
 def reorder(history: History) -> None:
     """Acknowledged so, and read so by everybody."""
     swapped = {Name("i", 1): 5, Name("i", 2): 3}
-    history.sent[:] = [one._replace(offset=swapped.get(one.name, one.offset)) for one in history.sent]
+    history.sent[:] = [
+        one._replace(offset=swapped.get(one.name, one.offset)) for one in history.sent
+    ]
     history.groups[:] = [build_group(history, one.name, one.committed) for one in history.groups]
 
 
 def put_below(history: History) -> None:
     """A plain producer's record lies before one that had been acknowledged when it was sent."""
-    history.sent = [one._replace(above=6) if one.name == Name("p", 2) else one for one in history.sent]
+    history.sent = [
+        one._replace(above=6) if one.name == Name("p", 2) else one for one in history.sent
+    ]
 
 
 def show_aborted(history: History) -> None:
-    of(history, TXN).insert(0, read_of(next(one for one in history.sent if one.name == Name("t", 1))))
+    of(history, TXN).insert(
+        0, read_of(next(one for one in history.sent if one.name == Name("t", 1)))
+    )
 
 
 def go_backwards(history: History) -> None:
@@ -165,7 +175,9 @@ BROKEN: list[tuple[Callable[[History], None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("harm", "expected"), BROKEN, ids=[harm.__name__ for harm, _ in BROKEN])
-def test_what_is_broken_is_found_and_named(harm: Callable[[History], None], expected: set[str]) -> None:
+def test_what_is_broken_is_found_and_named(
+    harm: Callable[[History], None], expected: set[str]
+) -> None:
     history = build_history()
     harm(history)
     assert rules(history) >= expected
@@ -183,7 +195,9 @@ def test_unacknowledged_records_may_be_there() -> None:
 def test_a_plain_producers_late_request_is_no_disorder() -> None:
     """It was sent on a connection that died, never acknowledged, and taken after what was sent again."""
     history = build_history()
-    history.sent = [one._replace(offset=-1) if one.name == Name("p", 0) else one for one in history.sent]
+    history.sent = [
+        one._replace(offset=-1) if one.name == Name("p", 0) else one for one in history.sent
+    ]
     for group in history.groups:
         for place, reads in group.runs:
             if place == PLAIN:
@@ -208,9 +222,13 @@ def test_of_many_violations_some_are_shown() -> None:
 
 
 def test_a_run_without_one_of_the_changes_says_so() -> None:
-    kinds = dict.fromkeys(("kill_broker", "stall_broker", "cut_front", "cut_back", "vanish", *CHANGES), 1)
+    kinds = dict.fromkeys(
+        ("kill_broker", "stall_broker", "cut_front", "cut_back", "vanish", *CHANGES), 1
+    )
     assert list(find_unhappened(kinds)) == []
     for kind in CHANGES:
-        assert list(find_unhappened({one: 1 for one in kinds if one != kind})) == [f"{kind} did not happen"]
+        assert list(find_unhappened({one: 1 for one in kinds if one != kind})) == [
+            f"{kind} did not happen"
+        ]
     del kinds["vanish"]
     assert len(list(find_unhappened(kinds))) == 1

@@ -82,7 +82,9 @@ def test_the_broker_owes_a_join_for_ever_whose_member_joined_again(broker: Kafka
         first, again, other = (stack.enter_context(RawClient(broker.direct)) for _ in range(3))
         find_coordinator(broker.direct)
         deadline = time.monotonic() + PATIENCE_S
-        while (joined := join(other))[0] is not ErrorCode.member_id_required and time.monotonic() < deadline:
+        while (joined := join(other))[
+            0
+        ] is not ErrorCode.member_id_required and time.monotonic() < deadline:
             time.sleep(0.1)
         assert joined[0] is ErrorCode.member_id_required
         assert join(other, joined[1])[0] is ErrorCode.none

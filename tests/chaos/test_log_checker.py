@@ -162,13 +162,41 @@ def test_readings_that_keep_every_promise() -> None:
 
 
 BROKEN: list[tuple[str, Callable[[], Fetched], set[str]]] = [
-    ("a deleted topic by name", lambda: read("again", LATTER, OLD, sent_at=SETTLED + 0.01), {"stale"}),
-    ("by name, not told, after a lease", lambda: read("again", FORMER, OLD, sent_at=LATE), {"stale"}),
-    ("by id, after a lease", lambda: read("again", FORMER, OLD, sent_at=LATE, by_id=True), {"stale"}),
-    ("another id's", lambda: read("again", LATTER, OLD, sent_at=SETTLED - 1, by_id=True), {"stale"}),
-    ("new ones, then old ones", lambda: read("again", LATTER, NEW + OLD[5:], sent_at=LATE), {"stale"}),
-    ("other bytes", lambda: read("again", LATTER, (build(0, b"forged"),), sent_at=LATE), {"unequal"}),
-    ("another epoch", lambda: read("again", LATTER, (build(0, b"new", epoch=4),), sent_at=LATE), {"unequal"}),
+    (
+        "a deleted topic by name",
+        lambda: read("again", LATTER, OLD, sent_at=SETTLED + 0.01),
+        {"stale"},
+    ),
+    (
+        "by name, not told, after a lease",
+        lambda: read("again", FORMER, OLD, sent_at=LATE),
+        {"stale"},
+    ),
+    (
+        "by id, after a lease",
+        lambda: read("again", FORMER, OLD, sent_at=LATE, by_id=True),
+        {"stale"},
+    ),
+    (
+        "another id's",
+        lambda: read("again", LATTER, OLD, sent_at=SETTLED - 1, by_id=True),
+        {"stale"},
+    ),
+    (
+        "new ones, then old ones",
+        lambda: read("again", LATTER, NEW + OLD[5:], sent_at=LATE),
+        {"stale"},
+    ),
+    (
+        "other bytes",
+        lambda: read("again", LATTER, (build(0, b"forged"),), sent_at=LATE),
+        {"unequal"},
+    ),
+    (
+        "another epoch",
+        lambda: read("again", LATTER, (build(0, b"new", epoch=4),), sent_at=LATE),
+        {"unequal"},
+    ),
     (
         "another codec",
         lambda: read("again", LATTER, (build(0, b"new", codec=GZIP),), sent_at=LATE),
@@ -206,11 +234,17 @@ BROKEN: list[tuple[str, Callable[[], Fetched], set[str]]] = [
         {"deleted"},
     ),
     ("a gap", lambda: read("again", LATTER, NEW[:1] + NEW[2:], sent_at=LATE), {"hole"}),
-    ("not what was asked for", lambda: read("again", LATTER, NEW[1:], sent_at=LATE, offset=1), {"hole"}),
+    (
+        "not what was asked for",
+        lambda: read("again", LATTER, NEW[1:], sent_at=LATE, offset=1),
+        {"hole"},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("broken", "expected"), [one[1:] for one in BROKEN], ids=[one[0] for one in BROKEN])
+@pytest.mark.parametrize(
+    ("broken", "expected"), [one[1:] for one in BROKEN], ids=[one[0] for one in BROKEN]
+)
 def test_a_fetch_that_breaks_a_promise(broken: Callable[[], Fetched], expected: set[str]) -> None:
     changes, held = build_world()
     changes.fetched.append(broken())
@@ -229,7 +263,11 @@ DELIVERED: list[tuple[str, Delivered, set[str]]] = [
     ("lost ones", deliver("unclean", KEPT + LOST, made_at=ELECTED_AT + 0.01), {"undone"}),
     ("a gap", deliver("again", NEW[:2] + NEW[3:], made_at=LATE), {"hole"}),
     ("not all in time", deliver("again", NEW, made_at=LATE, lag=1), set()),
-    ("not all at last", deliver("again", NEW, made_at=LATE, lag=1, reader=f"{AT_LAST}, x"), {"behind"}),
+    (
+        "not all at last",
+        deliver("again", NEW, made_at=LATE, lag=1, reader=f"{AT_LAST}, x"),
+        {"behind"},
+    ),
 ]
 
 
@@ -255,7 +293,9 @@ LAST: list[tuple[str, Last, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("last", "expected"), [one[1:] for one in LAST], ids=[one[0] for one in LAST])
+@pytest.mark.parametrize(
+    ("last", "expected"), [one[1:] for one in LAST], ids=[one[0] for one in LAST]
+)
 def test_what_was_there_at_last(last: Last, expected: set[str]) -> None:
     changes, held = build_world()
     changes.last.append(last)
@@ -305,7 +345,9 @@ def test_what_a_former_leader_had_for_a_moment() -> None:
 def test_of_many_violations_some_are_shown() -> None:
     changes, held = build_world()
     wrong = [build(base, b"forged") for base in range(0, 6 * MOST_SHOWN, 2)]
-    changes.fetched += [read("again", LATTER, (data,), sent_at=LATE) for data in (*wrong[:3] * 9, *wrong)]
+    changes.fetched += [
+        read("again", LATTER, (data,), sent_at=LATE) for data in (*wrong[:3] * 9, *wrong)
+    ]
     shown = [one.what for one in check_changes(changes, held)]
     assert len(shown) == len(set(shown)) == MOST_SHOWN
 
@@ -318,9 +360,16 @@ def test_of_many_violations_some_are_shown() -> None:
         (build(0, b"w", codec=GZIP, key=b"k", count=1), 1.0, {"unequal"}),
         (build(0, b"v", codec=GZIP, key=b"k", count=1, stamped_ms=STAMP_MS), 1.0, {"unequal"}),
     ],
-    ids=["at once", "too late", "another value", "another time"],  # gzip puts the time into the bytes
+    ids=[
+        "at once",
+        "too late",
+        "another value",
+        "another time",
+    ],  # gzip puts the time into the bytes
 )
-def test_only_the_codec_may_differ_and_not_for_long(data: bytes, sent_at: float, expected: set[str]) -> None:
+def test_only_the_codec_may_differ_and_not_for_long(
+    data: bytes, sent_at: float, expected: set[str]
+) -> None:
     changes, held = build_world()
     changes.fetched.append(read("keyed", KEYS, (data,), sent_at=sent_at))
     assert {one.rule for one in check_changes(changes, held)} == expected
@@ -328,7 +377,12 @@ def test_only_the_codec_may_differ_and_not_for_long(data: bytes, sent_at: float,
 
 @pytest.mark.parametrize(
     ("codec", "crc_of", "age_s", "explained"),
-    [(GZIP, GZIP, 1, True), (GZIP, GZIP, CODEC_S + 1, False), (NONE, NONE, 1, False), (GZIP, NONE, 1, False)],
+    [
+        (GZIP, GZIP, 1, True),
+        (GZIP, GZIP, CODEC_S + 1, False),
+        (NONE, NONE, 1, False),
+        (GZIP, NONE, 1, False),
+    ],
 )
 def test_a_verifiers_line_is_explained_by_a_new_batch_that_its_broker_compressed(
     codec: int, crc_of: int, age_s: float, explained: bool

@@ -34,7 +34,8 @@ def test_a_bare_broker_keeps_every_promise(broker: KafkaCluster) -> None:
     topics, direct, rng = {topic: PARTITIONS}, broker.direct, random.Random(topic)
     writer = RawWriter("writer", direct, direct, topic, rng)
     followers = [
-        RawFollower(f"v{versions[0]}", direct, topics, versions, rng) for versions in (BY_NAME, BY_ID)
+        RawFollower(f"v{versions[0]}", direct, topics, versions, rng)
+        for versions in (BY_NAME, BY_ID)
     ]
     threads: list[Any] = [writer, *followers]
     for thread in threads:

@@ -28,7 +28,10 @@ class Told:
 @pytest.mark.parametrize(
     ("words", "comes_back"),
     [
-        ('Failed to fetch committed offsets for partitions in group "g": Broker: Not coordinator', True),
+        (
+            'Failed to fetch committed offsets for partitions in group "g": Broker: Not coordinator',
+            True,
+        ),
         ('Failed to fetch committed offset for group "g" topic t [0]: Broker: Unknown topic', True),
         ("FindCoordinator response error: Broker: Not coordinator", False),
     ],

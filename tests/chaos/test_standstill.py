@@ -18,7 +18,9 @@ guard(0.5)
 
 
 @pytest.mark.parametrize(
-    ("call", "code"), [("ctypes.PyDLL(None).sleep", 1), ("ctypes.CDLL(None).sleep", 0)], ids=["held", "free"]
+    ("call", "code"),
+    [("ctypes.PyDLL(None).sleep", 1), ("ctypes.CDLL(None).sleep", 0)],
+    ids=["held", "free"],
 )
 def test_an_interpreter_that_stands_still_is_ended(call: str, code: int) -> None:
     done = subprocess.run(

@@ -132,13 +132,19 @@ class TopicFaults:
                 self._over.wait(ALONE_S)
         finally:
             self._hushed -= {REMADE, writes(REMADE), reads_by_id(REMADE)}
-        said = f"{topic_id.hex()}, {'seen gone' if waits else 'at once'}, {former_end} records before"
+        said = (
+            f"{topic_id.hex()}, {'seen gone' if waits else 'at once'}, {former_end} records before"
+        )
         return f"{said}, after {QUIET_S:.0f} s of quiet" if quiet else said
 
     def _await_end(self, topic: str, least: int) -> None:
         """Until partition 0 has so many records, or END_S are over: writers may stand still."""
         deadline = time.monotonic() + END_S
-        while self._find_end(topic, 0) < least and time.monotonic() < deadline and not self._over.is_set():
+        while (
+            self._find_end(topic, 0) < least
+            and time.monotonic() < deadline
+            and not self._over.is_set()
+        ):
             self._over.wait(POLL_S)
 
     def delete_records(self, rng: random.Random) -> str:
@@ -187,7 +193,9 @@ class TopicFaults:
         for topic in (SETTINGS, KEYED, REMADE):
             place = Place(topic, rng.randrange(PARTITIONS[topic]))
             replicas = rng.sample(self._sidecars.nodes, len(self._sidecars.nodes))
-            said.append(f"{place} to {replicas} {self._order(rng, orders.reassign, place, replicas)}")
+            said.append(
+                f"{place} to {replicas} {self._order(rng, orders.reassign, place, replicas)}"
+            )
             self._over.wait(rng.uniform(0.2, 1))
             said.append(self._order(rng, orders.elect, [place]))
         return ", ".join(one for one in said if one)
@@ -234,7 +242,9 @@ class TopicFaults:
         finally:
             cluster.wake(leader)
         try:
-            self._wait("the former leader is back", lambda: self._state(other)[2] == set(self._pair))
+            self._wait(
+                "the former leader is back", lambda: self._state(other)[2] == set(self._pair)
+            )
             self._orders.await_each(
                 lambda client: max(find_leaders(client, UNCLEAN)[0].epochs.values()) >= epoch
             )

@@ -13,7 +13,13 @@ import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from protocol import fetch
@@ -38,10 +44,14 @@ class TopicOrders:
     def __init__(self, sidecars: Sidecars) -> None:
         self._sidecars = sidecars
 
-    def create(self, topic: str, config: Mapping[str, str], replicas: Sequence[Sequence[int]]) -> bytes:
+    def create(
+        self, topic: str, config: Mapping[str, str], replicas: Sequence[Sequence[int]]
+    ) -> bytes:
         """Its id. `replicas`: of each partition, the leader first."""
         assignment = [list(one) for one in replicas]
-        wanted = NewTopic(topic, len(assignment), replica_assignment=assignment, config=dict(config))
+        wanted = NewTopic(
+            topic, len(assignment), replica_assignment=assignment, config=dict(config)
+        )
         self._insist(
             lambda admin: admin.create_topics([wanted])[topic].result(ASK_S),
             KafkaError.TOPIC_ALREADY_EXISTS,
@@ -50,7 +60,8 @@ class TopicOrders:
 
     def delete(self, topic: str) -> None:
         self._insist(
-            lambda admin: admin.delete_topics([topic])[topic].result(ASK_S), KafkaError.UNKNOWN_TOPIC_OR_PART
+            lambda admin: admin.delete_topics([topic])[topic].result(ASK_S),
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
         )
 
     def configure(self, topic: str, name: str, value: str) -> None:
@@ -103,7 +114,8 @@ class TopicOrders:
 
         def serves(client: RawClient) -> bool:
             return all(
-                self.peek(client, topic_id, one, 0) in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+                self.peek(client, topic_id, one, 0)
+                in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
                 for one in range(partitions)
             )
 
@@ -112,7 +124,9 @@ class TopicOrders:
     def await_start(self, topic_id: bytes, partition: int, before: int) -> float:
         """When each broker has refused what lies below a log start."""
         return self.await_each(
-            lambda client: self.peek(client, topic_id, partition, before - 1) == ErrorCode.OFFSET_OUT_OF_RANGE
+            lambda client: (
+                self.peek(client, topic_id, partition, before - 1) == ErrorCode.OFFSET_OUT_OF_RANGE
+            )
         )
 
     def peek(self, client: RawClient, topic_id: bytes, partition: int, offset: int) -> int:

@@ -81,7 +81,9 @@ class WholeReader(threading.Thread):
         deadline = time.monotonic() + patience_s
         made_at = time.monotonic()
         try:
-            with contextlib.closing(client(self._through, places, self._rng.choice(STEP_BYTES))) as polls:
+            with contextlib.closing(
+                client(self._through, places, self._rng.choice(STEP_BYTES))
+            ) as polls:
                 for records in polls:
                     for partition, taken in records:
                         got[partition].append(taken)
@@ -93,7 +95,9 @@ class WholeReader(threading.Thread):
         for place, end in ends.items():
             whole = tuple(got[place.partition])
             name = f"{self.name}, {client.__name__}"
-            self.delivered.append(Delivered(name, topic, place.partition, made_at, end, reach(whole), whole))
+            self.delivered.append(
+                Delivered(name, topic, place.partition, made_at, end, reach(whole), whole)
+            )
 
     def _count(self, failed: Exception) -> None:
         name = type(failed).__name__
@@ -105,7 +109,9 @@ def reach(records: Sequence[Taken]) -> int:
     return records[-1].offset + 1 if records else 0
 
 
-def read_by_id(bootstrap: str, places: list[Place], step_bytes: int) -> Generator[Batch, None, None]:
+def read_by_id(
+    bootstrap: str, places: list[Place], step_bytes: int
+) -> Generator[Batch, None, None]:
     """With librdkafka, which fetches by topic id; at most `step_bytes` of a partition, or one batch."""
     settings = {
         "bootstrap.servers": bootstrap,
@@ -132,7 +138,9 @@ def taken_of(message: object) -> Taken:
     return Taken(offset, digest, (int(kind == LOG_APPEND_TIME), stamp))
 
 
-def read_by_name(bootstrap: str, places: list[Place], step_bytes: int) -> Generator[Batch, None, None]:
+def read_by_name(
+    bootstrap: str, places: list[Place], step_bytes: int
+) -> Generator[Batch, None, None]:
     """With kafka-python, which fetches by name; at most `step_bytes` of a partition, or one batch."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
@@ -152,7 +160,9 @@ def read_by_name(bootstrap: str, places: list[Place], step_bytes: int) -> Genera
                 (
                     at.partition,
                     Taken(
-                        one.offset, digest_of(one.key, one.value), (int(one.timestamp_type), one.timestamp)
+                        one.offset,
+                        digest_of(one.key, one.value),
+                        (int(one.timestamp_type), one.timestamp),
                     ),
                 )
                 for at, records in consumer.poll(timeout_ms=POLL_MS).items()

@@ -55,7 +55,9 @@ class Line:
         for name, words in zip(("near", "far"), self.last_words.values(), strict=True):
             ended = f", closed {now - words.ended_at:.1f} s ago" if words.ended_at > 0 else ""
             head = words.chunk[:SHOWN_BYTES].hex(" ", 4)
-            said.append(f"{name} end: {len(words.chunk)} bytes {now - words.at:.1f} s ago{ended}: {head}")
+            said.append(
+                f"{name} end: {len(words.chunk)} bytes {now - words.at:.1f} s ago{ended}: {head}"
+            )
         return "; ".join(said)
 
     def end(self, *, reset: bool = False) -> None:
@@ -75,7 +77,9 @@ class Wire:
         self._server = socket.create_server((HOST, port))
         self._lines: set[Line] = set()
         self._half_open: set[Line] = set()
-        self._gone: list[tuple[LastWords, ...]] = []  # of those closed at both ends, with a question open
+        self._gone: list[
+            tuple[LastWords, ...]
+        ] = []  # of those closed at both ends, with a question open
         self._flowing = threading.Event()
         self._flowing.set()
         self.cuts = 0
@@ -102,7 +106,11 @@ class Wire:
         """
         lines = list(self._half_open | self._lines)
         found = [*self._gone, *(tuple(line.last_words.values()) for line in lines)]
-        return [near.chunk for near, far in found if near.at > far.at and (near.ended_at > 0) is near_closed]
+        return [
+            near.chunk
+            for near, far in found
+            if near.at > far.at and (near.ended_at > 0) is near_closed
+        ]
 
     def cut(self, after_bytes: int) -> int:
         """End every connection once so many more bytes have passed on it; how many connections that is."""
@@ -191,7 +199,10 @@ class Wire:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._flowing.set()
         with contextlib.suppress(OSError):

@@ -66,7 +66,9 @@ def confluent_produce(bootstrap: str, topic: str, records: Sequence[Record], ack
 
 
 def confluent_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     records: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
@@ -85,9 +87,13 @@ def confluent_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
 def aiokafka_produce(bootstrap: str, topic: str, records: Sequence[Record], acks: str) -> None:
     async def run() -> None:
         level = acks if acks == "all" else int(acks)
-        async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks=level, linger_ms=5) as producer:
+        async with AIOKafkaProducer(
+            bootstrap_servers=bootstrap, acks=level, linger_ms=5
+        ) as producer:
             sent = [
-                await producer.send(topic, one.value, one.key, partition=0, headers=list(one.headers))
+                await producer.send(
+                    topic, one.value, one.key, partition=0, headers=list(one.headers)
+                )
                 for one in records
             ]
             await asyncio.wait_for(asyncio.gather(*sent), TIMEOUT_S)
@@ -99,7 +105,9 @@ def aiokafka_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
     records: list[Record] = []
 
     async def run() -> None:
-        async with AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
             consumer.assign([AioPartition(topic, 0)])
             while len(records) < count:
                 one = await consumer.getone()
@@ -115,14 +123,18 @@ def aiokafka_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
 def python_produce(bootstrap: str, topic: str, records: Sequence[Record], acks: str) -> None:
     level = acks if acks == "all" else int(acks)
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks=level, linger_ms=5)
-    sent = [producer.send(topic, one.value, one.key, list(one.headers), partition=0) for one in records]
+    sent = [
+        producer.send(topic, one.value, one.key, list(one.headers), partition=0) for one in records
+    ]
     for one in sent:
         one.get(TIMEOUT_S)
     producer.close()
 
 
 def python_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
+    )
     consumer.assign([PythonPartition(topic, 0)])
     records: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
@@ -169,7 +181,9 @@ def kcat_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
         pairs = (pair.split(b"=", 1) for pair in printed[end + 1 : at - 1].split(b",") if pair)
         headers = tuple((name.decode(), value) for name, value in pairs)
         key = printed[bar + 1 : value_at] if key_bytes >= 0 else None
-        records.append(Record(offset, key, printed[value_at:end] if value_bytes >= 0 else None, headers))
+        records.append(
+            Record(offset, key, printed[value_at:end] if value_bytes >= 0 else None, headers)
+        )
     return records
 
 
@@ -191,9 +205,20 @@ def java_consume(bootstrap: str, topic: str, count: int) -> list[Record]:
     options = []
     for what in ("key", "offset", "headers"):
         options += ["--formatter-property", f"print.{what}=true"]
-    where = ("--bootstrap-server", bootstrap, "--topic", topic, "--partition", "0", "--offset", "earliest")
+    where = (
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        topic,
+        "--partition",
+        "0",
+        "--offset",
+        "earliest",
+    )
     bounds = ("--max-messages", str(count), "--timeout-ms", str(int(TIMEOUT_S * 1000)))
-    printed = kafka_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *bounds, *options)
+    printed = kafka_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *bounds, *options
+    )
     records = []
     for line in printed.splitlines():
         found = CONSOLE_LINE.fullmatch(line)

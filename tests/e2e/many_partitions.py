@@ -33,13 +33,20 @@ def produce_all(client: RawClient, topic: str, batches: Mapping[int, bytes]) -> 
     body = produce_body(PRODUCE_VERSION, topic, UUID(int=0), b"")
     (entry,) = body.topic_data
     (partition,) = entry.partition_data
-    data = tuple(replace(partition, index=index, records=records) for index, records in batches.items())
+    data = tuple(
+        replace(partition, index=index, records=records) for index, records in batches.items()
+    )
     body = replace(body, topic_data=(replace(entry, partition_data=data),))
     answer = client.call(oracle.request_frame(body, client_id=client.client_id))
     (said,) = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses
     assert all(int(one.error_code) == 0 for one in said.partition_responses), said
-    counts = {index: batch.scan_batches(raw, 0, len(raw))[0].record_count for index, raw in batches.items()}
-    return {int(one.index): int(one.base_offset) + counts[one.index] for one in said.partition_responses}
+    counts = {
+        index: batch.scan_batches(raw, 0, len(raw))[0].record_count
+        for index, raw in batches.items()
+    }
+    return {
+        int(one.index): int(one.base_offset) + counts[one.index] for one in said.partition_responses
+    }
 
 
 class Partitions:
@@ -58,7 +65,9 @@ class Partitions:
         """One Fetch of all. FetchFailed."""
         epochs = self._topic.epochs
         asked = [
-            fetch.FetchPartition(self._topic.id, index, epochs[index], offset, -1, -1, self.max_bytes)
+            fetch.FetchPartition(
+                self._topic.id, index, epochs[index], offset, -1, -1, self.max_bytes
+            )
             for index, offset in self.offsets.items()
         ]
         for said, records in self._client.fetch(FETCH_VERSION, asked, max_wait_ms=max_wait_ms):
@@ -92,7 +101,9 @@ class Partitions:
         other.offsets, other.max_bytes = dict(self.offsets), self.max_bytes
         other.read_again(starts)
         return {
-            i: explain(bytes(raw), bytes(other.raw[i])) for i, raw in self.raw.items() if raw != other.raw[i]
+            i: explain(bytes(raw), bytes(other.raw[i]))
+            for i, raw in self.raw.items()
+            if raw != other.raw[i]
         }
 
     def follow(self, writer: RawClient, batches: Mapping[int, bytes]) -> int:
@@ -121,7 +132,9 @@ class Partitions:
             if (is_stored or not from_produce) and hit_bytes(pair) - hits >= size_bytes:
                 return starts
             turn += 1
-        raise TimeoutError(f"not all of a round is served from memory: {pair.sidecar.fetch_counts()}")
+        raise TimeoutError(
+            f"not all of a round is served from memory: {pair.sidecar.fetch_counts()}"
+        )
 
 
 def stored_batches(pair: Pair) -> float:

@@ -81,7 +81,10 @@ def two_brokers(cache: Mapping[str, Any]) -> Iterator[Two]:
         leases = {node: stack.enter_context(lease_port()) for node in nodes}
         advertised = {node: (HOST, lease.port) for node, lease in leases.items()}
         cluster = Racks(
-            2, listeners=[Listener(LISTENER, advertised=advertised)], overrides=OVERRIDES, heap_mb=256
+            2,
+            listeners=[Listener(LISTENER, advertised=advertised)],
+            overrides=OVERRIDES,
+            heap_mb=256,
         )
         broker = stack.enter_context(cluster)
         sidecars = {}

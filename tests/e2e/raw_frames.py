@@ -142,4 +142,6 @@ def warm_up(sidecar: Sidecar, connection: Raw, topic: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while sidecar.fetch_counts("partitions").get(HIT, 0) == before:
         assert time.monotonic() < deadline
-        fetched(connection.call(build_fetch(topic, 0, 50)))  # of a new topic, it may say an error at first
+        fetched(
+            connection.call(build_fetch(topic, 0, 50))
+        )  # of a new topic, it may say an error at first

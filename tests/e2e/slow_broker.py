@@ -43,7 +43,9 @@ class Asked(NamedTuple):
 def peek(frame: bytes) -> Asked:
     head = header.peek_request(frame)
     if head.api_key != api.PRODUCE:
-        return Asked(is_watch=head.api_key == api.FETCH and (head.client_id or "").startswith(OWN_CLIENT_ID))
+        return Asked(
+            is_watch=head.api_key == api.FETCH and (head.client_id or "").startswith(OWN_CLIENT_ID)
+        )
     request = produce.scan_request(frame, head.api_version, head.body_start)
     return Asked(tuple({one.topic for one in request.partitions}), request.acks != 0)
 
@@ -137,7 +139,9 @@ class SlowBroker:
 
     def stop(self) -> None:
         """End it; connections break."""
-        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)])
+        self._loop.call_soon_threadsafe(
+            lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)]
+        )
         self._thread.join(5)
 
     def __enter__(self) -> Self:
@@ -157,7 +161,9 @@ class SlowPair:
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         self._lease = lease_port()
-        self.broker = KafkaCluster(listeners=[Listener("CLIENT", advertised=(HOST, self._lease.port))])
+        self.broker = KafkaCluster(
+            listeners=[Listener("CLIENT", advertised=(HOST, self._lease.port))]
+        )
         self._given = settings
         self._stack = contextlib.ExitStack()
         self.slow: SlowBroker
@@ -184,6 +190,9 @@ class SlowPair:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, trace)

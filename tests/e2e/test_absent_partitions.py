@@ -83,7 +83,9 @@ def produce_many_absent(client: RawClient, topic: str) -> None:
         oracle.request_frame(replace(body, topic_data=(replace(entry, partition_data=many),)))
     )
     (said,) = oracle.read_response(0, PRODUCE_VERSION, answer)[1].responses
-    assert {int(one.error_code) for one in said.partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {int(one.error_code) for one in said.partition_responses} == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 @pytest.mark.parametrize("ask", [fetch_by_name, fetch_by_id, produce_absent, produce_many_absent])

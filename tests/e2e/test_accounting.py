@@ -45,7 +45,12 @@ class Traffic:
         self.undelivered = 0
 
     def fetch(
-        self, client: RawClient, readers: list[RawReader], *, wait_ms: int = 50, isolation_level: int = 0
+        self,
+        client: RawClient,
+        readers: list[RawReader],
+        *,
+        wait_ms: int = 50,
+        isolation_level: int = 0,
     ) -> bool:
         """One Fetch for all readers, counted; whether it met no error."""
         answered = client.fetch(
@@ -113,7 +118,10 @@ def read_together(traffic: Traffic) -> None:
         for _ in range(40):
             writer.produce(topic, batch_v2(2, value=b"old" * 1000))
     with ExitStack() as stack, ThreadPoolExecutor(TOGETHER) as pool:
-        clients = [stack.enter_context(RawClient(traffic.pair.through, "together")) for _ in range(TOGETHER)]
+        clients = [
+            stack.enter_context(RawClient(traffic.pair.through, "together"))
+            for _ in range(TOGETHER)
+        ]
         readers = [RawReader(client, topic) for client in clients]
         for client, reader in zip(clients, readers, strict=True):
             traffic.settle(client, [reader])

@@ -56,9 +56,15 @@ def signed() -> Iterator[Signed]:
         entry = {
             "listen": f"{HOST}:{lease.port}",
             "upstream": f"{host}:{port}",
-            "upstreamCredentials": {"mechanism": "PLAIN", "username": "alice", "passwordFile": str(secret)},
+            "upstreamCredentials": {
+                "mechanism": "PLAIN",
+                "username": "alice",
+                "passwordFile": str(secret),
+            },
         }
-        yield Signed(broker, stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}, [lease])))
+        yield Signed(
+            broker, stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}, [lease]))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +147,22 @@ def is_refused(reader: RawReader) -> bool:
     return False
 
 
-def test_topics_that_forebay_may_not_describe_are_served_and_hardly_asked_about(signed: Signed) -> None:
+def test_topics_that_forebay_may_not_describe_are_served_and_hardly_asked_about(
+    signed: Signed,
+) -> None:
     """The client that reads them asks for them, once each; afterwards nothing asks."""
     topics = [create_topic(signed.broker.direct) for _ in range(TOPICS)]
     before = questions(signed.sidecar), questions(signed.sidecar, "client")
     began = time.monotonic()
     for topic in topics:
         assert tail(signed.sidecar, signed.sidecar.bootstrap, topic, sign_in("PLAIN")) > 0
-    own, client = questions(signed.sidecar) - before[0], questions(signed.sidecar, "client") - before[1]
+    own, client = (
+        questions(signed.sidecar) - before[0],
+        questions(signed.sidecar, "client") - before[1],
+    )
     took_s = time.monotonic() - began
     assert client >= TOPICS
-    assert own <= 2 * TOPICS + took_s / RETRY_EVERY_S, "each by name and by id, and then one in a second"
+    assert own <= 2 * TOPICS + took_s / RETRY_EVERY_S, (
+        "each by name and by id, and then one in a second"
+    )
     assert client <= 2 * TOPICS + took_s / RETRY_EVERY_S

@@ -41,7 +41,9 @@ def pair() -> Iterator[Pair]:
 def produce(bootstrap: str, topic: str, **options: object) -> int:
     """ROUNDS batches with librdkafka; the number of records."""
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 0}
-    producer = Producer({**settings, **{name.replace("_", "."): value for name, value in options.items()}})
+    producer = Producer(
+        {**settings, **{name.replace("_", "."): value for name, value in options.items()}}
+    )
     for turn in range(ROUNDS):
         for index in range(RECORDS):
             value = b"%d-%d-" % (turn, index) + b"value" * 40
@@ -78,7 +80,9 @@ def tail(
     direct = read_all(pair.direct, topic, version=version)
     assert tailed == direct, explain(tailed, direct)
     assert reader.offset == end
-    assert hits >= most * len(direct), f"{hits:.0f} of {len(direct)} bytes: {pair.sidecar.fetch_counts()}"
+    assert hits >= most * len(direct), (
+        f"{hits:.0f} of {len(direct)} bytes: {pair.sidecar.fetch_counts()}"
+    )
     again = read_all(pair.through, topic, version=version, end=end)
     assert again == direct, explain(again, direct)
     return direct
@@ -164,7 +168,9 @@ def test_writers_that_bypass_forebay(pair: Pair) -> None:
 def test_writers_on_both_sides(pair: Pair) -> None:
     def write(topic: str) -> int:
         with ThreadPoolExecutor(2) as pool:
-            counts = [pool.submit(produce, address, topic) for address in (pair.through, pair.direct)]
+            counts = [
+                pool.submit(produce, address, topic) for address in (pair.through, pair.direct)
+            ]
             return sum(count.result(60) for count in counts)
 
     tail(pair, write)
@@ -194,8 +200,15 @@ def test_duplicates_of_an_idempotent_producer(pair: Pair, timestamps: str) -> No
     """A batch is sent again, on its connection and on others, also past Forebay: it is in the log once."""
 
     def write(topic: str) -> int:
-        frames = [batch_v2(3, producer=(7000, 0, 3 * number), value=b"v%d" % number) for number in range(20)]
-        with RawClient(pair.through) as one, RawClient(pair.through) as other, RawClient(pair.direct) as past:
+        frames = [
+            batch_v2(3, producer=(7000, 0, 3 * number), value=b"v%d" % number)
+            for number in range(20)
+        ]
+        with (
+            RawClient(pair.through) as one,
+            RawClient(pair.through) as other,
+            RawClient(pair.direct) as past,
+        ):
             for number, sent in enumerate(frames):
                 first, second = (past, one) if number % 4 == 3 else (one, other)
                 assert first.produce(topic, sent) == 3 * number
@@ -219,7 +232,8 @@ def test_pipelined_duplicates(pair: Pair) -> None:
                 ThreadPoolExecutor(2) as pool,
             ):
                 offsets = {
-                    done.result(20) for done in [pool.submit(c.produce, topic, sent) for c in (one, other)]
+                    done.result(20)
+                    for done in [pool.submit(c.produce, topic, sent) for c in (one, other)]
                 }
             assert offsets == {2 * number}
         return 40

@@ -12,7 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from protocol import batch
 from tests.e2e.many_partitions import Partitions, hit_bytes, produce_all, stored_batches

@@ -96,7 +96,9 @@ def test_tailing_consumer_is_served_from_memory(pair: Pair, name: str) -> None:
     fetched = pair.sidecar.fetch_requests()
     with ThreadPoolExecutor(1) as thread:
         reading = thread.submit(FAMILIES[name].consume, pair.through, topic, 2 + TAIL)
-        wait_until(lambda: pair.sidecar.fetch_requests() >= fetched + 4, "it fetches more than twice")
+        wait_until(
+            lambda: pair.sidecar.fetch_requests() >= fetched + 4, "it fetches more than twice"
+        )
         before = pair.sidecar.fetch_counts()
         for record in rest:
             confluent_produce(pair.through, topic, [record], "all")
@@ -123,7 +125,9 @@ def test_offsets_told_to_producers_are_the_brokers(pair: Pair) -> None:
     for bootstrap in (pair.through, pair.direct, pair.through):
         producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
         for number in range(3):
-            producer.produce(topic, b"%d" % number, on_delivery=lambda _error, one: told.append(one.offset()))
+            producer.produce(
+                topic, b"%d" % number, on_delivery=lambda _error, one: told.append(one.offset())
+            )
         assert producer.flush(TIMEOUT_S) == 0
     assert told == list(range(9))
 
@@ -133,7 +137,11 @@ def test_group_rebalances_and_keeps_its_offsets(pair: Pair) -> None:
     group = uuid.uuid4().hex
 
     def join() -> Consumer:
-        settings = {"bootstrap.servers": pair.through, "group.id": group, "auto.offset.reset": "earliest"}
+        settings = {
+            "bootstrap.servers": pair.through,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+        }
         consumer = Consumer(settings | {"enable.auto.commit": False, "session.timeout.ms": 6000})
         consumer.subscribe([topic])
         return consumer
@@ -154,7 +162,9 @@ def test_group_rebalances_and_keeps_its_offsets(pair: Pair) -> None:
         (partition, offset) for partition in range(2) for offset in range(5)
     ]
     first = join()
-    wait_until(lambda: held(first) == [2] and len(seen) >= 10, "the first member reads both partitions")
+    wait_until(
+        lambda: held(first) == [2] and len(seen) >= 10, "the first member reads both partitions"
+    )
     assert sorted(seen, key=repr) == everything
     first.commit(asynchronous=False)
     second = join()
@@ -173,4 +183,6 @@ def test_kafka_39_round_trip_and_hits() -> None:
         test_round_trip_equals_a_direct_read(old, "aiokafka")
         test_tailing_consumer_is_served_from_memory(old, "confluent-kafka")
         assert old.sidecar.stop() == 0
-        assert {line["result"] for line in old.sidecar.access_lines() if line["type"] == "fetch"} >= {"hit"}
+        assert {
+            line["result"] for line in old.sidecar.access_lines() if line["type"] == "fetch"
+        } >= {"hit"}

@@ -69,7 +69,8 @@ def held() -> Iterator[Held]:
         wires = {name: stack.enter_context(Between(broker.address(name))) for name in ports}
         bootstraps = {name: f"{HOST}:{port}" for name, port in ports.items()}
         entries = [
-            {"name": name, "listen": bootstraps[name], "upstream": wires[name].address} for name in ports
+            {"name": name, "listen": bootstraps[name], "upstream": wires[name].address}
+            for name in ports
         ]
         settings = {"cache": {"size": "64MiB", "confirmEvery": "10s", "authorizeEvery": "600s"}}
         sidecar = stack.enter_context(Sidecar(entries, settings))
@@ -139,7 +140,9 @@ def test_eight_consumers_at_one_cold_offset_are_one_read(held: Held, topic: str)
     assert {said.high_watermark for said, _ in answers} == {2 * BATCHES}
     assert held.total("upstream_fetch_bytes_total", "client") - read_before == len(expected)
     assert held.total("fetch_shared_reads_total") - shared_before[0] == CONSUMERS - 1
-    assert held.total("fetch_shared_bytes_total") - shared_before[1] == (CONSUMERS - 1) * len(expected)
+    assert held.total("fetch_shared_bytes_total") - shared_before[1] == (CONSUMERS - 1) * len(
+        expected
+    )
     missed = held.sidecar.fetch_counts()["miss", "cold"] - counts.get(("miss", "cold"), 0)
     assert missed == CONSUMERS * len(expected), "each is accounted what it was given"
 
@@ -150,12 +153,16 @@ def test_consumers_side_by_side_read_the_whole_log_equal_to_it(held: Held, topic
     readers = [open_reader(held, topic) for _ in range(CONSUMERS)]
     for number, reader in enumerate(readers):
         reader.max_bytes = 30_000 + 1000 * (number // 2)
-    before = held.total("upstream_fetch_bytes_total", "client") + held.total("fetch_shared_bytes_total")
+    before = held.total("upstream_fetch_bytes_total", "client") + held.total(
+        "fetch_shared_bytes_total"
+    )
     received = sum(reader.received_bytes for reader in readers)
     with ThreadPoolExecutor(CONSUMERS) as pool:
         for raw in pool.map(lambda reader: reader.read_to(2 * BATCHES), readers):
             assert raw == expected
-    after = held.total("upstream_fetch_bytes_total", "client") + held.total("fetch_shared_bytes_total")
+    after = held.total("upstream_fetch_bytes_total", "client") + held.total(
+        "fetch_shared_bytes_total"
+    )
     assert after - before == sum(reader.received_bytes for reader in readers) - received
 
 
@@ -261,7 +268,9 @@ def test_a_topic_that_is_refused_costs_the_others_no_hits(held: Held, topic: str
             writer.produce(mine, batch_v2(2, value=b"%d" % number))
             asked = [refused, reader.asked()]
             for _ in range(TRIES):  # an error is answered at once, with what is confirmed by then
-                said, expected = (one.fetch(VERSION, asked, max_wait_ms=500) for one in (client, direct))
+                said, expected = (
+                    one.fetch(VERSION, asked, max_wait_ms=500) for one in (client, direct)
+                )
                 told, wanted = (
                     sorted((*one[:-2], raw) for one, raw in answer) for answer in (said, expected)
                 )

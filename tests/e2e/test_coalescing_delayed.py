@@ -50,7 +50,8 @@ def test_the_disk_is_asked_once_for_all_who_wait_for_the_same(pair: Pair, disks:
 
     with ExitStack() as stack, ThreadPoolExecutor(LAGGARDS) as pool:
         clients = [
-            stack.enter_context(RawClient(pair.through, f"laggard-{number}")) for number in range(LAGGARDS)
+            stack.enter_context(RawClient(pair.through, f"laggard-{number}"))
+            for number in range(LAGGARDS)
         ]
         readers = [RawReader(client, topic) for client in clients]
         for reader in readers:

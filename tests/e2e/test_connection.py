@@ -69,7 +69,9 @@ def test_answers_come_in_the_order_of_the_requests(pair: Pair) -> None:
         answers = [connection.take() for _ in sent]
         assert [correlation(one) for one in answers] == [asked_correlation(one) for one in sent]
         found = fetched(answers[-2])
-        assert answers[-2][found.start : found.end][12:] == batch[12:], "all but base offset and length"
+        assert answers[-2][found.start : found.end][12:] == batch[12:], (
+            "all but base offset and length"
+        )
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 400])
@@ -105,9 +107,15 @@ def test_api_versions_are_the_brokers_but_for_the_cap(pair: Pair) -> None:
         said, told = direct.call(asking), through.call(asking)
     expected = api_ranges(said)
     lowest, highest = expected[api.FETCH]
-    expected[api.FETCH] = (max(lowest, api.CAPS[api.FETCH][0]), min(highest, api.CAPS[api.FETCH][1]))
+    expected[api.FETCH] = (
+        max(lowest, api.CAPS[api.FETCH][0]),
+        min(highest, api.CAPS[api.FETCH][1]),
+    )
     lowest, highest = expected[api.PRODUCE]
-    expected[api.PRODUCE] = (lowest, min(highest, api.CAPS[api.PRODUCE][1]))  # KAFKA-18659: its minimum stays
+    expected[api.PRODUCE] = (
+        lowest,
+        min(highest, api.CAPS[api.PRODUCE][1]),
+    )  # KAFKA-18659: its minimum stays
     assert api_ranges(told) == expected
     assert len(expected) > 50
 
@@ -129,9 +137,13 @@ def test_half_closed_client_gets_its_answers(pair: Pair) -> None:
         connection.send(*sent)
         connection.socket.shutdown(socket.SHUT_WR)
         started = time.monotonic()
-        assert [correlation(connection.take()) for _ in sent] == [asked_correlation(one) for one in sent]
+        assert [correlation(connection.take()) for _ in sent] == [
+            asked_correlation(one) for one in sent
+        ]
         assert connection.ends()
-        assert time.monotonic() - started < 5, "a parked fetch of a client that is done leaves at once"
+        assert time.monotonic() - started < 5, (
+            "a parked fetch of a client that is done leaves at once"
+        )
 
 
 PATIENCE_S = 20.0
@@ -171,7 +183,9 @@ def test_bad_frame_ends_its_connection_alone(pair: Pair, frame: bytes) -> None:
         assert correlation(good.take()) == asked_correlation(asked)
         assert correlation(good.call(build_metadata())) > 0
     deadline = time.monotonic() + PATIENCE_S
-    while (told := count_told(pair)) != (counted := pair.sidecar.metrics()["forebay_bad_frames_total",]):
+    while (told := count_told(pair)) != (
+        counted := pair.sidecar.metrics()["forebay_bad_frames_total",]
+    ):
         assert time.monotonic() < deadline, (told, counted)
         time.sleep(0.05)
 
@@ -190,7 +204,11 @@ def test_drain_answers_the_parked_and_exits_at_once(pair: Pair) -> None:
     host, port = pair.broker.address("CLIENT")
     with lease_port() as lease:
         entry = {"listen": f"{HOST}:{lease.port}", "upstream": f"{host}:{port}"}
-        with Sidecar([entry]) as second, Raw(second.bootstrap) as waiting, Raw(second.bootstrap) as idle:
+        with (
+            Sidecar([entry]) as second,
+            Raw(second.bootstrap) as waiting,
+            Raw(second.bootstrap) as idle,
+        ):
             warm_up(second, waiting, topic)
             idle.call(build_metadata())
             asked = build_fetch(topic, 0, 25_000)

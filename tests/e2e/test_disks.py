@@ -46,7 +46,11 @@ class Jbod(NamedTuple):
 
     def broker_directories(self, topic: str) -> list[tuple[str, Path]]:
         """(disk, partition's directory) of a topic's partitions."""
-        return [(name, path) for name, base in self.directories.items() for path in base.glob(f"{topic}-*")]
+        return [
+            (name, path)
+            for name, base in self.directories.items()
+            for path in base.glob(f"{topic}-*")
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +78,16 @@ def make_history(jbod: Jbod) -> tuple[str, dict[str, int]]:
     topic = create_topic(
         jbod.broker.direct, "two-disks-and-dashes-" + str(time.time_ns()), partitions=PARTITIONS
     )
-    producer = Producer({"bootstrap.servers": jbod.broker.direct, "linger.ms": 1, "batch.size": 16_000})
+    producer = Producer(
+        {"bootstrap.servers": jbod.broker.direct, "linger.ms": 1, "batch.size": 16_000}
+    )
     deadline = time.monotonic() + TIMEOUT_S
     while len(jbod.broker_directories(topic)) < PARTITIONS:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    found = {name: int(path.name.rpartition("-")[2]) for name, path in jbod.broker_directories(topic)}
+    found = {
+        name: int(path.name.rpartition("-")[2]) for name, path in jbod.broker_directories(topic)
+    }
     for partition in found.values():
         for number in range(COUNT):
             producer.produce(topic, b"%d-" % number + b"v" * 1000, partition=partition)
@@ -126,7 +134,9 @@ def read_both(jbod: Jbod, sidecar: Sidecar, topic: str, partitions: dict[str, in
                 reader.take(said, records)
             if behind < 0 and fast.offset >= COUNT:
                 behind = slow.offset
-        assert 0 <= behind < COUNT / 2, "the busy disk's partition was far from read when the other was"
+        assert 0 <= behind < COUNT / 2, (
+            "the busy disk's partition was far from read when the other was"
+        )
         for reader, name in ((slow, BUSY), (fast, IDLE)):
             direct = read_all(jbod.broker.direct, topic, partition=partitions[name])
             assert explain(bytes(reader.raw), direct) == ""

@@ -126,7 +126,9 @@ class Copier:
             for attempt in (0, 1):
                 self._producer.begin_transaction()
                 for one in messages:
-                    self._producer.produce(self._target, b"copy of " + (one.value() or b""), partition=0)
+                    self._producer.produce(
+                        self._target, b"copy of " + (one.value() or b""), partition=0
+                    )
                 self._producer.send_offsets_to_transaction(
                     self._consumer.position(self._consumer.assignment()),
                     self._consumer.consumer_group_metadata(),
@@ -180,7 +182,9 @@ def run_pipeline(pair: Pair, turns: int) -> None:
         write_last(pair.direct, target)
     assert values(through.result()) == [*(b"copy of " + value for value in writer.committed), LAST]
     assert direct.result() == through.records
-    later_s = median(one - other for one, other in zip(through.seen_at, direct.seen_at, strict=True))
+    later_s = median(
+        one - other for one, other in zip(through.seen_at, direct.seen_at, strict=True)
+    )
     assert later_s < SLOWER_S, f"a record is seen {1000 * later_s:.1f} ms later than past Forebay"
 
 
@@ -193,7 +197,13 @@ def test_java_copies_with_transactions_of_version_two(pair: Pair) -> None:
     assert producer.flush(TIMEOUT_S) == 0
     with tailing(pair) as tail:
         where = ("--input-topic", source, "--input-partition", "0", "--output-topic", tail.topic)
-        how = ("--transaction-size", "20", "--transactional-id", f"copy-{source}", "--enable-random-aborts")
+        how = (
+            "--transaction-size",
+            "20",
+            "--transactional-id",
+            f"copy-{source}",
+            "--enable-random-aborts",
+        )
         pair.broker.tool(
             "org.apache.kafka.tools.TransactionalMessageCopier",
             *("--broker-list", pair.through, "--consumer-group", f"copy-{source}"),
@@ -207,7 +217,14 @@ def test_java_copies_with_transactions_of_version_two(pair: Pair) -> None:
     printed = pair.broker.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", pair.through, "--topic", topic, "--from-beginning"),
-        *("--isolation-level", "read_committed", "--max-messages", str(len(lines)), "--timeout-ms", "30000"),
+        *(
+            "--isolation-level",
+            "read_committed",
+            "--max-messages",
+            str(len(lines)),
+            "--timeout-ms",
+            "30000",
+        ),
     )
     assert printed.encode().splitlines() == lines
     write_last(pair.through, topic)
@@ -265,7 +282,8 @@ def test_at_random(pair: Pair) -> None:
     until = time.monotonic() + RANDOM_S
     draws = [random.Random(SEED + number) for number in range(len(writers))]
     threads = [
-        run_until(until, act_at_random(writer, draw)) for writer, draw in zip(writers, draws, strict=True)
+        run_until(until, act_at_random(writer, draw))
+        for writer, draw in zip(writers, draws, strict=True)
     ]
     for thread in (*threads, run_until(until, write_plain)):
         thread.join()

@@ -158,12 +158,16 @@ def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic
         reader.consumer.resume([reader.far_place()])
         read_before = len(reader.far)
         check_tail(reader.phase(), alone_s, "reading on")
-        assert read_before < len(reader.far) and reader.far[-1] < RECORDS - 1, "it is read, and still behind"
+        assert read_before < len(reader.far) and reader.far[-1] < RECORDS - 1, (
+            "it is read, and still behind"
+        )
 
         reader.consumer.seek(reader.far_place(0))
         reader.far.clear()
         check_tail(reader.phase(), alone_s, "after a seek")
-        assert reader.far == list(range(reader.far[0], reader.far[0] + len(reader.far))), "in order, no hole"
+        assert reader.far == list(range(reader.far[0], reader.far[0] + len(reader.far))), (
+            "in order, no hole"
+        )
         assert reader.far[0] == 0 and reader.far[-1] < RECORDS - 1
 
         for _ in range(6):

@@ -57,7 +57,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def test_errors_of_ours_cost_no_connection_and_no_record(pair: Pair) -> None:
     topic = create_topic(pair.direct)
-    producer = Producer({"bootstrap.servers": pair.through, "linger.ms": 0, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": pair.through, "linger.ms": 0, "enable.idempotence": True}
+    )
     consumer = Consumer(
         {"bootstrap.servers": pair.through, "group.id": topic, "auto.offset.reset": "earliest"}
     )

@@ -55,7 +55,9 @@ def pair() -> Iterator[Pair]:
 
 def write(pair: Pair, topic: str, word: str, records: int = RECORDS) -> None:
     """Some batches through Forebay whose values begin with `word`."""
-    producer = Producer({"bootstrap.servers": pair.through, "linger.ms": 0, "message.timeout.ms": 30_000})
+    producer = Producer(
+        {"bootstrap.servers": pair.through, "linger.ms": 0, "message.timeout.ms": 30_000}
+    )
     refused: list[object] = []
     for number in range(records):
         producer.produce(

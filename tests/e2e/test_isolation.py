@@ -86,12 +86,14 @@ def measure(pair: SlowPair, address: str, batch: bytes) -> dict[str, float]:
         pair.slow.heal()
         for one in (*crowd, *asking.values()):
             one.end()
-    return {f"{name} quiet": worst(one.between(quiet_at, sick_at)) for name, one in asking.items()} | {
-        f"{name} sick": worst(one.between(sick_at, end_at)) for name, one in asking.items()
-    }
+    return {
+        f"{name} quiet": worst(one.between(quiet_at, sick_at)) for name, one in asking.items()
+    } | {f"{name} sick": worst(one.between(sick_at, end_at)) for name, one in asking.items()}
 
 
-def test_a_slow_topic_hangs_the_others_without_forebay_and_not_with_it(pair: SlowPair, batch: bytes) -> None:
+def test_a_slow_topic_hangs_the_others_without_forebay_and_not_with_it(
+    pair: SlowPair, batch: bytes
+) -> None:
     plain = measure(pair, pair.slow.address, batch)
     through = measure(pair, pair.through, batch)
     for name in ("produce", "heartbeat"):
@@ -118,7 +120,9 @@ def test_a_topic_that_hangs_is_refused_at_once_and_comes_back(pair: SlowPair, ba
     recoveries = metric(pair, "recoveries_total")
     pair.slow.hang(sick)
     fine = Asking(pair.through, lambda: build_produce(healthy, batch, -1), 0.02)
-    stuck = [Asking(pair.through, lambda: build_produce(sick, batch, -1), 0.1) for _ in range(CROWD)]
+    stuck = [
+        Asking(pair.through, lambda: build_produce(sick, batch, -1), 0.1) for _ in range(CROWD)
+    ]
     late: list[Asking] = []
     try:
         begun = time.monotonic()
@@ -135,7 +139,9 @@ def test_a_topic_that_hangs_is_refused_at_once_and_comes_back(pair: SlowPair, ba
         healed_at = time.monotonic()
         pair.slow.heal()
         wait_for(lambda: metric(pair, "topics_hanging") == 0)
-        wait_for(lambda: any(at > healed_at and code == 0 for one in late for at, _, code in one.rows))
+        wait_for(
+            lambda: any(at > healed_at and code == 0 for one in late for at, _, code in one.rows)
+        )
         assert metric(pair, "recoveries_total") == recoveries + 1
         assert metric(pair, "probes_total") > 0
     finally:
@@ -179,4 +185,6 @@ def held(pair: SlowPair) -> float:
     """What requests hold or wait for in all queues: nothing, once everybody is gone."""
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
     metrics = pair.sidecar.metrics().items()
-    return sum(value for key, value in metrics if key[0] in {f"forebay_isolation_{name}" for name in names})
+    return sum(
+        value for key, value in metrics if key[0] in {f"forebay_isolation_{name}" for name in names}
+    )

@@ -54,7 +54,9 @@ def topic(pair: SlowPair) -> Iterator[str]:
     """A topic whose producer is refused at least once: a crowd produces to another by the same queue."""
     batch, other = read_batch(pair), create_topic(pair.direct)
     before = refused(pair)
-    crowd = [Asking(pair.through, lambda: build_produce(other, batch, -1), PAUSE_S) for _ in range(CROWD)]
+    crowd = [
+        Asking(pair.through, lambda: build_produce(other, batch, -1), PAUSE_S) for _ in range(CROWD)
+    ]
     try:
         yield create_topic(pair.direct)
     finally:
@@ -144,10 +146,25 @@ def test_librdkafka_transactional(pair: SlowPair, topic: str) -> None:
 
 
 def java_performance(pair: SlowPair, topic: str, *more: str) -> None:
-    settings = ("acks=all", "batch.size=200", "linger.ms=0", "retry.backoff.ms=20", "retry.backoff.max.ms=50")
+    settings = (
+        "acks=all",
+        "batch.size=200",
+        "linger.ms=0",
+        "retry.backoff.ms=20",
+        "retry.backoff.max.ms=50",
+    )
     printed = kafka_tool(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(COUNT), "--payload-monotonic", "--throughput", "-1", *more),
+        *(
+            "--topic",
+            topic,
+            "--num-records",
+            str(COUNT),
+            "--payload-monotonic",
+            "--throughput",
+            "-1",
+            *more,
+        ),
         *("--producer-props", f"bootstrap.servers={pair.through}", *settings),
     )
     assert f"{COUNT} records sent" in printed
@@ -173,7 +190,9 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("go.mod", "go.sum", "producing.go"):
         shutil.copy(GO / name, folder)
     command = [go, "build", "-o", "producing", "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ
+    )
     assert done.returncode == 0, done.stderr
     return folder / "producing"
 

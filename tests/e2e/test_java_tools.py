@@ -41,7 +41,13 @@ def perf_produce(bootstrap: str, topic: str, records: int, rate: int = -1) -> in
     printed = kafka_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
-        *("--throughput", str(rate), "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all"),
+        *(
+            "--throughput",
+            str(rate),
+            "--producer-props",
+            f"bootstrap.servers={bootstrap}",
+            "acks=all",
+        ),
     )
     return int(re.findall(r"^(\d+) records sent", printed, re.MULTILINE)[-1])
 
@@ -96,7 +102,14 @@ def printed_lines(printed: str) -> list[dict[str, Any]]:
 
 def test_verifiable_producer_and_consumer(pair: Pair) -> None:
     topic = create_topic(pair.direct)
-    common = ("--bootstrap-server", pair.through, "--topic", topic, "--max-messages", str(RECORDS // 10))
+    common = (
+        "--bootstrap-server",
+        pair.through,
+        "--topic",
+        topic,
+        "--max-messages",
+        str(RECORDS // 10),
+    )
     printed = kafka_tool("org.apache.kafka.tools.VerifiableProducer", *common, "--acks", "-1")
     sent = [line for line in printed_lines(printed) if line["name"] == "producer_send_success"]
     assert sorted(line["offset"] for line in sent) == list(range(RECORDS // 10))
@@ -106,5 +119,6 @@ def test_verifiable_producer_and_consumer(pair: Pair) -> None:
     )
     read = [line for line in printed_lines(printed) if line["name"] == "record_data"]
     assert [(line["offset"], line["value"]) for line in read] == [
-        (line["offset"], line["value"]) for line in sorted(sent, key=lambda line: int(line["offset"]))
+        (line["offset"], line["value"])
+        for line in sorted(sent, key=lambda line: int(line["offset"]))
     ]

@@ -55,7 +55,12 @@ class Laned(NamedTuple):
 
 def build_listeners(ports: dict[str, int]) -> list[Listener]:
     """A client and a catch-up listener of each security; the catch-up listener of OTHER knows nobody."""
-    protocols = {"OPEN": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "TLS": "SSL", "OTHER": "SASL_PLAINTEXT"}
+    protocols = {
+        "OPEN": "PLAINTEXT",
+        "SASL": "SASL_PLAINTEXT",
+        "TLS": "SSL",
+        "OTHER": "SASL_PLAINTEXT",
+    }
     listeners = []
     for name, protocol in protocols.items():
         mechanisms = {"SASL": MECHANISMS, "OTHER": ("PLAIN",)}.get(name, ())
@@ -85,7 +90,9 @@ def build_entry(broker: KafkaCluster, name: str, listen: str, wire: Between) -> 
 @pytest.fixture(scope="module")
 def laned() -> Iterator[Laned]:
     with contextlib.ExitStack() as stack:
-        ports = {n: stack.enter_context(lease_port()).port for n in ("OPEN", "SASL", "TLS", "OTHER")}
+        ports = {
+            n: stack.enter_context(lease_port()).port for n in ("OPEN", "SASL", "TLS", "OTHER")
+        }
         broker = stack.enter_context(KafkaCluster(listeners=build_listeners(ports)))
         wires = {name: stack.enter_context(Between(broker.address(f"{name}2"))) for name in ports}
         bootstraps = {name: f"{HOST}:{port}" for name, port in ports.items()}
@@ -131,7 +138,10 @@ def client_options(laned: Laned, name: str, mechanism: str = "") -> Options:
     }
     if name == "TLS":
         assert laned.broker.tls is not None
-        return options | {"security.protocol": "SSL", "ssl.ca.location": str(laned.broker.tls.authority)}
+        return options | {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(laned.broker.tls.authority),
+        }
     if mechanism:
         options |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
@@ -168,7 +178,11 @@ def read_history(
 )
 def test_history_is_read_over_the_second_link(laned: Laned, name: str, mechanism: str) -> None:
     topic = make_history(laned)
-    asked, lost, opened = laned.total("lane_requests"), laned.total("lanes_lost"), laned.wires[name].accepted
+    asked, lost, opened = (
+        laned.total("lane_requests"),
+        laned.total("lanes_lost"),
+        laned.wires[name].accepted,
+    )
     assert read_history(client_options(laned, name, mechanism), topic, COUNT) == list(range(COUNT))
     assert laned.total("lane_requests") > asked + 3
     assert laned.wires[name].accepted == opened + 1, "one link a client"
@@ -185,7 +199,10 @@ def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> 
         history.max_bytes = BITE_BYTES
         history.read_past_errors()
         assert history.offset > 0
-        assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)[: len(history.raw)]) == ""
+        assert (
+            explain(bytes(history.raw), read_all(laned.broker.direct, topic)[: len(history.raw)])
+            == ""
+        )
     assert laned.total("authorization_proofs") == proofs + 1
     assert laned.total("lane_requests") == asked + 1
 

@@ -66,7 +66,9 @@ def produce_and_read(client: RawClient, reader: RawReader, batches: Iterator[byt
         reader.read_to(client.produce(reader.topic.name, sent) + RECORDS)
 
 
-def test_large_batches_are_stored_where_they_arrive_and_served_as_the_broker_has_them(pair: Pair) -> None:
+def test_large_batches_are_stored_where_they_arrive_and_served_as_the_broker_has_them(
+    pair: Pair,
+) -> None:
     topic = create_topic(pair.direct)
     adopted, hits = pair.sidecar.metrics()[ADOPTED], hit_bytes(pair)
     with RawClient(pair.through, "tail") as client, ThreadPoolExecutor(1) as pool:

@@ -95,7 +95,9 @@ def test_max_connections(cluster: KafkaCluster) -> None:
             for client in (first, second):
                 call(client, build_metadata())
             assert sidecar.metrics()["forebay_active_connections",] == 2
-        wait_until(lambda: sidecar.metrics()["forebay_active_connections",] == 0, "their places are free")
+        wait_until(
+            lambda: sidecar.metrics()["forebay_active_connections",] == 0, "their places are free"
+        )
         with Raw(sidecar.bootstrap) as later:
             call(later, build_metadata())
 
@@ -118,7 +120,9 @@ def test_pipelined_requests(cluster: KafkaCluster) -> None:
         finally:
             cluster.wake()
         answers = [client.take() for _ in few + more]
-        assert [correlation(one) for one in answers] == [asked_correlation(one) for one in few + more]
+        assert [correlation(one) for one in answers] == [
+            asked_correlation(one) for one in few + more
+        ]
 
 
 def test_parked_fetches(cluster: KafkaCluster) -> None:
@@ -141,9 +145,15 @@ def test_parked_fetches(cluster: KafkaCluster) -> None:
         for client in (first, second):
             answer = client.take()
             found = fetched(answer)
-            assert answer[found.start : found.end][16:] == sent[16:], "all but offset, length and epoch"
+            assert answer[found.start : found.end][16:] == sent[16:], (
+                "all but offset, length and epoch"
+            )
         after = sidecar.fetch_counts("partitions")
-        grown = {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
+        grown = {
+            key: after[key] - before.get(key, 0)
+            for key in after
+            if after[key] != before.get(key, 0)
+        }
         assert sorted(result for result, _ in grown) == ["hit", "miss"], grown
 
 
@@ -155,7 +165,9 @@ def test_watched_partitions(cluster: KafkaCluster) -> None:
         with Raw(sidecar.bootstrap) as second, RawClient(cluster.direct) as writer:
             for _ in range(10):
                 call(second, build_fetch(other, 0, 20))
-            assert sidecar.fetch_counts("partitions")[HIT] == hits, "beyond the bound they are misses"
+            assert sidecar.fetch_counts("partitions")[HIT] == hits, (
+                "beyond the bound they are misses"
+            )
             writer.produce(other, batch_v2(1))
             (answer,) = call(second, build_fetch(other, 0, 5000))
             assert fetched(answer).end > fetched(answer).start
@@ -176,7 +188,9 @@ def in_flight(sidecar: Sidecar, direction: str) -> float:
     ],
     ids=["process", "connection"],
 )
-def test_request_memory(cluster: KafkaCluster, limits: dict[str, str], clients: int, most_bytes: int) -> None:
+def test_request_memory(
+    cluster: KafkaCluster, limits: dict[str, str], clients: int, most_bytes: int
+) -> None:
     """The broker stands still and producers go on: they are not read any more, and later all is appended once."""
     requests = 16
     batch = batch_v2(1, value=b"x" * 300_000 if clients > 1 else b"x" * 50_000)
@@ -189,8 +203,12 @@ def test_request_memory(cluster: KafkaCluster, limits: dict[str, str], clients: 
             call(link, build_metadata())
         cluster.stall()
         try:
-            frames = [[build_produce(topic, batch, -1) for _ in range(requests)] for topic in topics]
-            calls = [pool.submit(call, link, *sent) for link, sent in zip(links, frames, strict=True)]
+            frames = [
+                [build_produce(topic, batch, -1) for _ in range(requests)] for topic in topics
+            ]
+            calls = [
+                pool.submit(call, link, *sent) for link, sent in zip(links, frames, strict=True)
+            ]
             wait_until(lambda: in_flight(sidecar, "request") >= most_bytes, "the bound is reached")
             one_each = clients * (len(batch) + KIB) + (
                 64 * KIB if clients == 1 else 0
@@ -207,7 +225,10 @@ def test_request_memory(cluster: KafkaCluster, limits: dict[str, str], clients: 
 
 def is_held(sidecar: Sidecar) -> bool:
     """The bound was reached, or, where answers pass memory by, something is left that a client did not take."""
-    return sidecar.metrics()["forebay_reads_paused", "response"] > 0 or in_flight(sidecar, "response") > 0
+    return (
+        sidecar.metrics()["forebay_reads_paused", "response"] > 0
+        or in_flight(sidecar, "response") > 0
+    )
 
 
 def test_response_memory(cluster: KafkaCluster) -> None:
@@ -225,10 +246,16 @@ def test_response_memory(cluster: KafkaCluster) -> None:
         frames = [[build_fetch(topic, 0, 0, asked_bytes) for _ in range(requests)] for _ in links]
         for link, sent in zip(links, frames, strict=True):
             link.send(*sent)
-        wait_until(lambda: is_held(sidecar), "what clients do not take is held, and no more is read")
-        assert most_in_a_while(lambda: in_flight(sidecar, "response")) <= MIB + clients * (asked_bytes + KIB)
+        wait_until(
+            lambda: is_held(sidecar), "what clients do not take is held, and no more is read"
+        )
+        assert most_in_a_while(lambda: in_flight(sidecar, "response")) <= MIB + clients * (
+            asked_bytes + KIB
+        )
         pool = stack.enter_context(ThreadPoolExecutor(clients))
-        reading = [pool.submit(lambda one: [one.take() for _ in range(requests)], link) for link in links]
+        reading = [
+            pool.submit(lambda one: [one.take() for _ in range(requests)], link) for link in links
+        ]
         full = 0
         for done, sent in zip(reading, frames, strict=True):
             answers = done.result(60)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from protocol import batch, control
 from protocol.errors import ErrorCode
@@ -109,7 +115,9 @@ def test_retention(pair: Pair, limit: str, value: str, *, removes_all: bool) -> 
         again.read_to(RECORDS)
         assert hit_bytes(pair) > before, "memory has some of it"
         configure(pair, topic, limit, value)
-        assert poll_until_error(RawReader(direct, topic), 0, offset=0) == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (
+            poll_until_error(RawReader(direct, topic), 0, offset=0) == ErrorCode.OFFSET_OUT_OF_RANGE
+        )
         time.sleep(LEASE_S + 0.1)  # the promise is one lease
         for offset in (0, 1):
             with pytest.raises(FetchFailed) as refused:
@@ -130,7 +138,9 @@ def test_retention(pair: Pair, limit: str, value: str, *, removes_all: bool) -> 
         check_same(pair, topic, start=start)
 
 
-def produce_keyed(bootstrap: str, topic: str, word: str, rounds: int, keys: range = range(KEYS)) -> None:
+def produce_keyed(
+    bootstrap: str, topic: str, word: str, rounds: int, keys: range = range(KEYS)
+) -> None:
     """In each round one batch with a value for each key; `word` "" deletes them."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for number in range(rounds):
@@ -144,7 +154,11 @@ def last_values(bootstrap: str, topic: str) -> dict[bytes, bytes | None]:
     """What a consumer that reads all holds of each key in the end; deleted ones are None or not there."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "earliest"}
-        | {"enable.partition.eof": True, "enable.auto.commit": False, "fetch.message.max.bytes": 600}
+        | {
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 600,
+        }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: dict[bytes, bytes | None] = {}
@@ -185,7 +199,8 @@ def batches_of(raw: bytes) -> set[bytes]:
 def verdicts(pair: Pair) -> dict[str, float]:
     samples = pair.sidecar.metrics()
     return {
-        name: samples["forebay_verify_samples_total", name] for name in ("equal", "mismatch", "unanswered")
+        name: samples["forebay_verify_samples_total", name]
+        for name in ("equal", "mismatch", "unanswered")
     }
 
 
@@ -196,9 +211,13 @@ def test_memory_holds_what_was_compacted_since(pair: Pair) -> None:
     with RawClient(pair.through) as client:
         reader = RawReader(client, topic).settle()
         tail_while(
-            reader, lambda: produce_keyed(pair.through, topic, "first", rounds), reader.offset + rounds * KEYS
+            reader,
+            lambda: produce_keyed(pair.through, topic, "first", rounds),
+            reader.offset + rounds * KEYS,
         )
-        tail_while(reader, lambda: produce_keyed(pair.through, topic, "", 1, range(1)), rounds * KEYS + 1)
+        tail_while(
+            reader, lambda: produce_keyed(pair.through, topic, "", 1, range(1)), rounds * KEYS + 1
+        )
         end = rounds * KEYS + KEYS + 1
         tail_while(reader, lambda: produce_keyed(pair.through, topic, "last", 1), end)
         as_written = bytes(reader.raw)
@@ -211,7 +230,8 @@ def test_memory_holds_what_was_compacted_since(pair: Pair) -> None:
     assert batches_of(through) <= batches_of(as_written) | batches_of(cleaned)
     assert last_values(pair.through, topic) == last_values(pair.direct, topic)
     wait_for(
-        "all samples are judged", lambda: pair.sidecar.metrics()["forebay_queue_depth", "verify_samples"] == 0
+        "all samples are judged",
+        lambda: pair.sidecar.metrics()["forebay_queue_depth", "verify_samples"] == 0,
     )
     found = verdicts(pair)
     assert found["mismatch"] == 0, pair.sidecar.log_tail()
@@ -281,7 +301,9 @@ def test_what_was_deleted_does_not_come_back(pair: Pair) -> None:
 def test_the_broker_says_what_it_may_compact(pair: Pair) -> None:
     """As Forebay asks it."""
     topics = [create_topic(pair.direct, config=config) for config in (COMPACT, {})]
-    frame = control.build_describe_configs_request(VERSION, 1, "raw", topics=topics, settings=[POLICY])
+    frame = control.build_describe_configs_request(
+        VERSION, 1, "raw", topics=topics, settings=[POLICY]
+    )
     with Raw(pair.direct) as raw:
         said = control.scan_describe_configs_response(raw.call(frame), VERSION)
     assert {one.name: one.values[POLICY] for one in said} == dict(

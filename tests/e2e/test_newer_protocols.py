@@ -45,7 +45,10 @@ PUSHED = re.compile(
     r"PushLog client=(\S*) instance=(\S+) terminating=(\S+) type=(\S+) bytes=(\d+) listener=(\S+)"
 )
 API_VERSIONS, GET_SUBSCRIPTIONS, PUSH_TELEMETRY = 18, 71, 72
-OVERRIDES = {"delegation.token.secret.key": "for-tests-only", "group.share.record.lock.duration.ms": 15_000}
+OVERRIDES = {
+    "delegation.token.secret.key": "for-tests-only",
+    "group.share.record.lock.duration.ms": 15_000,
+}
 
 
 class Plugged(KafkaCluster):
@@ -74,7 +77,15 @@ def compile_plugin(folder: Path) -> Path | None:
     if not compiler.exists():
         return None
     classes = folder / "classes"
-    command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", f"{kafka_jars()}/*", str(SOURCE)]
+    command = [
+        str(compiler),
+        "-nowarn",
+        "-d",
+        str(classes),
+        "-cp",
+        f"{kafka_jars()}/*",
+        str(SOURCE),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     return classes
 
@@ -110,7 +121,9 @@ def ways() -> Iterator[Ways]:
         entries = []
         for name, port in ports.items():
             host, upstream = broker.address(name)
-            entries.append({"name": name, "listen": f"{HOST}:{port}", "upstream": f"{host}:{upstream}"})
+            entries.append(
+                {"name": name, "listen": f"{HOST}:{port}", "upstream": f"{host}:{upstream}"}
+            )
         sidecar = stack.enter_context(Sidecar(entries))
         host, beside = broker.address("BESIDE")
         through, through_scram = (entry["listen"] for entry in entries)
@@ -146,7 +159,8 @@ def test_share_groups(ways: Ways) -> None:
         write(ways.through, topic, part)
         with ThreadPoolExecutor(2) as pool:
             each = [
-                pool.submit(share, way, topic, f"of-{way}", len(part)) for way in (ways.direct, ways.through)
+                pool.submit(share, way, topic, f"of-{way}", len(part))
+                for way in (ways.direct, ways.through)
             ]
             read = [(number, str(number)) for number in part]
             assert [one.result() for one in each] == 2 * [(read, len(part))]
@@ -159,7 +173,9 @@ def known_keys(bootstrap: str) -> dict[int, tuple[int, int]]:
     with Raw(bootstrap) as raw:
         frame = raw.call(oracle.request_frame(request))
     answer = oracle.read_response(API_VERSIONS, 3, frame)[1]
-    return {int(one.api_key): (int(one.min_version), int(one.max_version)) for one in answer.api_keys}
+    return {
+        int(one.api_key): (int(one.min_version), int(one.max_version)) for one in answer.api_keys
+    }
 
 
 def test_telemetry_is_offered_as_the_broker_offers_it(ways: Ways) -> None:
@@ -215,7 +231,9 @@ def test_telemetry_reaches_the_brokers_plugin(ways: Ways) -> None:
         assert time.monotonic() < deadline, ways.broker.log_tail()
     producer.flush(PATIENCE_S)
     deadline = time.monotonic() + PATIENCE_S
-    while not pushes(ways, "java-pushes"):  # one may be done before it has been told what is asked of it
+    while not pushes(
+        ways, "java-pushes"
+    ):  # one may be done before it has been told what is asked of it
         assert time.monotonic() < deadline, ways.broker.log_tail()
         options = ("--bootstrap-server", ways.through, "--topic", topic)
         kafka_tool(
@@ -234,7 +252,9 @@ def test_telemetry_reaches_the_brokers_plugin(ways: Ways) -> None:
 def sign_in(folder: Path, user: str, password: str, *, token: bool = False) -> Path:
     """A properties file for Kafka's tools."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    said = f'{module} required username="{user}" password="{password}"' + ' tokenauth="true"' * token
+    said = (
+        f'{module} required username="{user}" password="{password}"' + ' tokenauth="true"' * token
+    )
     path = folder / f"{user}.properties"
     path.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={SCRAM}\nsasl.jaas.config={said};\n"
@@ -268,7 +288,9 @@ def java_read(bootstrap: str, topic: str, config: Path, count: int) -> list[str]
         "--timeout-ms",
         "20000",
     )
-    return kafka_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *bounds).splitlines()
+    return kafka_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *bounds
+    ).splitlines()
 
 
 def test_delegation_tokens(ways: Ways, tmp_path: Path) -> None:
@@ -276,12 +298,18 @@ def test_delegation_tokens(ways: Ways, tmp_path: Path) -> None:
     topic = create_topic(ways.direct)
     admin = sign_in(tmp_path, "admin", USERS["admin"])
     through, direct = ways.through_scram, ways.direct_scram
-    ((token_id, hmac, owner, *_),) = tokens(through, admin, "--create", "--max-life-time-period", "-1")
+    ((token_id, hmac, owner, *_),) = tokens(
+        through, admin, "--create", "--max-life-time-period", "-1"
+    )
     assert owner == "User:admin"
     assert tokens(through, admin, "--describe") == tokens(direct, admin, "--describe")
     signed = sign_in(tmp_path, token_id, hmac, token=True)
     java_write(through, topic, signed, "one\ntwo\n")
-    assert java_read(through, topic, signed, 2) == java_read(direct, topic, signed, 2) == ["one", "two"]
+    assert (
+        java_read(through, topic, signed, 2)
+        == java_read(direct, topic, signed, 2)
+        == ["one", "two"]
+    )
     with pytest.raises(ToolFailed, match="not allowed"):
         tokens(through, signed, "--create", "--max-life-time-period", "-1")
     tokens(through, admin, "--expire", "--expiry-time-period", "-1", "--hmac", hmac)

@@ -87,7 +87,9 @@ def stored() -> Iterator[tuple[Pair, str]]:
         topic = create_topic(pair.direct, partitions=2)
         with RawClient(pair.through, "odd") as client:
             readers = [RawReader(client, topic, partition=p).settle() for p in range(2)]
-            producer = Producer({"bootstrap.servers": pair.through, "batch.size": 1, "linger.ms": 0})
+            producer = Producer(
+                {"bootstrap.servers": pair.through, "batch.size": 1, "linger.ms": 0}
+            )
             for number in range(RECORDS):
                 for partition in range(2):
                     producer.produce(topic, b"%d" % number + b"v" * 500, partition=partition)
@@ -130,10 +132,14 @@ def test_a_partition_that_is_not_there(scene: Scene, version: int, partition: in
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation_level", [2, -1])
-def test_an_isolation_level_that_is_not_there(scene: Scene, version: int, isolation_level: int) -> None:
+def test_an_isolation_level_that_is_not_there(
+    scene: Scene, version: int, isolation_level: int
+) -> None:
     """IsolationLevel.forId refuses it, and so does the broker the whole request."""
     through, direct, _ = scene.ask(
-        version, [scene.asked(version), scene.asked(version, 1)], Limits(isolation_level=isolation_level)
+        version,
+        [scene.asked(version), scene.asked(version, 1)],
+        Limits(isolation_level=isolation_level),
     )
     assert through == direct
 
@@ -162,7 +168,9 @@ def test_less_than_no_bytes(
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("max_bytes", [0, 1, 600, 1400])
 @pytest.mark.parametrize("of", ["request", "partition"])
-def test_few_bytes(scene: Scene, version: int, isolation_level: int, max_bytes: int, of: str) -> None:
+def test_few_bytes(
+    scene: Scene, version: int, isolation_level: int, max_bytes: int, of: str
+) -> None:
     """The first batch whatever its size, once a request (ReplicaManager.readFromLog). Of a partition whose first batch
     does not fit the broker says null for the aborted transactions, and [] of one for which nothing is left. Memory
     gives whole batches, where a broker's last may be cut.

@@ -56,7 +56,11 @@ def signed() -> Iterator[Signed]:
         entry = {
             "listen": f"{HOST}:{lease.port}",
             "upstream": f"{host}:{port}",
-            "upstreamCredentials": {"mechanism": "PLAIN", "username": "alice", "passwordFile": str(secret)},
+            "upstreamCredentials": {
+                "mechanism": "PLAIN",
+                "username": "alice",
+                "passwordFile": str(secret),
+            },
         }
         cache = {"cache": PATIENT_CACHE | {"authorizeEvery": "2s"}}
         yield Signed(broker, stack.enter_context(Sidecar([entry], cache, [lease])))
@@ -92,7 +96,9 @@ def test_a_right_that_is_given_later_is_used(signed: Signed) -> None:
     grant(signed, topic, AclOperation.READ)
     deadline = time.monotonic() + PATIENCE_S
     while not watched(signed):
-        assert time.monotonic() < deadline, "Forebay may read the topic, and still does not ask for itself"
+        assert time.monotonic() < deadline, (
+            "Forebay may read the topic, and still does not ask for itself"
+        )
         tail_once(signed, topic)
 
 

@@ -44,7 +44,9 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
 @pytest.mark.parametrize("version", [4, 12, 13, 17])
-def test_a_fetch_over_six_partitions_brings_all_of_them(pair: Pair, version: int, max_wait_ms: int) -> None:
+def test_a_fetch_over_six_partitions_brings_all_of_them(
+    pair: Pair, version: int, max_wait_ms: int
+) -> None:
     """Half are in memory, half are read for it: as the broker does, it brings records of all."""
     for _ in range(TIMES):
         topic = create_topic(pair.direct, partitions=PARTITIONS)
@@ -52,7 +54,9 @@ def test_a_fetch_over_six_partitions_brings_all_of_them(pair: Pair, version: int
             odd = range(1, PARTITIONS, 2)
             for partition in odd:
                 produce(pair.direct, topic, partition, RECORDS)
-            readers = [RawReader(client, topic, partition=p, version=version) for p in range(PARTITIONS)]
+            readers = [
+                RawReader(client, topic, partition=p, version=version) for p in range(PARTITIONS)
+            ]
             for reader in readers[::2]:
                 reader.settle()
                 produce(pair.through, topic, reader.partition, RECORDS)
@@ -61,7 +65,9 @@ def test_a_fetch_over_six_partitions_brings_all_of_them(pair: Pair, version: int
             began = time.monotonic()
             said = client.fetch(version, [one.asked() for one in readers], max_wait_ms=max_wait_ms)
             brought = sorted(one.partition for one, records in said if records)
-            has_waited = time.monotonic() - began >= READ_WAIT_S  # on a busy machine a read may take longer
+            has_waited = (
+                time.monotonic() - began >= READ_WAIT_S
+            )  # on a busy machine a read may take longer
             assert brought == list(range(PARTITIONS)) or has_waited
     counts = pair.sidecar.fetch_counts("partitions")
     assert counts["hit", ""] > 0
@@ -79,7 +85,8 @@ def test_a_consumer_that_polls_once_after_records_were_deleted(pair: Pair, attem
     try:
         for one in partitions:
             sent = [
-                writer.send(one.topic, b"%d" % number, partition=one.partition) for number in range(RECORDS)
+                writer.send(one.topic, b"%d" % number, partition=one.partition)
+                for number in range(RECORDS)
             ]
             for future in sent:
                 future.get(timeout=30)

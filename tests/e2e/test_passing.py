@@ -96,7 +96,9 @@ def passing() -> Iterator[Passing]:
         yield Passing(broker, between, sidecar, plain, encrypted, str(files.authority), words)
 
 
-def asked(passing: Passing, version: int, offset: int, max_bytes: int = ASKED_BYTES) -> fetch.FetchPartition:
+def asked(
+    passing: Passing, version: int, offset: int, max_bytes: int = ASKED_BYTES
+) -> fetch.FetchPartition:
     topic = passing.words.id if version >= fetch.TOPIC_IDS_FROM else passing.words.name
     return fetch.FetchPartition(topic, 0, -1, offset, -1, -1, max_bytes)
 
@@ -110,7 +112,9 @@ def frames(address: str, passing: Passing, version: int, offsets: range) -> list
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_to_pipelined_fetches_are_the_brokers_byte_by_byte(passing: Passing, version: int) -> None:
+def test_answers_to_pipelined_fetches_are_the_brokers_byte_by_byte(
+    passing: Passing, version: int
+) -> None:
     offsets = range(0, BATCHES, 6)
     before = passing.sidecar.fetch_counts().get(COUNTED, 0)
     direct = frames(passing.broker.direct, passing, version, offsets)
@@ -154,7 +158,9 @@ def test_a_link_that_is_cut_within_an_answer_cuts_the_clients(passing: Passing) 
         finally:
             passing.between.heal()
     offsets = range(0, BATCHES, 10)
-    assert frames(passing.plain, passing, 13, offsets) == frames(passing.broker.direct, passing, 13, offsets)
+    assert frames(passing.plain, passing, 13, offsets) == frames(
+        passing.broker.direct, passing, 13, offsets
+    )
     assert passing.sidecar.metrics()[HEAP] == 0
 
 

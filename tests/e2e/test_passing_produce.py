@@ -80,7 +80,9 @@ def test_a_client_that_dies_within_a_produce_leaves_nothing(pair: Pair) -> None:
     for cut in (5_000, 300_000, 899_000):
         client = RawClient(pair.through)
         client.produce(topic, batch_v2(1, value=b"before"))
-        client._socket.sendall(client.build_produce(topic, batch_v2(1, value=value_of(1, 900_000)))[:cut])
+        client._socket.sendall(
+            client.build_produce(topic, batch_v2(1, value=value_of(1, 900_000)))[:cut]
+        )
         client.abort()
     with RawClient(pair.through) as client:
         assert client.produce(topic, batch_v2(1, value=b"after")) == 3

@@ -69,11 +69,15 @@ def test_a_second_forebay_does_not_take_the_arena_of_the_first(pair: Pair, host:
         assert refused.value.exit_code == 1
         assert "cannot start" in str(refused.value)
         assert "Traceback" not in str(refused.value)
-        assert Path(f"/dev/shm/forebay-{port}.arena").exists(), "the first one's file is still there"
+        assert Path(f"/dev/shm/forebay-{port}.arena").exists(), (
+            "the first one's file is still there"
+        )
         writer.call(produce(topic, batch, -1))
         answer = connection.take()
         found = fetched(answer)
-        assert answer[found.start : found.end][12:] == batch[12:], "the fetch that was parked meanwhile"
+        assert answer[found.start : found.end][12:] == batch[12:], (
+            "the fetch that was parked meanwhile"
+        )
         assert pair.sidecar.is_ready()
 
 

@@ -40,7 +40,9 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Pair(cluster={"overrides": QUICK_COORDINATOR}, settings={"cache": PATIENT_CACHE}) as running:
+    with Pair(
+        cluster={"overrides": QUICK_COORDINATOR}, settings={"cache": PATIENT_CACHE}
+    ) as running:
         yield running
 
 

@@ -39,7 +39,9 @@ def create_led_topic(bootstrap: str) -> str:
     """A topic that the broker behind Forebay leads."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(name, num_partitions=1, replica_assignment=[[LEADER, *FOLLOWERS]], config=SETTINGS)
+    topic = NewTopic(
+        name, num_partitions=1, replica_assignment=[[LEADER, *FOLLOWERS]], config=SETTINGS
+    )
     admin.create_topics([topic])[name].result(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while not count_leaders(admin, name):

@@ -117,7 +117,9 @@ def leave_a_read_behind(held: Held, client: RawClient, topic: str, version: int)
     raise TimeoutError("no Fetch of both left without the history")
 
 
-def fetch_held(held: Held, client: RawClient, version: int, readers: list[RawReader]) -> list[bytes]:
+def fetch_held(
+    held: Held, client: RawClient, version: int, readers: list[RawReader]
+) -> list[bytes]:
     """What one Fetch is answered with while the broker's answers are held back, as long as that is."""
     held.wire.stall()
     try:

@@ -14,7 +14,15 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
 from protocol.errors import ErrorCode
-from tests.e2e.test_invalidation import CACHE, RECORDS, UNTAILED, check_hits, check_same, tail_while, write
+from tests.e2e.test_invalidation import (
+    CACHE,
+    RECORDS,
+    UNTAILED,
+    check_hits,
+    check_same,
+    tail_while,
+    write,
+)
 from tests.kit.broker.topics import create_topic, delete_topic
 from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
 from tests.kit.sidecar import Pair
@@ -75,7 +83,9 @@ def read_raw(pair: Pair, topic: str, version: int) -> bytes:
 def read_python(pair: Pair, topic: str) -> list[bytes]:
     """Values, as kafka-python is given them."""
     consumer = KafkaConsumer(
-        bootstrap_servers=pair.through, enable_auto_commit=False, max_partition_fetch_bytes=STEP_BYTES
+        bootstrap_servers=pair.through,
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=STEP_BYTES,
     )
     consumer.assign([PythonPartition(topic, 0)])
     consumer.seek(PythonPartition(topic, 0), 0)
@@ -124,7 +134,9 @@ def test_an_answer_by_name_does_not_keep_the_deleted_topic_alive(pair: Pair) -> 
         tail_while(old, lambda: write(pair, topic, "former", FORMER), FORMER)
         wait_unwatched(pair)
         make_again(pair, topic)
-        RawReader(other, topic, version=BY_NAME[-1], offset=FORMER, max_bytes=STEP_BYTES).read_to(PRESENT)
+        RawReader(other, topic, version=BY_NAME[-1], offset=FORMER, max_bytes=STEP_BYTES).read_to(
+            PRESENT
+        )
         for offset in (0, FORMER - 1, FORMER, PRESENT):
             old.offset = offset
             old.raw.clear()

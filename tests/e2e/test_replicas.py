@@ -94,10 +94,15 @@ def test_a_client_of_another_rack_is_sent_to_its_follower(two: Two) -> None:
         for offset in (0, RECORDS // 2, RECORDS):
             with RawClient(side.through) as through, RawClient(side.direct) as direct:
                 for _ in range(4):
-                    seen = [ask(client, reader, rack_of(FOLLOWER), offset)[0] for client in (direct, through)]
+                    seen = [
+                        ask(client, reader, rack_of(FOLLOWER), offset)[0]
+                        for client in (direct, through)
+                    ]
                     assert words(seen[1]) == words(seen[0])
                     assert seen[0].preferred_read_replica == FOLLOWER
-        own = [ask(warm, reader, rack, RECORDS // 2) for rack in (rack_of(LEADER), rack_of(LEADER), "")]
+        own = [
+            ask(warm, reader, rack, RECORDS // 2) for rack in (rack_of(LEADER), rack_of(LEADER), "")
+        ]
         assert {said.preferred_read_replica for said, _ in own} == {-1}
         assert len({records for _, records in own}) == 1
 
@@ -105,7 +110,11 @@ def test_a_client_of_another_rack_is_sent_to_its_follower(two: Two) -> None:
 def test_a_follower_is_read_with_its_own_high_watermark(two: Two) -> None:
     """Its Forebay names no offset that this broker has not named: asked afterwards, the broker says as much or more."""
     topic, side = create(two), two.side(FOLLOWER)
-    with RawClient(side.through) as client, RawClient(side.direct) as direct, ThreadPoolExecutor(1) as pool:
+    with (
+        RawClient(side.through) as client,
+        RawClient(side.direct) as direct,
+        ThreadPoolExecutor(1) as pool,
+    ):
         reader = RawReader(client, topic)
         writing = pool.submit(write, two.side(LEADER), topic, "first", 3 * RECORDS)
         offset, raw = 0, b""
@@ -130,7 +139,11 @@ def test_a_consumer_with_a_rack_reads_the_follower_through_its_forebay(two: Two)
     topic = create(two)
     write(two.side(LEADER), topic, "first")
     before = {node: one.fetch_requests() for node, one in two.sidecars.items()}
-    options = {"bootstrap.servers": two.through, "group.id": "unused", "client.rack": rack_of(FOLLOWER)}
+    options = {
+        "bootstrap.servers": two.through,
+        "group.id": "unused",
+        "client.rack": rack_of(FOLLOWER),
+    }
     consumer = Consumer(options | {"enable.auto.commit": False, "fetch.wait.max.ms": 100})
     consumer.assign([TopicPartition(topic, 0, 0)])
     with ThreadPoolExecutor(1) as pool:
@@ -150,7 +163,11 @@ def test_a_consumer_with_a_rack_reads_the_follower_through_its_forebay(two: Two)
 def test_an_old_client_is_told_that_its_leader_has_gone(two: Two, version: int) -> None:
     """Only from version 11 on does a follower answer consumers; memory does not make it answer others."""
     topic, side = create(two), two.side(LEADER)
-    with RawClient(side.through) as client, RawClient(side.through) as old, RawClient(side.direct) as direct:
+    with (
+        RawClient(side.through) as client,
+        RawClient(side.through) as old,
+        RawClient(side.direct) as direct,
+    ):
         newer = RawReader(client, topic).settle()
         older = RawReader(old, topic, version=version, with_epoch=False).settle()
         tail_while(older, lambda: write(side, topic, "first"), RECORDS)
@@ -192,7 +209,9 @@ def read_values(consumer: Consumer, count: int) -> list[bytes]:
 def produce_steadily(two: Two, topic: str, moving: Callable[[], bool]) -> list[object]:
     """Numbered records of an idempotent producer, then "end", while leaders move; errors of what was refused."""
     refused: list[object] = []
-    producer = Producer({"bootstrap.servers": two.through, "enable.idempotence": True, "linger.ms": 2})
+    producer = Producer(
+        {"bootstrap.servers": two.through, "enable.idempotence": True, "linger.ms": 2}
+    )
 
     def send(value: bytes) -> None:
         producer.produce(
@@ -215,7 +234,9 @@ def produce_steadily(two: Two, topic: str, moving: Callable[[], bool]) -> list[o
 
 def consume_to_end(two: Two, topic: str, seen: list[tuple[int, bytes]]) -> None:
     """Put (offset, value) of all that a tailing consumer is given into `seen`, until the record that says "end"."""
-    consumer = Consumer({"bootstrap.servers": two.through, "group.id": "unused", "fetch.wait.max.ms": 200})
+    consumer = Consumer(
+        {"bootstrap.servers": two.through, "group.id": "unused", "fetch.wait.max.ms": 200}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     deadline = time.monotonic() + 2 * PATIENCE_S
     while not seen or seen[-1][1] != b"end":
@@ -252,7 +273,9 @@ def test_leaders_that_move_to_and_fro(two: Two) -> None:
         moving.result(PATIENCE_S)
         reading.result(2 * PATIENCE_S)
     assert not refused
-    assert [value for _, value in seen] == [b"%d" % number for number in range(len(seen) - 1)] + [b"end"]
+    assert [value for _, value in seen] == [b"%d" % number for number in range(len(seen) - 1)] + [
+        b"end"
+    ]
     assert [offset for offset, _ in seen] == list(range(len(seen)))
     whole = read_all(two.direct(LEADER), topic)
     assert len({one.leader_epoch for one in batch.scan_batches(whole, 0, len(whole))}) > MOVES

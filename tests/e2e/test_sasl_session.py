@@ -66,7 +66,11 @@ def pair() -> Iterator[Reauthenticated]:
         entry = {
             "listen": f"{HOST}:{lease.port}",
             "upstream": f"{host}:{port}",
-            "upstreamCredentials": {"mechanism": "PLAIN", "username": "admin", "passwordFile": str(secret)},
+            "upstreamCredentials": {
+                "mechanism": "PLAIN",
+                "username": "admin",
+                "passwordFile": str(secret),
+            },
         }
         settings = {"cache": PATIENT_CACHE | {"authorizeEvery": "60s"}}
         sidecar = stack.enter_context(Sidecar([entry], settings))
@@ -74,8 +78,12 @@ def pair() -> Iterator[Reauthenticated]:
 
 
 def sign_in(client: Raw) -> None:
-    hello = control.build_sasl_handshake_request(HANDSHAKE_VERSION, next(numbers), "raw", mechanism="PLAIN")
-    assert control.scan_sasl_handshake_response(client.call(hello), HANDSHAKE_VERSION).error_code == 0
+    hello = control.build_sasl_handshake_request(
+        HANDSHAKE_VERSION, next(numbers), "raw", mechanism="PLAIN"
+    )
+    assert (
+        control.scan_sasl_handshake_response(client.call(hello), HANDSHAKE_VERSION).error_code == 0
+    )
     token = b"\0admin\0" + USERS["admin"].encode()
     shown = control.build_sasl_authenticate_request(
         AUTHENTICATE_VERSION, next(numbers), "raw", auth_bytes=token
@@ -90,7 +98,9 @@ def build_wide_produce(version: int, topic: str) -> bytes:
     (partition,) = entry.partition_data
     many = tuple(replace(partition, index=index) for index in range(MANY))
     return bytes(
-        oracle.request_frame(replace(body, topic_data=(replace(entry, partition_data=many),)), 1, "raw")
+        oracle.request_frame(
+            replace(body, topic_data=(replace(entry, partition_data=many),)), 1, "raw"
+        )
     )
 
 

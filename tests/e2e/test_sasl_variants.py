@@ -56,7 +56,8 @@ def fronts() -> Iterator[Fronts]:
         ports = {name: stack.enter_context(lease_port()).port for name in (PLAIN_TEXT, TLS)}
         protocols = {PLAIN_TEXT: "SASL_PLAINTEXT", TLS: "SASL_SSL"}
         listeners = [
-            Listener(name, protocols[name], MECHANISMS, (HOST, port)) for name, port in ports.items()
+            Listener(name, protocols[name], MECHANISMS, (HOST, port))
+            for name, port in ports.items()
         ]
         broker = stack.enter_context(KafkaCluster(listeners=listeners))
         assert broker.tls is not None
@@ -102,7 +103,9 @@ def test_forebay_signs_in_with_its_own(fronts: Fronts, front: str) -> None:
 @pytest.mark.parametrize("front", [PLAIN_TEXT, TLS])
 def test_a_wrong_password_is_refused(fronts: Fronts, front: str, mechanism: str) -> None:
     options = options_for(fronts, front, mechanism) | {"sasl.password": "wrong"}
-    refusal_to_sign_in(fronts.sidecars[front].bootstrap, create_topic(fronts.broker.direct), options)
+    refusal_to_sign_in(
+        fronts.sidecars[front].bootstrap, create_topic(fronts.broker.direct), options
+    )
 
 
 def test_plain_text_sasl_on_the_tls_listener_harms_nobody(fronts: Fronts) -> None:

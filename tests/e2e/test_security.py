@@ -79,7 +79,10 @@ def tls_entry(broker: KafkaCluster, listen: str) -> Options:
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Secured]:
     with contextlib.ExitStack() as stack:
-        ports = {name: stack.enter_context(lease_port()).port for name in ("TLS", "OWN", "REAUTH", "BARE")}
+        ports = {
+            name: stack.enter_context(lease_port()).port
+            for name in ("TLS", "OWN", "REAUTH", "BARE")
+        }
         listen = {name: f"{HOST}:{port}" for name, port in ports.items()}
         listeners = [
             Listener(
@@ -96,13 +99,19 @@ def secured() -> Iterator[Secured]:
         secret = broker.directory / "password"
         secret.touch(mode=0o600)
         secret.write_text(USERS["admin"] + "\n")
-        credentials = {"mechanism": "SCRAM-SHA-256", "username": "admin", "passwordFile": str(secret)}
+        credentials = {
+            "mechanism": "SCRAM-SHA-256",
+            "username": "admin",
+            "passwordFile": str(secret),
+        }
         entries: dict[str, Options] = {
             name: {"name": name, "listen": listen[name], "upstream": upstream(broker, name)}
             for name in ("OWN", "REAUTH", "BARE")
         }
         entries["OWN"]["upstreamCredentials"] = credentials
-        cache = {"cache": PATIENT_CACHE | {"size": "32MiB", "authorizeEvery": f"{AUTHORIZE_EVERY_S}s"}}
+        cache = {
+            "cache": PATIENT_CACHE | {"size": "32MiB", "authorizeEvery": f"{AUTHORIZE_EVERY_S}s"}
+        }
         own = stack.enter_context(Sidecar([entries["OWN"], entries["REAUTH"]], cache))
         bare = stack.enter_context(Sidecar([entries["BARE"]], cache))
         encrypted = stack.enter_context(Sidecar([tls_entry(broker, listen["TLS"])], cache))
@@ -172,13 +181,17 @@ def wait_hits(sidecar: Sidecar, bootstrap: str, options: Mapping[str, Any], dire
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_sasl_passes_through_and_own_credentials_give_hits(secured: Secured, mechanism: str) -> None:
+def test_sasl_passes_through_and_own_credentials_give_hits(
+    secured: Secured, mechanism: str
+) -> None:
     wait_hits(secured.own, secured.own.bootstrap, sign_in(mechanism), secured.broker.direct)
     secured.own.wait_for_log("the watch has its own link")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_without_own_credentials_clients_links_carry_the_watch(secured: Secured, mechanism: str) -> None:
+def test_without_own_credentials_clients_links_carry_the_watch(
+    secured: Secured, mechanism: str
+) -> None:
     wait_hits(secured.bare, secured.bare.bootstrap, sign_in(mechanism), secured.broker.direct)
     secured.bare.wait_for_log("the watch has no link of its own")
 
@@ -229,9 +242,19 @@ def change_acl(
 ) -> None:
     """What alice may do."""
     admin = AdminClient({"bootstrap.servers": secured.broker.direct})
-    what = (kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+    what = (
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
+    )
     changed = (
-        admin.create_acls([AclBinding(*what)]) if grant else admin.delete_acls([AclBindingFilter(*what)])
+        admin.create_acls([AclBinding(*what)])
+        if grant
+        else admin.delete_acls([AclBindingFilter(*what)])
     )
     for future in changed.values():
         future.result(TIMEOUT_S)
@@ -242,8 +265,12 @@ def test_memory_serves_nobody_whom_the_broker_refuses(secured: Secured, which: s
     sidecar: Sidecar = getattr(secured, which)
     topic = create_topic(secured.broker.direct)
     change_acl(secured, ResourceType.GROUP, GROUP, AclOperation.READ, grant=True)
-    change_acl(secured, ResourceType.TOPIC, topic, AclOperation.DESCRIBE, grant=True)  # as far as Fetch
-    assert tail(sidecar, sidecar.bootstrap, topic, sign_in("PLAIN")) > 0, "another principal's are hits"
+    change_acl(
+        secured, ResourceType.TOPIC, topic, AclOperation.DESCRIBE, grant=True
+    )  # as far as Fetch
+    assert tail(sidecar, sidecar.bootstrap, topic, sign_in("PLAIN")) > 0, (
+        "another principal's are hits"
+    )
     alice = open_consumer(sidecar.bootstrap, topic, sign_in("SCRAM-SHA-256", "alice"))
     assert refusal(alice).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     alice.close()
@@ -256,12 +283,16 @@ def test_memory_serves_nobody_whom_the_broker_refuses(secured: Secured, which: s
         producer.produce(topic, b"more", partition=0)
         assert producer.flush(TIMEOUT_S) == 0
         assert read(alice, 1) == [b"more"]
-    assert sidecar.fetch_counts().get(HIT, 0) > before, "alice, the only reader now, is served from memory"
+    assert sidecar.fetch_counts().get(HIT, 0) > before, (
+        "alice, the only reader now, is served from memory"
+    )
     change_acl(secured, ResourceType.TOPIC, topic, AclOperation.READ, grant=False)
     ends = time.monotonic() + 3 * AUTHORIZE_EVERY_S
     refused = False
     while not refused:
-        assert time.monotonic() < ends, "a right that was taken away ends within cache.authorizeEvery"
+        assert time.monotonic() < ends, (
+            "a right that was taken away ends within cache.authorizeEvery"
+        )
         producer.produce(topic, b"more", partition=0)
         assert producer.flush(TIMEOUT_S) == 0
         message = alice.poll(0.2)
@@ -300,7 +331,9 @@ def connect(bootstrap: str, tls: TlsFiles, *, shows_certificate: bool) -> None:
                 raise ConnectionError("closed")
 
 
-def test_client_certificates_refuse_the_start_unless_shared_identity_is_allowed(secured: Secured) -> None:
+def test_client_certificates_refuse_the_start_unless_shared_identity_is_allowed(
+    secured: Secured,
+) -> None:
     with lease_port() as lease:
         entry = tls_entry(secured.broker, f"{HOST}:{lease.port}")
         entry["tls"] |= {"clientAuth": "required", "clientCaFile": str(secured.tls.authority)}

@@ -92,7 +92,9 @@ def test_a_session_reads_every_byte_from_memory(pair: Pair, version: int) -> Non
         into = {partition: bytearray() for partition in range(PARTITIONS)}
         settle(client, into)
         before = pair.sidecar.fetch_counts()
-        writing = threading.Thread(target=produce, args=(pair.through, topic, PARTITIONS, 400, 0.002))
+        writing = threading.Thread(
+            target=produce, args=(pair.through, topic, PARTITIONS, 400, 0.002)
+        )
         writing.start()
         named, polls, taken = 0, 0, 0
         idle_since = time.monotonic()
@@ -133,7 +135,9 @@ def count_looks(pair: Pair) -> float:
 
 
 @pytest.mark.parametrize("partitions", [10, 300])
-def test_a_poll_looks_at_what_is_new_however_many_stand_at_the_tail(pair: Pair, partitions: int) -> None:
+def test_a_poll_looks_at_what_is_new_however_many_stand_at_the_tail(
+    pair: Pair, partitions: int
+) -> None:
     topic = create_topic(pair.direct, partitions=partitions)
     with RawClient(pair.through, "quiet") as raw:
         client = SessionClient(raw, 13)
@@ -186,8 +190,14 @@ def test_history_of_one_partition_is_read_beside_the_quiet_ones(pair: Pair) -> N
             assert {one.partition for one in response.partitions} <= {0}
             take(client, response, frame, into)
         assert bytes(into[0]) == truth
-        grown = {k: v - before[0].get(k, 0) for k, v in pair.sidecar.fetch_counts("partitions").items()}
-        assert {k for k, v in grown.items() if v} <= {("miss", "cold"), ("miss", "pending"), ("hit", "")}
+        grown = {
+            k: v - before[0].get(k, 0) for k, v in pair.sidecar.fetch_counts("partitions").items()
+        }
+        assert {k for k, v in grown.items() if v} <= {
+            ("miss", "cold"),
+            ("miss", "pending"),
+            ("hit", ""),
+        }
         assert grown["miss", "cold"] > 3
         assert count_looks(pair) - before[1] < 12 * grown["miss", "cold"]
 
@@ -254,7 +264,8 @@ def test_forgotten_and_added_partitions(pair: Pair) -> None:
         for _ in range(80):
             chosen = draw.sample(range(4), draw.randint(1, 4))
             client.want = {
-                (key, p): FetchPartition(key, p, -1, draw.choice([0, 5, 20]), -1, -1, 1 << 20) for p in chosen
+                (key, p): FetchPartition(key, p, -1, draw.choice([0, 5, 20]), -1, -1, 1 << 20)
+                for p in chosen
             }
             response, frame = client.poll(20)
             assert response.error_code == 0

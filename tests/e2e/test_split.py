@@ -47,7 +47,9 @@ def produce(bootstrap: str, topic: str, partition: int, count: int, codec: str =
     assert producer.flush(30) == 0
 
 
-def poll_both(client: RawClient, readers: list[RawReader], version: int, max_wait_ms: int = 300) -> None:
+def poll_both(
+    client: RawClient, readers: list[RawReader], version: int, max_wait_ms: int = 300
+) -> None:
     """One Fetch of every reader's partition; each takes its own."""
     said = client.fetch(version, [reader.asked() for reader in readers], max_wait_ms=max_wait_ms)
     by_partition = {one.partition: (one, records) for one, records in said}
@@ -180,7 +182,10 @@ def test_an_unknown_topic_costs_the_others_no_hits(pair: Pair, version: int) -> 
 
 def test_what_is_too_new_for_the_client_costs_the_others_no_hits(pair: Pair) -> None:
     """zstd for a Fetch below version 10: whatever the broker says to it, beside a partition from memory."""
-    packed, plain = create_topic(pair.direct, config={"compression.type": "zstd"}), create_topic(pair.direct)
+    packed, plain = (
+        create_topic(pair.direct, config={"compression.type": "zstd"}),
+        create_topic(pair.direct),
+    )
     with RawClient(pair.through, "old") as client, RawClient(pair.direct, "old") as direct:
         RawReader(client, packed, version=9).settle()
         produce(pair.through, packed, 0, 3, "zstd")  # from here on Forebay knows of the codec
@@ -200,7 +205,10 @@ def test_what_is_too_new_for_the_client_costs_the_others_no_hits(pair: Pair) -> 
 
 def test_what_memory_cannot_speak_for_ends_the_wait_as_at_the_broker(pair: Pair) -> None:
     """A Fetch stands at two tails. One is only the broker's to read: its next record arrives at once."""
-    packed, plain = create_topic(pair.direct, config={"compression.type": "zstd"}), create_topic(pair.direct)
+    packed, plain = (
+        create_topic(pair.direct, config={"compression.type": "zstd"}),
+        create_topic(pair.direct),
+    )
     with RawClient(pair.through, "both") as client, ThreadPoolExecutor(1) as pool:
         odd, tail = (RawReader(client, topic, version=9).settle() for topic in (packed, plain))
         produce(pair.through, packed, 0, 3, "zstd")

@@ -133,7 +133,9 @@ def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: Fak
     assert sorted(delays)[len(delays) // 2] < 0.2, delays
 
 
-def test_on_an_idle_disk_every_fetch_brings_its_bytes_also_one_that_does_not_wait(pair: Pair) -> None:
+def test_on_an_idle_disk_every_fetch_brings_its_bytes_also_one_that_does_not_wait(
+    pair: Pair,
+) -> None:
     topic = create_topic(pair.direct)
     produce(pair.direct, topic, 0, OLD_RECORDS)
     make_fast(pair)
@@ -143,7 +145,9 @@ def test_on_an_idle_disk_every_fetch_brings_its_bytes_also_one_that_does_not_wai
         while history.offset < OLD_RECORDS:
             asked_at = time.monotonic()
             brought = history.poll(max_wait_ms=0)
-            assert brought or time.monotonic() - asked_at > GRACE_S, "empty, and the broker was not that slow"
+            assert brought or time.monotonic() - asked_at > GRACE_S, (
+                "empty, and the broker was not that slow"
+            )
         assert bytes(history.raw) == read_all(pair.direct, topic)
 
 
@@ -162,7 +166,9 @@ def test_a_delayed_miss_keeps_its_place_from_fetch_to_fetch(pair: Pair, disk: Fa
             polls = 0
             while history.poll(max_wait_ms=50) == 0:
                 polls += 1
-                assert history.high_watermark == OLD_RECORDS, "named with what the broker last confirmed"
+                assert history.high_watermark == OLD_RECORDS, (
+                    "named with what the broker last confirmed"
+                )
                 assert polls < 400
             bites, most = bites + 1, max(most, polls)
         assert most > 1, "some bite was waited for over several fetches"
@@ -215,7 +221,9 @@ def test_equal_laggards_get_equal_shares(pair: Pair, disk: FakeDisk) -> None:
     ready.wait()
     for thread in threads:
         thread.join()
-    assert max(got.values()) - min(got.values()) <= max(1.2 * (1 << 20), 0.3 * max(got.values())), got
+    assert max(got.values()) - min(got.values()) <= max(1.2 * (1 << 20), 0.3 * max(got.values())), (
+        got
+    )
 
 
 def test_a_real_client_catches_up_under_pressure_without_noticing_more_than_time(
@@ -225,7 +233,9 @@ def test_a_real_client_catches_up_under_pressure_without_noticing_more_than_time
     for partition in range(2):
         produce(pair.direct, topic, partition, 1500)
     make_busy(pair, disk)
-    consumer = Consumer({"bootstrap.servers": pair.through, "group.id": "slow", "fetch.wait.max.ms": 100})
+    consumer = Consumer(
+        {"bootstrap.servers": pair.through, "group.id": "slow", "fetch.wait.max.ms": 100}
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
     seen: dict[int, list[int]] = {0: [], 1: []}
     deadline = time.monotonic() + 60
@@ -257,7 +267,9 @@ def test_nothing_is_left_of_clients_that_are_gone(pair: Pair, disk: FakeDisk) ->
     def is_clear() -> bool:
         queue = json.loads(pair.sidecar.admin("/throttle"))["disks"]["sdx"]["queue"]
         kept = [queue[what] for what in ("waiting_requests", "waiting_bytes", "in_flight_requests")]
-        return kept == [0, 0, 0] and pair.sidecar.metrics()["forebay_in_flight_bytes", "response"] == 0
+        return (
+            kept == [0, 0, 0] and pair.sidecar.metrics()["forebay_in_flight_bytes", "response"] == 0
+        )
 
     wait_until(is_clear)
     assert pair.sidecar.metrics()["forebay_internal_errors_total",] == 0
@@ -269,7 +281,9 @@ def test_throttle_shows_its_state(pair: Pair) -> None:
 
 
 def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) -> None:
-    topics = [create_topic(pair.direct) for _ in range(2)]  # what both read of one topic, they would share
+    topics = [
+        create_topic(pair.direct) for _ in range(2)
+    ]  # what both read of one topic, they would share
     for topic in topics:
         produce(pair.direct, topic, 0, OLD_RECORDS)
     make_busy(pair, disk)
@@ -288,7 +302,9 @@ def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) ->
     assert not any(word in said for word in ("Traceback", "never retrieved", "was destroyed"))
 
 
-def test_each_delay_is_in_the_access_log_of_the_fetch_that_collects_it(pair: Pair, disk: FakeDisk) -> None:
+def test_each_delay_is_in_the_access_log_of_the_fetch_that_collects_it(
+    pair: Pair, disk: FakeDisk
+) -> None:
     topic = create_topic(pair.direct)
     produce(pair.direct, topic, 0, OLD_RECORDS)
     with RawClient(pair.through, "logged") as client:
@@ -303,7 +319,9 @@ def test_each_delay_is_in_the_access_log_of_the_fetch_that_collects_it(pair: Pai
     lines = [line for line in pair.sidecar.access_lines() if line.get("clientId") == "logged"]
     pair.sidecar.start()
     late = [line for line in lines if line["delayMs"] is not None]
-    assert late and all(line["delayMs"] > 0 and line["bytes"] and line["result"] == "miss" for line in late)
+    assert late and all(
+        line["delayMs"] > 0 and line["bytes"] and line["result"] == "miss" for line in late
+    )
     assert sum(line["delayMs"] for line in late) / 1000 == pytest.approx(delayed_s, rel=0.01)
     assert any(line["delayMs"] is None for line in lines), (
         "what was named empty meanwhile has waited for nothing yet"

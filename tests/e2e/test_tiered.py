@@ -15,7 +15,14 @@ import pytest
 import tests.kit.broker
 from protocol import batch
 from tests.e2e.families import confluent_consume
-from tests.e2e.test_invalidation import RECORDS, check_hits, check_same, hit_bytes, tail_while, write
+from tests.e2e.test_invalidation import (
+    RECORDS,
+    check_hits,
+    check_same,
+    hit_bytes,
+    tail_while,
+    write,
+)
 from tests.kit.broker.jars import KAFKA_4, locked_jars
 from tests.kit.broker.settings import DIRECT
 from tests.kit.broker.topics import create_topic
@@ -104,4 +111,6 @@ def test_a_lagging_consumer_of_a_tiered_topic(pair: Pair) -> None:
     assert confluent_consume(pair.through, topic, 3 * RECORDS) == confluent_consume(
         pair.direct, topic, 3 * RECORDS
     )
-    assert pair.sidecar.metrics()["forebay_verify_samples_total", "mismatch"] == 0, pair.sidecar.log_tail()
+    assert pair.sidecar.metrics()["forebay_verify_samples_total", "mismatch"] == 0, (
+        pair.sidecar.log_tail()
+    )

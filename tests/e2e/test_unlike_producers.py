@@ -54,7 +54,10 @@ def test_a_wrong_greatest_timestamp(pair: Pair, codec: str) -> None:
     topic = create_topic(pair.direct, partitions=COUNT)
 
     def batches(word: str) -> dict[int, bytes]:
-        return {i: batch_v2(codec=CODECS[codec], value=f"{word}-{i}".encode() * 20) for i in range(COUNT)}
+        return {
+            i: batch_v2(codec=CODECS[codec], value=f"{word}-{i}".encode() * 20)
+            for i in range(COUNT)
+        }
 
     with (
         RawClient(pair.through) as client,
@@ -72,7 +75,9 @@ def test_a_wrong_greatest_timestamp(pair: Pair, codec: str) -> None:
             )
             starts = dict(tail.offsets)
             tail.read_again(starts)
-            tail.follow(wrong, {i: stamp_wrong(sent) for i, sent in batches(f"wrong-{turn}").items()})
+            tail.follow(
+                wrong, {i: stamp_wrong(sent) for i, sent in batches(f"wrong-{turn}").items()}
+            )
             unequal = tail.find_unequal(direct, starts)
             assert not unequal, f"{len(unequal)} of {COUNT} partitions at the tail: {unequal}"
             tail.read_again(dict.fromkeys(range(COUNT), 0))

@@ -22,7 +22,9 @@ def build_old_fetch(correlation_id: int, topics: list[str]) -> bytes:
     body = struct.pack(">hhih", FETCH, OLD_VERSION, correlation_id, len(name)) + name
     body += struct.pack(">iiiii", -1, 100, 1, 1 << 20, len(topics))
     for topic in topics:
-        body += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">iiqi", 1, 0, 0, 1 << 20)
+        body += (
+            struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">iiqi", 1, 0, 0, 1 << 20)
+        )
     return struct.pack(">i", len(body)) + body
 
 
@@ -34,11 +36,18 @@ def test_it_has_one_line_and_one_count() -> None:
                 writer.produce(topic, batch_v2(3, value=b"found"))
             for correlation_id in (7, 8):
                 answer = client.call(build_old_fetch(correlation_id, topics))
-                assert struct.unpack_from(">i", answer, 4) == (correlation_id,) and b"found" in answer
+                assert (
+                    struct.unpack_from(">i", answer, 4) == (correlation_id,) and b"found" in answer
+                )
         assert pair.sidecar.fetch_counts("partitions") == {("pass", "version"): 2}
         assert pair.sidecar.stop() == 0
         lines = [line for line in pair.sidecar.access_lines() if line["type"] == "fetch"]
         assert [(line["result"], line["reason"]) for line in lines] == [("pass", "version")] * 2
         for line in lines:
-            assert (line["topic"], line["partition"], line["bytes"], line["clientId"]) == (None, -1, 0, "old")
+            assert (line["topic"], line["partition"], line["bytes"], line["clientId"]) == (
+                None,
+                -1,
+                0,
+                "old",
+            )
             assert line["apiVersion"] == OLD_VERSION

@@ -9,7 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from protocol import batch
 from tests.e2e.transactional import Writer, tailing
@@ -57,7 +63,9 @@ def follow(reader: RawReader, writer: RawClient, topic: str, batches: int, mark:
         reader.read_to(writer.produce(topic, batch_v2(3, value=mark + b"-%d" % number)) + 3)
 
 
-def test_a_spoiled_arena_is_found_dropped_and_read_rightly_again(pair: Pair, directory: Path) -> None:
+def test_a_spoiled_arena_is_found_dropped_and_read_rightly_again(
+    pair: Pair, directory: Path
+) -> None:
     topic = create_topic(pair.direct)
     with RawClient(pair.through) as client, RawClient(pair.through) as writer:
         reader = RawReader(client, topic).settle()

@@ -35,7 +35,9 @@ def test_all_that_is_produced_is_read(pair: Pair) -> None:
     """librdkafka's sessions among them: whole requests pass unread, and the broker grants no session."""
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": pair.through, "linger.ms": 200, "acks": "all"})
-    consumer = Consumer({"bootstrap.servers": pair.through, "group.id": "wide", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": pair.through, "group.id": "wide", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     deadline = time.monotonic() + PATIENCE_S
     for number in range(ROUNDS):

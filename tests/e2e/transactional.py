@@ -98,7 +98,9 @@ class Answer(NamedTuple):
 class CommittedReader(RawReader):
     """Walks a partition with read_committed, and keeps all that it was told."""
 
-    def __init__(self, client: RawClient, topic: str, *, version: int = 13, offset: int = 0) -> None:
+    def __init__(
+        self, client: RawClient, topic: str, *, version: int = 13, offset: int = 0
+    ) -> None:
         super().__init__(client, topic, version=version, offset=offset)
         self.answers: list[Answer] = []
 
@@ -219,7 +221,9 @@ class Tail:
         assert found >= listed
         hits = self.hits() - self.hits_before
         total = sum(len(one.records) for one in self.reader.answers)
-        assert hits >= most * total, f"{hits:.0f} of {total} bytes: {self.pair.sidecar.fetch_counts()}"
+        assert hits >= most * total, (
+            f"{hits:.0f} of {total} bytes: {self.pair.sidecar.fetch_counts()}"
+        )
 
 
 @contextmanager

@@ -45,12 +45,14 @@ class Lossy:
         self._admin = AdminClient({"bootstrap.servers": pair.direct})
         self.topics = [f"unclean-{time.time_ns()}-{number}" for number in range(count)]
         wanted = [
-            NewTopic(name, 1, replica_assignment=[[FIRST, BEHIND]], config=CONFIG) for name in self.topics
+            NewTopic(name, 1, replica_assignment=[[FIRST, BEHIND]], config=CONFIG)
+            for name in self.topics
         ]
         for done in self._admin.create_topics(wanted).values():
             done.result(20)
         self._wait_state(
-            "both are in sync", lambda leader, in_sync: (leader, in_sync) == (FIRST, {FIRST, BEHIND})
+            "both are in sync",
+            lambda leader, in_sync: (leader, in_sync) == (FIRST, {FIRST, BEHIND}),
         )
 
     def _state(self, topic: str) -> tuple[int, set[int]]:
@@ -106,7 +108,8 @@ class Lossy:
         self._wait(
             "the first leads",
             lambda: (
-                not elect(f"{host}:{port}", places) or all(self._state(t)[0] == FIRST for t in self.topics)
+                not elect(f"{host}:{port}", places)
+                or all(self._state(t)[0] == FIRST for t in self.topics)
             ),
         )
         self._wait_state("the first is known to lead", lambda leader, _: leader == FIRST)

@@ -44,7 +44,9 @@ def read_golden() -> list[GoldenFrame]:
         file = json.loads(path.read_text())
         for row in (*file["exchanges"], *file["clients"]):
             for kind in ("request", "response"):
-                found[GoldenFrame(row["api"], row["version"], kind, bytes.fromhex(row[kind]))] = None
+                found[GoldenFrame(row["api"], row["version"], kind, bytes.fromhex(row[kind]))] = (
+                    None
+                )
     return list(found)
 
 

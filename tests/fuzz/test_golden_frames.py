@@ -131,7 +131,9 @@ def read_or_explain(read: Callable[[bytes, int], None], golden: GoldenFrame, fra
     try:
         return try_to(partial(read, frame, golden.version))
     except Exception as error:
-        error.add_note(f"API {golden.api_key} version {golden.version} {golden.kind}: {frame.hex()}")
+        error.add_note(
+            f"API {golden.api_key} version {golden.version} {golden.kind}: {frame.hex()}"
+        )
         raise
 
 

@@ -61,7 +61,9 @@ def pair() -> Iterator[Pair]:
 class Hostile(threading.Thread):
     """Does `harm` again and again until `finish`; what the peer does to it is its own affair."""
 
-    def __init__(self, harm: Callable[[Raw, random.Random], None], address: str, number: int) -> None:
+    def __init__(
+        self, harm: Callable[[Raw, random.Random], None], address: str, number: int
+    ) -> None:
         super().__init__(daemon=True)
         self._harm, self._address = harm, address
         self._rng = random.Random(number)
@@ -145,15 +147,21 @@ def check_nothing_stays(pair: Pair) -> None:
         "forebay_internal_errors_total",
     )
     deadline = time.monotonic() + PATIENCE_S
-    while found := {key: value for key, value in pair.sidecar.metrics().items() if key[0] in held and value}:
+    while found := {
+        key: value for key, value in pair.sidecar.metrics().items() if key[0] in held and value
+    }:
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
 
 
 @pytest.mark.parametrize(
-    "harm", [send_garbage, send_spoiled, drip, announce_much, stay_half_open], ids=lambda harm: harm.__name__
+    "harm",
+    [send_garbage, send_spoiled, drip, announce_much, stay_half_open],
+    ids=lambda harm: harm.__name__,
 )
-def test_a_good_client_hardly_notices(pair: Pair, harm: Callable[[Raw, random.Random], None]) -> None:
+def test_a_good_client_hardly_notices(
+    pair: Pair, harm: Callable[[Raw, random.Random], None]
+) -> None:
     topic = create_topic(pair.direct)
     alone = measure(pair, topic, ROUNDS)
     resident, opened = resident_bytes(pair.sidecar.pid), descriptors(pair)

@@ -25,13 +25,17 @@ LONGEST_BYTES = 64 << 10
 def test_spoiled_produces_are_forwarded_or_rejected(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     golden = [one for one in read_golden() if one.api_key == PRODUCE]
-    kinds = {kind: [one.frame for one in golden if one.kind == kind] for kind in ("request", "response")}
+    kinds = {
+        kind: [one.frame for one in golden if one.kind == kind] for kind in ("request", "response")
+    }
     rows = []
     for _ in range(ROUNDS * 200):
         kind = rng.choice((REQUEST, REQUEST, ANSWER, MATCHING, MATCHING))
         frame = rng.choice(kinds["request" if kind == REQUEST else "response"])
         if rng.random() < 0.5:
-            frame = spoil(frame, rng)[: rng.choice((LONGEST_BYTES, LONGEST_BYTES, rng.randrange(12)))]
+            frame = spoil(frame, rng)[
+                : rng.choice((LONGEST_BYTES, LONGEST_BYTES, rng.randrange(12)))
+            ]
         state = rng.choice((0, 0, 0, 0, 0, 0, 1, 2))
         rows.append(struct.pack("<BBI", kind, state, len(frame)) + frame)
     program = build_sanitized(PROGRAM.with_name("pipeline_spoiled.c"), PIPELINE, tmp_path, NATIVE)

@@ -21,7 +21,8 @@ from proxy.config.units import parse_size
 HELM = Path(__file__).parents[2] / "helm"
 CHART = HELM / "forebay"
 SCENARIOS = {
-    path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*-values.yaml"))
+    path.name.removesuffix("-values.yaml"): path
+    for path in sorted((CHART / "ci").glob("*-values.yaml"))
 }
 RELEASE, NAMESPACE = "trial", "kafka"
 Object = dict[str, Any]
@@ -99,7 +100,9 @@ def sidecar_of(stateful: Mapping[str, Any]) -> Sidecar:
     """The sidecar in a StatefulSet."""
     pod = stateful["spec"]["template"]["spec"]
     (container,) = [item for item in pod["initContainers"] if item["name"] == "forebay"]
-    claims = [{"name": claim["metadata"]["name"]} for claim in stateful["spec"]["volumeClaimTemplates"]]
+    claims = [
+        {"name": claim["metadata"]["name"]} for claim in stateful["spec"]["volumeClaimTemplates"]
+    ]
     return Sidecar(container, {volume["name"]: volume for volume in (*pod["volumes"], *claims)})
 
 
@@ -118,6 +121,8 @@ def render_example(values: Mapping[str, Any]) -> Rendered:
 def _example_chart() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="forebay-chart-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    shutil.copytree(HELM / "example", directory / "example", ignore=shutil.ignore_patterns("charts"))
+    shutil.copytree(
+        HELM / "example", directory / "example", ignore=shutil.ignore_patterns("charts")
+    )
     shutil.copytree(CHART, directory / "example" / "charts" / "forebay")
     return directory / "example"

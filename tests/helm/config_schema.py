@@ -43,13 +43,17 @@ def _schema_of(annotation: Any) -> dict[str, Any]:
         return _schema_of(arguments[0])
     if origin in (Union, UnionType):
         options = [_schema_of(argument) for argument in arguments if argument is not NoneType]
-        assert len(options) == 1, f"a choice between types has no place in the configuration: {annotation}"
+        assert len(options) == 1, (
+            f"a choice between types has no place in the configuration: {annotation}"
+        )
         return options[0] | {"type": [options[0]["type"], "null"]}
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}
     if origin is tuple:
         item = build_config_schema(arguments[0])
-        required = [key_of(name) for name, field in arguments[0].model_fields.items() if field.is_required()]
+        required = [
+            key_of(name) for name, field in arguments[0].model_fields.items() if field.is_required()
+        ]
         return {"type": "array", "items": item | {"required": required}}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return build_config_schema(annotation)

@@ -6,4 +6,6 @@ import warnings
 collect_ignore_glob: list[str] = []
 if platform.machine() != "x86_64":
     collect_ignore_glob.append("test_*.py")
-    warnings.warn("tests/helm is left out: helm-python-sdk has no wheel for this machine", stacklevel=1)
+    warnings.warn(
+        "tests/helm is left out: helm-python-sdk has no wheel for this machine", stacklevel=1
+    )

@@ -36,7 +36,9 @@ RELABELING = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "action": {"enum": ["replace", "keep", "drop", "labelmap", "labeldrop", "labelkeep", "hashmod"]},
+        "action": {
+            "enum": ["replace", "keep", "drop", "labelmap", "labeldrop", "labelkeep", "hashmod"]
+        },
         "regex": {"type": "string"},
         "replacement": {"type": "string"},
         "separator": {"type": "string"},
@@ -49,7 +51,9 @@ RELABELINGS = _optional({"type": "array", "items": RELABELING, "minItems": 1})
 SPECS: dict[str, Object] = {
     "ServiceMonitor": _exactly(
         selector=_exactly(matchLabels={**STRINGS, "minProperties": 1}),
-        namespaceSelector=_exactly(matchNames={"type": "array", "items": {"type": "string"}, "minItems": 1}),
+        namespaceSelector=_exactly(
+            matchNames={"type": "array", "items": {"type": "string"}, "minItems": 1}
+        ),
         endpoints={
             "type": "array",
             "minItems": 1,

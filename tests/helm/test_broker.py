@@ -45,7 +45,12 @@ def start_broker(rendered: Rendered, pod: str, directory: Path) -> tuple[dict[st
     environment = {item["name"]: item["value"] for item in container["env"]}
     environment |= {"PATH": f"{directory / 'bin'}:/usr/bin:/bin", "KAFKA_HOME": str(directory)}
     done = subprocess.run(
-        ["/bin/bash", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=True
+        ["/bin/bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
     return parse_properties((directory / "final.properties").read_text()), done.stdout.splitlines()
 
@@ -88,7 +93,8 @@ def test_every_voter_is_a_pod_of_its_set(tmp_path: Path) -> None:
     assert properties["node.id"] == "2"
     voters = dict(voter.split("@") for voter in properties["controller.quorum.voters"].split(","))
     assert voters == {
-        str(node): f"events-broker-{node}.events-brokers.kafka.svc.cluster.local:9093" for node in range(3)
+        str(node): f"events-broker-{node}.events-brokers.kafka.svc.cluster.local:9093"
+        for node in range(3)
     }
     assert stateful["spec"]["replicas"] == len(voters)
     assert stateful["spec"]["serviceName"] == "events-brokers"
@@ -124,7 +130,11 @@ def test_large_numbers_stay_whole() -> None:
 def test_own_properties_are_kept_but_cannot_undo_the_listeners(tmp_path: Path) -> None:
     values = {
         "broker": {
-            "config": {"listeners": "CLIENT://:9092", "offsets.topic.replication.factor": 1, "a.b": True}
+            "config": {
+                "listeners": "CLIENT://:9092",
+                "offsets.topic.replication.factor": 1,
+                "a.b": True,
+            }
         }
     }
     properties, _ = start_broker(render(values), "trial-forebay-broker-0", tmp_path)
@@ -136,7 +146,11 @@ def test_own_properties_are_kept_but_cannot_undo_the_listeners(tmp_path: Path) -
 def test_services_reach_forebay_by_number(scenario: str) -> None:
     """Not by the sidecar's port names: Services know those from Kubernetes 1.32 on (kubernetes#127958)."""
     services = render_scenario(scenario).of_kind("Service")
-    targets = {port["name"]: port["targetPort"] for service in services for port in service["spec"]["ports"]}
+    targets = {
+        port["name"]: port["targetPort"]
+        for service in services
+        for port in service["spec"]["ports"]
+    }
     assert targets == {
         "kafka": 9092,
         "forebay-admin": 9190,
@@ -152,16 +166,23 @@ def test_the_cluster_id_is_a_uuid_that_lasts() -> None:
 
     assert len(base64.urlsafe_b64decode(cluster_id({}) + "==")) == 16
     assert cluster_id({}) == cluster_id({"broker": {"replicas": 3}})
-    assert cluster_id({"broker": {"clusterId": "Rm9yZWJheUV4YW1wbGUhIQ"}}) == "Rm9yZWJheUV4YW1wbGUhIQ"
+    assert (
+        cluster_id({"broker": {"clusterId": "Rm9yZWJheUV4YW1wbGUhIQ"}}) == "Rm9yZWJheUV4YW1wbGUhIQ"
+    )
 
 
 @pytest.mark.parametrize("scenario", WITH_BROKER)
-def test_the_pod_runs_without_rights_and_without_strangers_in_its_environment(scenario: str) -> None:
+def test_the_pod_runs_without_rights_and_without_strangers_in_its_environment(
+    scenario: str,
+) -> None:
     pod = render_scenario(scenario).one("StatefulSet")["spec"]["template"]["spec"]
     assert pod["enableServiceLinks"] is False and pod["automountServiceAccountToken"] is False
     for container in (*pod["initContainers"], *pod["containers"]):
         context = container["securityContext"]
-        assert context["capabilities"] == {"drop": ["ALL"]} and context["readOnlyRootFilesystem"] is True
+        assert (
+            context["capabilities"] == {"drop": ["ALL"]}
+            and context["readOnlyRootFilesystem"] is True
+        )
         assert context["runAsNonRoot"] is True and context["allowPrivilegeEscalation"] is False
         assert container["resources"]["requests"] == container["resources"]["limits"]
 
@@ -181,7 +202,11 @@ def test_one_pod_at_a_time_may_be_evicted_unless_switched_off() -> None:
         ({"listen": ":9093", "upstream": "127.0.0.1:19092"}, "share a port"),
         ({"listen": ":0", "upstream": "127.0.0.1:19092"}, "names no fixed port"),
         (
-            {"listen": ":9092", "upstream": "127.0.0.1:19092", "catchUpUpstream": "127.0.0.1:19092"},
+            {
+                "listen": ":9092",
+                "upstream": "127.0.0.1:19092",
+                "catchUpUpstream": "127.0.0.1:19092",
+            },
             "share a port",
         ),
         (
@@ -194,7 +219,9 @@ def test_one_pod_at_a_time_may_be_evicted_unless_switched_off() -> None:
         ),
     ],
 )
-def test_listeners_that_the_demo_broker_cannot_have_are_refused(listener: Object, says: str) -> None:
+def test_listeners_that_the_demo_broker_cannot_have_are_refused(
+    listener: Object, says: str
+) -> None:
     with pytest.raises(helm_python.HelmError, match=says):
         render({"config": {"listeners": [listener]}})
 
@@ -214,4 +241,6 @@ def test_the_example_advertises_forebay(tmp_path: Path) -> None:
         map(str, ports.values())
     )
     labels = rendered.one("StatefulSet")["spec"]["template"]["metadata"]["labels"]
-    assert rendered.one("Service", "trial-forebay-admin")["spec"]["selector"].items() <= labels.items()
+    assert (
+        rendered.one("Service", "trial-forebay-admin")["spec"]["selector"].items() <= labels.items()
+    )

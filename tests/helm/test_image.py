@@ -34,10 +34,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in " ".join(COPIED.findall((ROOT / "helm/image/Containerfile").read_text())).split():
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+            shutil.copytree(
+                ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+            )
         else:
             shutil.copy(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
     subprocess.run(
         [*pip, "--target", target, source], check=True, capture_output=True, text=True, timeout=170
     )
@@ -49,7 +60,13 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-P", *arguments]
     return subprocess.run(
-        command, cwd=installed, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=installed,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

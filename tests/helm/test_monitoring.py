@@ -57,7 +57,11 @@ EXPRESSIONS = [(rule["alert"], rule["expr"]) for rule in RULES] + dashboard_expr
 
 def parse(expression: str) -> Any:
     """The tree of an expression. ValueError where it is none."""
-    filled = expression.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$pod", ".*")
+    filled = (
+        expression.replace("$__rate_interval", "5m")
+        .replace("$namespace", ".*")
+        .replace("$pod", ".*")
+    )
     return promql.parse(filled)
 
 
@@ -74,14 +78,22 @@ def walk(node: Any) -> Iterator[Any]:
 
 def list_families(expression: str) -> set[str]:
     """The metrics of the catalog that an expression asks for."""
-    names = {str(node.name) for node in walk(parse(expression)) if isinstance(node, promql.VectorSelector)}
-    return {name if name in CATALOG else re.sub(r"_(bucket|sum|count)$", "", name) for name in names} - {"up"}
+    names = {
+        str(node.name)
+        for node in walk(parse(expression))
+        if isinstance(node, promql.VectorSelector)
+    }
+    return {
+        name if name in CATALOG else re.sub(r"_(bucket|sum|count)$", "", name) for name in names
+    } - {"up"}
 
 
 def find_faults(expression: str) -> list[str]:
     """What an expression asks for that Forebay does not have."""
     faults = []
-    selectors = [node for node in walk(parse(expression)) if isinstance(node, promql.VectorSelector)]
+    selectors = [
+        node for node in walk(parse(expression)) if isinstance(node, promql.VectorSelector)
+    ]
     for selector in selectors:
         if selector.name == "up":
             continue
@@ -92,10 +104,14 @@ def find_faults(expression: str) -> list[str]:
             faults.append(f"no metric {selector.name}")
             continue
         for matcher in selector.matchers.matchers:
-            known = TARGET_LABELS | {*metric.labels} | ({"le"} if metric.kind == "histogram" else set())
+            known = (
+                TARGET_LABELS | {*metric.labels} | ({"le"} if metric.kind == "histogram" else set())
+            )
             if matcher.name not in known:
                 faults.append(f"{selector.name} has no label {matcher.name}")
-            elif matcher.name in VALUES and not set(matcher.value.split("|")) <= VALUES[matcher.name]:
+            elif (
+                matcher.name in VALUES and not set(matcher.value.split("|")) <= VALUES[matcher.name]
+            ):
                 faults.append(f"{selector.name}: no {matcher.name} {matcher.value}")
     return faults if selectors else ["asks for nothing"]
 
@@ -117,7 +133,10 @@ def test_asks_for_what_there_is(name: str, expression: str) -> None:
         ("rate(forebay_fetch_hits_total[5m])", "no metric forebay_fetch_hits_total"),
         ("forebay_produce_seconds > 1", "no metric forebay_produce_seconds"),
         ('forebay_fetch_bytes_total{topic="a"}', "forebay_fetch_bytes_total has no label topic"),
-        ('sum(forebay_fetch_bytes_total{result=~"hit|mis"})', "forebay_fetch_bytes_total: no result hit|mis"),
+        (
+            'sum(forebay_fetch_bytes_total{result=~"hit|mis"})',
+            "forebay_fetch_bytes_total: no result hit|mis",
+        ),
         ("forebay_ready == 0 and on (pod) forebay_gone", "no metric forebay_gone"),
         ("vector(1)", "asks for nothing"),
     ],
@@ -177,7 +196,9 @@ def test_every_alert_is_played() -> None:
 
 
 def test_what_is_watched_is_on_a_panel_or_it_is_said_why_not() -> None:
-    shown = {name for _, expression in dashboard_expressions() for name in list_families(expression)}
+    shown = {
+        name for _, expression in dashboard_expressions() for name in list_families(expression)
+    }
     assert WATCHED - shown == set(NOT_SHOWN)
     alerted = {name for rule in RULES for name in list_families(rule["expr"])}
     assert alerted - shown == {"forebay_build_info"}, "an alert leads to a panel"
@@ -230,7 +251,9 @@ def test_the_service_monitor_finds_the_admin_service() -> None:
         spec = rendered.one("ServiceMonitor")["spec"]
         wanted = spec["selector"]["matchLabels"].items()
         (service,) = [
-            item for item in rendered.of_kind("Service") if wanted <= item["metadata"]["labels"].items()
+            item
+            for item in rendered.of_kind("Service")
+            if wanted <= item["metadata"]["labels"].items()
         ]
         assert service["spec"]["publishNotReadyAddresses"] is True
         assert [port["name"] for port in service["spec"]["ports"]] == [spec["endpoints"][0]["port"]]

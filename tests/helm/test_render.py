@@ -41,7 +41,9 @@ def test_lints_without_a_warning(scenario: str, version: str) -> None:
         CHART, read_values(scenario), strict=True, kube_version=f"v{version.removeprefix('v')}"
     )
     assert report["total_charts_linted"] == 1
-    assert [message for message in report["messages"] if message["severity"] >= SEVERITY_WARNING] == []
+    assert [
+        message for message in report["messages"] if message["severity"] >= SEVERITY_WARNING
+    ] == []
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
@@ -83,7 +85,9 @@ def test_services_and_budgets_find_the_pods(scenario: str) -> None:
     rendered = render_scenario(scenario)
     sets = rendered.of_kind("StatefulSet")
     selectors = [item["spec"]["selector"] for item in rendered.of_kind("Service")]
-    selectors += [item["spec"]["selector"]["matchLabels"] for item in rendered.of_kind("PodDisruptionBudget")]
+    selectors += [
+        item["spec"]["selector"]["matchLabels"] for item in rendered.of_kind("PodDisruptionBudget")
+    ]
     for item in sets:
         labels = item["spec"]["template"]["metadata"]["labels"]
         assert all(selector.items() <= labels.items() for selector in selectors)
@@ -98,16 +102,22 @@ def test_notes_tell_where_clients_go_next(scenario: str) -> None:
     assert rendered.notes.strip().startswith("Forebay 0.1.0, cache ")
     assert ("-bootstrap.kafka.svc.cluster.local:9092" in rendered.notes) != own
     assert ("advertised.listeners name port 909" in rendered.notes) == own
-    assert ("Nothing scrapes Forebay yet" in rendered.notes) != bool(rendered.of_kind("ServiceMonitor"))
+    assert ("Nothing scrapes Forebay yet" in rendered.notes) != bool(
+        rendered.of_kind("ServiceMonitor")
+    )
     assert "<no value>" not in rendered.notes and "%!" not in rendered.notes
 
 
 def _find_helm() -> str | None:
     built = Path(__file__).parents[2] / ".build" / "bin" / "helm"
-    return os.environ.get("HELM") or shutil.which("helm") or (str(built) if built.exists() else None)
+    return (
+        os.environ.get("HELM") or shutil.which("helm") or (str(built) if built.exists() else None)
+    )
 
 
-@pytest.mark.skipif(_find_helm() is None, reason="no helm command here; the same engine ran as a library")
+@pytest.mark.skipif(
+    _find_helm() is None, reason="no helm command here; the same engine ran as a library"
+)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_helm_command_renders_the_same(scenario: str) -> None:
     command = [str(_find_helm()), "template", RELEASE, str(CHART), "--namespace", NAMESPACE]

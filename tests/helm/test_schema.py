@@ -31,9 +31,16 @@ def test_every_object_of_the_chart_is_closed() -> None:
     schema = json.loads(SCHEMA_FILE.read_text())
     open_ones = {path for path, item in _objects_of(schema) if "additionalProperties" not in item}
     lists = {".extraEnv[]", ".extraVolumes[]", ".extraVolumeMounts[]"}
-    lists |= {".metrics.serviceMonitor.relabelings[]", ".metrics.serviceMonitor.metricRelabelings[]"}
+    lists |= {
+        ".metrics.serviceMonitor.relabelings[]",
+        ".metrics.serviceMonitor.metricRelabelings[]",
+    }
     lists |= {".networkPolicy.adminFrom[]", ".metrics.serviceMonitor.authorization"}
-    lists |= {".broker.tolerations[]", ".broker.topologySpreadConstraints[]", ".broker.imagePullSecrets[]"}
+    lists |= {
+        ".broker.tolerations[]",
+        ".broker.topologySpreadConstraints[]",
+        ".broker.imagePullSecrets[]",
+    }
     assert open_ones == lists | {".global", ".accessLogVolume", ".broker.affinity"}
 
 
@@ -43,7 +50,10 @@ def test_every_default_has_its_schema_and_every_key_its_default() -> None:
     assert set(values) == set(schema) - {"global"}
     for key in set(values) - {"config"}:
         inner = schema[key].get("properties")
-        assert not inner or set(values[key]) == set(inner) - {"initialDelaySeconds", "successThreshold"}, key
+        assert not inner or set(values[key]) == set(inner) - {
+            "initialDelaySeconds",
+            "successThreshold",
+        }, key
 
 
 @pytest.mark.parametrize(
@@ -52,7 +62,10 @@ def test_every_default_has_its_schema_and_every_key_its_default() -> None:
         ({"replicas": 3}, "additional properties 'replicas' not allowed"),
         ({"image": {"repo": "forebay"}}, "'repo' not allowed"),
         ({"config": {"cache": {"sise": "1GiB"}}}, "'sise' not allowed"),
-        ({"config": {"listeners": [{"listen": ":1", "upstream": "h:1", "tsl": {}}]}}, "'tsl' not allowed"),
+        (
+            {"config": {"listeners": [{"listen": ":1", "upstream": "h:1", "tsl": {}}]}},
+            "'tsl' not allowed",
+        ),
         ({"config": {"listeners": [{"listen": ":1"}]}}, "missing property 'upstream'"),
         ({"config": {"listeners": []}}, "minItems"),
         ({"config": {"listeners": None}}, "missing property 'listeners'"),
@@ -96,7 +109,15 @@ def test_templates_refuse_what_a_pod_cannot_run(values: Object, says: str) -> No
 
 @pytest.mark.parametrize(
     ("size", "mebibytes"),
-    [("7MiB", 8), ("7Mi", 8), ("0.5GiB", 586), (7 << 20, 8), ("7340032", 8), ("7340033", 9), ("1GB", 1090)],
+    [
+        ("7MiB", 8),
+        ("7Mi", 8),
+        ("0.5GiB", 586),
+        (7 << 20, 8),
+        ("7340032", 8),
+        ("7340033", 9),
+        ("1GB", 1090),
+    ],
 )
 def test_sizes_are_read_as_forebay_reads_them(size: Any, mebibytes: int) -> None:
     volumes = render_sidecar({"config": {"cache": {"size": size}}}).volumes
@@ -108,9 +129,9 @@ def test_sizes_are_read_as_forebay_reads_them(size: Any, mebibytes: int) -> None
     [("25s", 90), ("1m30s", 155), ("250ms", 66), ("1h", 3665), ("0s", 65), ("1.5s", 67), (0, 65)],
 )
 def test_durations_are_read_as_forebay_reads_them(period: Any, seconds: int) -> None:
-    pod = render({"config": {"shutdown": {"gracePeriod": period}}}).one("StatefulSet")["spec"]["template"][
-        "spec"
-    ]
+    pod = render({"config": {"shutdown": {"gracePeriod": period}}}).one("StatefulSet")["spec"][
+        "template"
+    ]["spec"]
     assert pod["terminationGracePeriodSeconds"] == seconds
 
 

@@ -45,7 +45,9 @@ def config(scenario: str) -> Object:
 
 def forebay_yaml(scenario: str) -> Object:
     (item,) = [
-        item for item in render_scenario(scenario).of_kind("ConfigMap") if "forebay.yaml" in item["data"]
+        item
+        for item in render_scenario(scenario).of_kind("ConfigMap")
+        if "forebay.yaml" in item["data"]
     ]
     text: Object = yaml.safe_load(item["data"]["forebay.yaml"])
     return text
@@ -62,9 +64,15 @@ def test_startup_and_liveness_do_not_wait_for_the_broker(sidecar: Sidecar) -> No
         for name in sidecar.container
         if name.endswith("Probe")
     }
-    assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    assert paths == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
     assert {sidecar.container[name]["httpGet"]["port"] for name in paths} == {"forebay-admin"}
-    assert set(paths.values()) <= set(build_routes(bytes, lambda: (True, ()), dict, dict, dict, dict))
+    assert set(paths.values()) <= set(
+        build_routes(bytes, lambda: (True, ()), dict, dict, dict, dict)
+    )
 
 
 def test_has_no_rights(sidecar: Sidecar) -> None:
@@ -92,7 +100,9 @@ def test_every_mount_has_its_volume_and_every_written_directory_its_mount(
 ) -> None:
     assert set(sidecar.mounts) <= set(sidecar.volumes)
     writable = {
-        mount["mountPath"] for mount in sidecar.container["volumeMounts"] if not mount.get("readOnly")
+        mount["mountPath"]
+        for mount in sidecar.container["volumeMounts"]
+        if not mount.get("readOnly")
     }
     arena = (
         config["cache"].get("directory", "/dev/shm")
@@ -116,12 +126,16 @@ def test_the_brokers_logs_are_mounted_where_the_throttle_looks_and_cannot_be_wri
         assert {"name": "kafka-data", "mountPath": mount["mountPath"]} in broker["volumeMounts"]
 
 
-def test_the_arena_fits_its_volume_and_all_fits_the_memory(sidecar: Sidecar, config: Object) -> None:
+def test_the_arena_fits_its_volume_and_all_fits_the_memory(
+    sidecar: Sidecar, config: Object
+) -> None:
     if config["cache"].get("mode", "serve") != "serve":
         assert "forebay-arena" not in sidecar.volumes
         return
     cache_bytes = parse_size(config["cache"].get("size") or sidecar.memory_bytes // 2)
-    in_flight = parse_size(config["limits"]["requestMemory"]) + parse_size(config["limits"]["responseMemory"])
+    in_flight = parse_size(config["limits"]["requestMemory"]) + parse_size(
+        config["limits"]["responseMemory"]
+    )
     assert cache_bytes + in_flight + PROCESS_BYTES <= sidecar.memory_bytes
     if "forebay-arena" in sidecar.mounts:
         volume = sidecar.volumes["forebay-arena"]["emptyDir"]
@@ -149,7 +163,9 @@ def check_config(config: Object, directory: Path) -> subprocess.CompletedProcess
     file = directory / "forebay.yaml"
     file.write_text(yaml.safe_dump(_on_this_machine(config, directory)))
     command = [sys.executable, "-m", "proxy", "config", "check", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=HELM.parent)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=HELM.parent
+    )
 
 
 def test_forebay_accepts_its_configuration(scenario: str, tmp_path: Path) -> None:
@@ -183,20 +199,26 @@ def test_the_grace_period_covers_broker_and_forebay(scenario: str, config: Objec
     forebay_s = parse_duration(config["shutdown"]["gracePeriod"])
     for item in render_scenario(scenario).of_kind("StatefulSet"):
         grace_s = item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        assert grace_s > forebay_s + merge_values(read_values(scenario))["broker"]["shutdownSeconds"]
-    own = render_example({"forebay": {"config": {"shutdown": config["shutdown"]}}}).one("StatefulSet")
+        assert (
+            grace_s > forebay_s + merge_values(read_values(scenario))["broker"]["shutdownSeconds"]
+        )
+    own = render_example({"forebay": {"config": {"shutdown": config["shutdown"]}}}).one(
+        "StatefulSet"
+    )
     assert own["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > forebay_s + 120
 
 
 def test_a_changed_configuration_rolls_the_pods_and_nothing_else_does() -> None:
     def annotations(values: Object) -> Object:
-        found: Object = render(values).one("StatefulSet")["spec"]["template"]["metadata"]["annotations"]
+        found: Object = render(values).one("StatefulSet")["spec"]["template"]["metadata"][
+            "annotations"
+        ]
         return found
 
     assert annotations({"config": {"log": {"level": "debug"}}}) != annotations({})
-    assert annotations({"alerts": {"enabled": True}, "livenessProbe": {"periodSeconds": 9}}) == annotations(
-        {}
-    )
+    assert annotations(
+        {"alerts": {"enabled": True}, "livenessProbe": {"periodSeconds": 9}}
+    ) == annotations({})
 
 
 @pytest.mark.parametrize(("spare_bytes", "fits"), [(0, True), (-1, False)])

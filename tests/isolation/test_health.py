@@ -4,7 +4,9 @@ import pytest
 
 from isolation.health import Health, HealthRule, Sent, Verdict
 
-RULE = HealthRule(hang_after_s=5.0, probe_first_s=1.0, probe_last_s=4.0, max_keys=3, forget_after_s=100.0)
+RULE = HealthRule(
+    hang_after_s=5.0, probe_first_s=1.0, probe_last_s=4.0, max_keys=3, forget_after_s=100.0
+)
 
 
 @pytest.fixture

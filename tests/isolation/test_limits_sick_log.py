@@ -21,8 +21,12 @@ class Model:
     """Producers of one topic, each with one acks=all request at a time, before a broker; time jumps to what is next."""
 
     def __init__(self, service_s):
-        rule = QueueRule(2, max_wait_s=CONFIG.max_queue_wait_s, release_after_s=CONFIG.release_after_s)
-        self.queues = Queues(rule, build_limit(CONFIG.control_slots), lambda: build_limit(CONFIG.data_slots))
+        rule = QueueRule(
+            2, max_wait_s=CONFIG.max_queue_wait_s, release_after_s=CONFIG.release_after_s
+        )
+        self.queues = Queues(
+            rule, build_limit(CONFIG.control_slots), lambda: build_limit(CONFIG.data_slots)
+        )
         self.service_s = service_s
         self.now_s = self.free_s = 0.0
         self.number = 0

@@ -245,7 +245,8 @@ def test_two_that_are_stuck_leave_the_floor_at_the_moment_that_the_limit_says():
     first = offer(queues, "first", now_s=0.0)
     offer(queues, "second", now_s=0.1)
     slots = [
-        queues.statistics(now_s)[0]["slots"] for now_s in (0.1, 0.2, 0.1 + stuck_s, 0.1 + stuck_s + 0.01)
+        queues.statistics(now_s)[0]["slots"]
+        for now_s in (0.1, 0.2, 0.1 + stuck_s, 0.1 + stuck_s + 0.01)
     ]
     assert slots == [6, 6, 6, 2]
     queues.finished(first, 0.4, None)

@@ -12,9 +12,16 @@ from isolation.tickets import State, Waits
 from tests.kit.examples import examples
 
 RULE = QueueRule(
-    data_queues=2, max_waiting=3, max_waiting_bytes=40, max_wait_s=1.0, release_after_s=0.4, lingering_polls=2
+    data_queues=2,
+    max_waiting=3,
+    max_waiting_bytes=40,
+    max_wait_s=1.0,
+    release_after_s=0.4,
+    lingering_polls=2,
 )
-LIMIT = AdaptiveRule(floor=1, ceiling=4, initial=2, window_samples=2, window_max_s=0.5, quiet_for_s=5.0)
+LIMIT = AdaptiveRule(
+    floor=1, ceiling=4, initial=2, window_samples=2, window_max_s=0.5, quiet_for_s=5.0
+)
 
 OFFERS = st.tuples(
     st.just("offer"),
@@ -137,7 +144,9 @@ class Model:
             assert said["lingering_polls"] <= RULE.lingering_polls
             assert said["lingering_acks"] <= 4 * RULE.lingering_acks_per_slot
             admitted = [ticket for ticket in own if ticket.state is State.ADMITTED]
-            assert len(admitted) == said["in_use"] + said["lingering_polls"] + said["lingering_acks"]
+            assert (
+                len(admitted) == said["in_use"] + said["lingering_polls"] + said["lingering_acks"]
+            )
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -108,7 +108,10 @@ def test_a_full_queue_then_one_that_expires_then_their_return():
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.sampled_from(["send", "answer", "refusal", "wait"]), max_size=120), st.integers(1, 10))
+@given(
+    st.lists(st.sampled_from(["send", "answer", "refusal", "wait"]), max_size=120),
+    st.integers(1, 10),
+)
 def test_the_broker_sees_every_sequence_once_and_in_order(steps, total):
     """As many in flight as an idempotent producer may have (max.in.flight.requests.per.connection)."""
     handler, to_send = Handler(), list(range(total))

@@ -129,7 +129,12 @@ def test_at_the_bound_newcomers_share_one_account():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"in_flight_bytes": 0}, {"fetch_bytes_per_s": 0.0}, {"fetch_bytes_per_s": 1.0, "burst_s": 0.0}]
+    "wrong",
+    [
+        {"in_flight_bytes": 0},
+        {"fetch_bytes_per_s": 0.0},
+        {"fetch_bytes_per_s": 1.0, "burst_s": 0.0},
+    ],
 )
 def test_quotas_that_let_nothing_through_are_refused(wrong):
     with pytest.raises(ValueError, match="positive"):

@@ -60,7 +60,9 @@ def test_what_was_in_flight_behind_a_refused_batch_is_refused_until_that_returns
 def test_other_partitions_producers_and_connections_are_not_concerned():
     link = Connection()
     link.one(5, refused={"t"})
-    assert link.produce(Batch("t", 1, 7, 0, 6), Batch("u", 0, 7, 0, 6), Batch("t", 0, 8, 0, 6)).verdicts == (
+    assert link.produce(
+        Batch("t", 1, 7, 0, 6), Batch("u", 0, 7, 0, 6), Batch("t", 0, 8, 0, 6)
+    ).verdicts == (
         PASS,
         PASS,
         PASS,

@@ -31,7 +31,9 @@ def build_batch(
     return head + random.Random(f"{base_offset} {epoch} {seed}").randbytes(size - HEADER_BYTES)
 
 
-def build_run(first_offset: int, batches: int, *, count: int = 1, size: int = 200, epoch: int = 0) -> bytes:
+def build_run(
+    first_offset: int, batches: int, *, count: int = 1, size: int = 200, epoch: int = 0
+) -> bytes:
     """Consecutive batches without gaps."""
     return b"".join(
         build_batch(first_offset + i * count, count, size=size, epoch=epoch) for i in range(batches)

@@ -45,7 +45,9 @@ def _compact(value: bytes) -> bytes:
 
 def build_record(delta: int, value: bytes) -> bytes:
     """A record without key, time or headers; `delta`: its offset behind the batch's first."""
-    body = b"\0" + _varint(0) + _varint(delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    body = (
+        b"\0" + _varint(0) + _varint(delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    )
     return _varint(len(body)) + body
 
 
@@ -56,7 +58,19 @@ def build_batch(size_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
     records = b"".join(build_record(i, source.randbytes(record_bytes)) for i in range(count))
     now_ms = time.time_ns() // 1_000_000
     head = HEADER.pack(
-        0, HEADER.size - 12 + len(records), -1, 2, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count
+        0,
+        HEADER.size - 12 + len(records),
+        -1,
+        2,
+        0,
+        0,
+        count - 1,
+        now_ms,
+        now_ms,
+        -1,
+        -1,
+        -1,
+        count,
     )
     batch = bytearray(head + records)
     struct.pack_into(">I", batch, CRC_AT, crc32c.crc32c(memoryview(batch)[CRC_FROM:]))
@@ -64,7 +78,12 @@ def build_batch(size_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
 
 
 def build_produce(
-    topic: str, batch: bytes, acks: int = ACKS_ALL, *, correlation_id: int = 1, client_id: str = "ladder"
+    topic: str,
+    batch: bytes,
+    acks: int = ACKS_ALL,
+    *,
+    correlation_id: int = 1,
+    client_id: str = "ladder",
 ) -> bytes:
     """A Produce of one batch to partition 0 (ProduceRequest.json, version 9)."""
     name = client_id.encode()

@@ -74,7 +74,9 @@ class ModelDisk:
             reads = self._read_of_slice(step_s)
         else:
             reads = min(self._ahead_bytes, room - done_writes)
-            self._count(done_writes, reads, (done_writes + reads) / room, self.capacity_bytes_s, step_s)
+            self._count(
+                done_writes, reads, (done_writes + reads) / room, self.capacity_bytes_s, step_s
+            )
         finished, self._ahead_bytes = [], self._ahead_bytes - reads
         while self._pending and self._pending[0][0] <= reads + 1e-6:
             size, item = self._pending.popleft()
@@ -104,10 +106,14 @@ class ModelDisk:
         self._allowed_bytes -= reads
         writes = self.write_bytes_s * step_s
         held = self._ahead_bytes - reads > 1
-        self._count(writes, reads, 1.0 if held else (writes + reads) / (native * step_s), native, step_s)
+        self._count(
+            writes, reads, 1.0 if held else (writes + reads) / (native * step_s), native, step_s
+        )
         return reads
 
-    def _count(self, writes: float, reads: float, rho: float, speed_bytes_s: float, step_s: float) -> None:
+    def _count(
+        self, writes: float, reads: float, rho: float, speed_bytes_s: float, step_s: float
+    ) -> None:
         rho = min(1.0, rho)
         service_ms = REQUEST_BYTES / speed_bytes_s * 1000
         waits = (self._ahead_bytes - reads / 2 + self.backlog_bytes) / self.capacity_bytes_s * 1000

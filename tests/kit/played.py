@@ -96,7 +96,9 @@ class Played:
     def __init__(self, settings: dict[str, Any], directory: Path) -> None:
         path = directory / "forebay.json"
         listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
-        path.write_text(json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        path.write_text(
+            json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings})
+        )
         self.forebay = app.Forebay(load(path, {}).config)
         self.sent: list[bytes] = []
         self.answered: list[bytes] = []

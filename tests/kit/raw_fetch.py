@@ -106,7 +106,12 @@ class RawClient:
         raise TimeoutError(f"no broker knows {name}")
 
     def build_fetch(
-        self, version: int, asked: list[FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+        self,
+        version: int,
+        asked: list[FetchPartition],
+        *,
+        max_wait_ms: int,
+        isolation_level: int = 0,
     ) -> bytes:
         """A session-less Fetch request."""
         return build_request(
@@ -123,10 +128,17 @@ class RawClient:
         )
 
     def fetch(
-        self, version: int, asked: list[FetchPartition], *, max_wait_ms: int, isolation_level: int = 0
+        self,
+        version: int,
+        asked: list[FetchPartition],
+        *,
+        max_wait_ms: int,
+        isolation_level: int = 0,
     ) -> list[tuple[fetch.FetchedPartition, bytes]]:
         """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed."""
-        request = self.build_fetch(version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level)
+        request = self.build_fetch(
+            version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level
+        )
         frame = self.call(request)
         answer = fetch.scan_response(frame, version)
         if answer.error_code:
@@ -163,7 +175,10 @@ class RawClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -205,7 +220,9 @@ class RawReader:
 
     def poll(self, max_wait_ms: int = 0) -> int:
         """One Fetch; the bytes of whole batches it brought, 0 where it only taught a newer epoch. FetchFailed."""
-        ((said, records),) = self.client.fetch(self.version, [self.asked()], max_wait_ms=max_wait_ms)
+        ((said, records),) = self.client.fetch(
+            self.version, [self.asked()], max_wait_ms=max_wait_ms
+        )
         if self.with_epoch and said.error_code in STALE_EPOCH:
             time.sleep(POLL_S)  # Metadata may be behind the log
             known = self.topic
@@ -285,7 +302,9 @@ def explain(one: bytes, other: bytes) -> str:
     """Where two runs of batches first differ, for an assertion's message."""
     if one == other:
         return ""
-    pairs = zip(batch.scan_batches(one, 0, len(one)), batch.scan_batches(other, 0, len(other)), strict=False)
+    pairs = zip(
+        batch.scan_batches(one, 0, len(one)), batch.scan_batches(other, 0, len(other)), strict=False
+    )
     for left, right in pairs:
         if one[left.start : left.end] != other[right.start : right.end]:
             return f"{len(one)} and {len(other)} bytes differ in\n {left}\n {right}"

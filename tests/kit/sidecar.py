@@ -90,7 +90,11 @@ class Sidecar:
 
     def log_tail(self, size_bytes: int = 6000) -> str:
         """The end of Forebay's own log."""
-        return self.log_path.read_text(errors="replace")[-size_bytes:] if self.log_path.exists() else ""
+        return (
+            self.log_path.read_text(errors="replace")[-size_bytes:]
+            if self.log_path.exists()
+            else ""
+        )
 
     def wait_for_log(self, text: str) -> None:
         """Until Forebay's own log has `text`: its thread writes it when it can. AssertionError where it never does."""
@@ -106,7 +110,9 @@ class Sidecar:
         command = [self._interpreter, "-m", "proxy", "serve", "--config", str(config)]
         with self.log_path.open("ab") as log:
             end_with_parent = partial(die_with_parent, signal.SIGTERM)
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=end_with_parent)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, preexec_fn=end_with_parent
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_ready():
             exit_code = self._process.poll()
@@ -180,7 +186,10 @@ class Sidecar:
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if isinstance(error, Exception):
             error.add_note(f"Forebay's log ends:\n{self.log_tail()}")
@@ -230,7 +239,10 @@ class Pair:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.sidecar.__exit__(kind, error, trace)
         self.broker.__exit__(kind, error, trace)

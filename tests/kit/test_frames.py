@@ -26,7 +26,9 @@ def frame_of(header: Any, body: Any) -> bytes:
     return struct.pack(">i", len(out.getvalue())) + out.getvalue()
 
 
-def kio_produce(topic: str, records: bytes, acks: int, correlation_id: int, client_id: str) -> bytes:
+def kio_produce(
+    topic: str, records: bytes, acks: int, correlation_id: int, client_id: str
+) -> bytes:
     partition = request.PartitionProduceData(index=0, records=records)
     data = request.TopicProduceData(name=topic, partition_data=(partition,))
     body = request.ProduceRequest(

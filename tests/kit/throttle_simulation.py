@@ -33,10 +33,16 @@ class Run:
     served_at: list[Counter[str]] = field(default_factory=list)
 
     def mean_load(self, from_s: float, until_s: float) -> float:
-        found = [load for at_s, load in zip(self.at_s, self.load, strict=True) if from_s < at_s <= until_s]
+        found = [
+            load
+            for at_s, load in zip(self.at_s, self.load, strict=True)
+            if from_s < at_s <= until_s
+        ]
         return sum(found) / len(found)
 
-    def settled_s(self, from_s: float, target: float, within: float = 0.05, window_s: float = 10.0) -> float:
+    def settled_s(
+        self, from_s: float, target: float, within: float = 0.05, window_s: float = 10.0
+    ) -> float:
         """How long after `from_s` the first window begins from which on every 10 s mean is within 5 points."""
         starts = [at_s for at_s in self.at_s if from_s <= at_s <= self.at_s[-1] - window_s]
         settled = starts[-1] + window_s

@@ -45,7 +45,9 @@ class Program(NamedTuple):
     environment: dict[str, str]
 
 
-def run_tool(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+def run_tool(
+    command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None
+) -> str:
     """What a build tool printed. Raises BuildFailed, subprocess.TimeoutExpired."""
     done = subprocess.run(
         command,
@@ -57,7 +59,9 @@ def run_tool(command: Sequence[str | Path], folder: Path, environment: dict[str,
         check=False,
     )
     if done.returncode != 0:
-        raise BuildFailed(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise BuildFailed(
+            f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     return done.stdout
 
 
@@ -74,7 +78,9 @@ def build_java(version: str, folder: Path, main: str = "Matrix", lock: str = "")
     try:
         java = Path(find_java())
         jars = (
-            locked_jars(lock, (HERE / "java" / f"{lock}.lock").read_text()) if lock else kafka_jars(version)
+            locked_jars(lock, (HERE / "java" / f"{lock}.lock").read_text())
+            if lock
+            else kafka_jars(version)
         )
     except JavaMissing as missing:
         raise Unavailable(str(missing)) from missing
@@ -86,7 +92,9 @@ def build_java(version: str, folder: Path, main: str = "Matrix", lock: str = "")
     classes = folder / f"classes-{lock or version}"
     run_tool([javac, "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources], folder)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return Program([str(java), "-Xmx192m", *JVM_FLAGS, quiet, "-cp", f"{classes}:{jars}/*", main], {})
+    return Program(
+        [str(java), "-Xmx192m", *JVM_FLAGS, quiet, "-cp", f"{classes}:{jars}/*", main], {}
+    )
 
 
 def build_go(name: str, folder: Path) -> Program:
@@ -146,7 +154,8 @@ def build_node(program: str) -> Program:
         run_tool([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
 
     return Program(
-        [node, str(cached("kafkajs", sources, make) / program)], {"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+        [node, str(cached("kafkajs", sources, make) / program)],
+        {"KAFKAJS_NO_PARTITIONER_WARNING": "1"},
     )
 
 
@@ -173,7 +182,16 @@ def build_librdkafka() -> Program:
                 "LIBRARY_PATH": scratch,
                 "LDFLAGS": "-lm -ldl -lpthread -lrt",
             }
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-binary", ":all:"]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--no-binary",
+                ":all:",
+            ]
             pins = ["--require-hashes", "-r", str(source / "requirements.txt")]
             run_tool([*pip, "--target", folder, *pins], ROOT, environment)
 

@@ -44,7 +44,9 @@ class Client(NamedTuple):
 
     def limits_on(self, broker: str) -> dict[str, Limit]:
         """Step -> limit, with that broker."""
-        return {step: limit for (where, step), limit in self.limits.items() if where in ("", broker)}
+        return {
+            step: limit for (where, step), limit in self.limits.items() if where in ("", broker)
+        }
 
 
 def go_version(module: str) -> str:
@@ -61,7 +63,9 @@ def npm_version(package: str) -> str:
 
 def java(version: str, lock: str = "") -> Client:
     """Kafka's own client."""
-    return Client(f"Java {version.rpartition('.')[0]}", version, partial(build_java, version, lock=lock))
+    return Client(
+        f"Java {version.rpartition('.')[0]}", version, partial(build_java, version, lock=lock)
+    )
 
 
 def python(name: str, module: str, package: str) -> Client:
@@ -94,7 +98,9 @@ CLIENTS = (
         "franz-go",
         go_version("github.com/twmb/franz-go"),
         partial(build_go, "franz"),
-        limits=limit_39("not of the consumer protocol", "franz-go takes the classic protocol without a word"),
+        limits=limit_39(
+            "not of the consumer protocol", "franz-go takes the classic protocol without a word"
+        ),
     ),
     Client("sarama", go_version("github.com/IBM/sarama"), partial(build_go, "sarama")),
     Client("KafkaJS", npm_version("kafkajs"), lambda _folder: build_node("steps.mjs")),

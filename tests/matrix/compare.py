@@ -48,10 +48,17 @@ def scan_lines(printed: str, run: str) -> dict[str, dict[str, Any]]:
 
 def find_difference(direct: Any, through: Any, where: str = "") -> str:
     """The first place where two JSON values differ, and both there; "" where they are equal."""
-    if type(direct) is type(through) and isinstance(direct, dict) and direct.keys() == through.keys():
+    if (
+        type(direct) is type(through)
+        and isinstance(direct, dict)
+        and direct.keys() == through.keys()
+    ):
         pairs = [(key, direct[key], through[key]) for key in direct]
     elif type(direct) is type(through) and isinstance(direct, list) and len(direct) == len(through):
-        pairs = [(index, one, other) for index, (one, other) in enumerate(zip(direct, through, strict=True))]
+        pairs = [
+            (index, one, other)
+            for index, (one, other) in enumerate(zip(direct, through, strict=True))
+        ]
     elif direct == through and isinstance(direct, bool) == isinstance(through, bool):
         return ""
     else:
@@ -59,12 +66,16 @@ def find_difference(direct: Any, through: Any, where: str = "") -> str:
             :_SHOWN_CHARS
         ]
     return next(
-        filter(None, (find_difference(one, other, f"{where}/{key}") for key, one, other in pairs)), ""
+        filter(None, (find_difference(one, other, f"{where}/{key}") for key, one, other in pairs)),
+        "",
     )
 
 
 def judge_step(
-    step: str, direct: Mapping[str, Any] | None, through: Mapping[str, Any] | None, limit: Limit | None = None
+    step: str,
+    direct: Mapping[str, Any] | None,
+    through: Mapping[str, Any] | None,
+    limit: Limit | None = None,
 ) -> Cell:
     """One step's verdict from the lines of both runs."""
     if direct is None or through is None:
@@ -76,7 +87,9 @@ def judge_step(
         errors = str(direct["error"]), str(through["error"])
         if limit is not None and all(re.search(limit.error, error) for error in errors):
             return Cell(NO, limit.reason)
-        return Cell(BROKEN, f"fails directly ({errors[0]}) and through ({errors[1]})"[:_SHOWN_CHARS])
+        return Cell(
+            BROKEN, f"fails directly ({errors[0]}) and through ({errors[1]})"[:_SHOWN_CHARS]
+        )
     if difference := find_difference(direct, through):
         return Cell(DIFFERS, difference)
     if "no" in direct:
@@ -105,4 +118,7 @@ def compare(
     limits: Mapping[str, Limit],
 ) -> dict[str, Cell]:
     """Step -> verdict, for all steps that should have been run."""
-    return {step: judge_step(step, direct.get(step), through.get(step), limits.get(step)) for step in steps}
+    return {
+        step: judge_step(step, direct.get(step), through.get(step), limits.get(step))
+        for step in steps
+    }

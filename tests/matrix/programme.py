@@ -31,7 +31,11 @@ STEPS = (
     *(Step(f"codec-{codec}", codec, f"the same, compressed with {codec}") for codec in CODECS[1:]),
     Step("seeks", "seeks", "to an offset, back, to both ends, and beyond the end"),
     Step("times", "times", "offsets by timestamp (ListOffsets), first and last offset"),
-    Step("group-classic", "group", "classic protocol: subscribe, commit, resume, share between two members"),
+    Step(
+        "group-classic",
+        "group",
+        "classic protocol: subscribe, commit, resume, share between two members",
+    ),
     Step("group-consumer", "KIP-848", "the same with `group.protocol=consumer`"),
     Step(
         "transactions",

@@ -67,7 +67,11 @@ class Outcome(NamedTuple):
             (EXACTLY_ONCE, self.committed),
         ):
             verdict = self.cells.get(step)
-            if verdict is not None and verdict.verdict == "equal" and (share.share or 0.0) < LEAST_SHARE:
+            if (
+                verdict is not None
+                and verdict.verdict == "equal"
+                and (share.share or 0.0) < LEAST_SHARE
+            ):
                 found.append(f"{step}: {share.hit_bytes} of {share.all_bytes} bytes from memory")
         return [f"{self.client} on {self.broker}: {one}" for one in found]
 
@@ -149,13 +153,17 @@ def run_broker(
             try:
                 program = client.build(Path(folder))
             except Unavailable as missing:
-                outcomes.append(Outcome(client.name, client.version, version, left_out=str(missing)))
+                outcomes.append(
+                    Outcome(client.name, client.version, version, left_out=str(missing))
+                )
                 say(f"{client.name} on {version}: left out: {missing}")
                 continue
             steps = [step for step in client.steps if not only or step in only]
             ran.append(run_client(client, program, pair, steps))
             wrong = [
-                f"{step}: {cell.verdict}: {cell.note}" for step, cell in ran[-1].cells.items() if cell.note
+                f"{step}: {cell.verdict}: {cell.note}"
+                for step, cell in ran[-1].cells.items()
+                if cell.note
             ]
             say("\n  ".join([f"{client.name} on {version}: {ran[-1].took_s:.0f} s", *wrong]))
         assert pair.sidecar.stop() == 0

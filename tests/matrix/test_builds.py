@@ -31,7 +31,10 @@ def test_npm_packages_are_pinned_by_hash_and_name_no_registry() -> None:
     assert packages.pop("")["dependencies"] == wanted
     assert all(re.fullmatch(r"[\d.]+", version) for version in wanted.values())
     assert packages
-    assert all(one["integrity"].startswith("sha512-") and "resolved" not in one for one in packages.values())
+    assert all(
+        one["integrity"].startswith("sha512-") and "resolved" not in one
+        for one in packages.values()
+    )
 
 
 def test_python_packages_are_pinned() -> None:
@@ -52,7 +55,9 @@ def test_jars_are_pinned(name: str) -> None:
 @pytest.mark.parametrize(
     "build", [lambda folder: build_go("franz", folder), lambda _folder: build_node("steps.mjs")]
 )
-def test_a_missing_toolchain_is_said(build: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_toolchain_is_said(
+    build: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match=r"no `(go|node)` command here \(Debian: "):
         build(tmp_path)  # type: ignore[operator]

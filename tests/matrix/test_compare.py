@@ -124,8 +124,13 @@ def test_what_a_client_says_it_cannot_is_a_no_with_its_reason() -> None:
     lacking = {"step": "seeks", "no": "has no seek"}
     assert judge_step("seeks", lacking, lacking) == (NO, "has no seek")
     assert judge_step("seeks", lacking, seen({"a": 1})).verdict == DIFFERS
-    assert judge_step("seeks", lacking, {"step": "seeks", "no": "another reason"}).verdict == DIFFERS
-    assert judge_step("seeks", {"step": "seeks", "no": ""}, {"step": "seeks", "no": ""}).verdict == BROKEN
+    assert (
+        judge_step("seeks", lacking, {"step": "seeks", "no": "another reason"}).verdict == DIFFERS
+    )
+    assert (
+        judge_step("seeks", {"step": "seeks", "no": ""}, {"step": "seeks", "no": ""}).verdict
+        == BROKEN
+    )
 
 
 def test_parts_that_a_client_has_not_are_noted() -> None:

@@ -6,7 +6,13 @@ from tests.matrix.hits import Share, sum_by_topic
 
 
 def line(topic: str | None, isolation: int, result: str, size_bytes: int) -> dict[str, object]:
-    return {"type": "fetch", "topic": topic, "isolation": isolation, "result": result, "bytes": size_bytes}
+    return {
+        "type": "fetch",
+        "topic": topic,
+        "isolation": isolation,
+        "result": result,
+        "bytes": size_bytes,
+    }
 
 
 def test_bytes_are_summed_by_topic_and_isolation() -> None:

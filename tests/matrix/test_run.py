@@ -44,7 +44,9 @@ def test_a_run_is_given_its_arguments_and_read() -> None:
     assert lines == {"seeks": {"step": "seeks", "seen": ["RUN-x", "here:1", ["seeks", "times"]]}}
 
 
-def test_a_run_that_hangs_is_ended_and_what_it_said_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_hangs_is_ended_and_what_it_said_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(run, "RUN_TIMEOUT_S", 1.0)
     code = f"{ECHO}; sys.stdout.flush(); import time; time.sleep(60)"
     assert list(run_program(build_program(code), "here:1", "d42", ["seeks", "times"])) == ["seeks"]
@@ -56,7 +58,9 @@ def test_both_ways_are_compared_and_sessions_counted() -> None:
     assert same.cells == {"seeks": Cell("equal")}
     assert same.run.startswith("t")
     assert 0 <= same.sessions <= 3
-    other = run_client(client, build_program(ECHO), build_pair("here:1", "there:2"), ["seeks", "times"])
+    other = run_client(
+        client, build_program(ECHO), build_pair("here:1", "there:2"), ["seeks", "times"]
+    )
     assert other.cells["seeks"] == Cell("differs", '/seen/1: "here:1" directly, "there:2" through')
     assert other.cells["times"].verdict == "broken"
 
@@ -64,7 +68,10 @@ def test_both_ways_are_compared_and_sessions_counted() -> None:
 def test_limits_hold_for_their_broker_alone() -> None:
     limit, always = Limit("x", "y"), Limit("z", "z")
     client = Client(
-        "c", "1", lambda _: build_program(ECHO), limits={("3.9.2", "seeks"): limit, ("", "times"): always}
+        "c",
+        "1",
+        lambda _: build_program(ECHO),
+        limits={("3.9.2", "seeks"): limit, ("", "times"): always},
     )
     assert client.limits_on("3.9.2") == {"seeks": limit, "times": always}
     assert client.limits_on("4.3.1") == {"times": always}

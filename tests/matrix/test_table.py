@@ -69,5 +69,7 @@ def test_failures_are_differences_and_missing_hits() -> None:
         "Java on 4.3.1: tail: 49 of 100 bytes from memory",
         "Java on 4.3.1: tail-committed: 0 of 0 bytes from memory",
     ]
-    streams = Outcome("Streams", "4.3.1", "4.3.1", "", {EXACTLY_ONCE: Cell(EQUAL)}, committed=Share(1, 4))
+    streams = Outcome(
+        "Streams", "4.3.1", "4.3.1", "", {EXACTLY_ONCE: Cell(EQUAL)}, committed=Share(1, 4)
+    )
     assert streams.failures() == ["Streams on 4.3.1: exactly-once: 1 of 4 bytes from memory"]

@@ -52,7 +52,9 @@ def fetch_line(**changes: object) -> FetchLine:
 
 
 def block_line(**changes: object) -> BlockLine:
-    line = BlockLine(NOW_MS, "main", "orders", bytes(range(16)), 2, 100, 130, 2048, "produce", 1 << 40)
+    line = BlockLine(
+        NOW_MS, "main", "orders", bytes(range(16)), 2, 100, 130, 2048, "produce", 1 << 40
+    )
     return line._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -69,7 +71,9 @@ def assert_fits(line: dict[str, object], fields: tuple[Field, ...]) -> None:
     assert list(line) == [field.name for field in fields]
     for field in fields:
         value = line[field.name]
-        assert (value is None and field.nullable) or isinstance(value, TYPES[field.json_type]), field
+        assert (value is None and field.nullable) or isinstance(value, TYPES[field.json_type]), (
+            field
+        )
 
 
 @given(
@@ -137,11 +141,15 @@ def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> N
     assert now.queued_lines == 0
     assert now.written_lines + now.dropped_lines == 6
     assert now.dropped_lines >= (6 if queue_lines == 0 else 1)
-    assert len([line for line in read_lines(tmp_path) if line["type"] == "block"]) == now.written_lines
+    assert (
+        len([line for line in read_lines(tmp_path) if line["type"] == "block"]) == now.written_lines
+    )
 
 
 @pytest.mark.parametrize("queue_lines", [0, 1, 3, 5, 20])
-def test_what_comes_together_is_bounded_as_what_comes_alone(tmp_path: Path, queue_lines: int) -> None:
+def test_what_comes_together_is_bounded_as_what_comes_alone(
+    tmp_path: Path, queue_lines: int
+) -> None:
     limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
     for first in (0, 5):
@@ -213,7 +221,10 @@ def test_at_the_queue_bound_lines_are_dropped_and_counted(tmp_path: Path, monkey
 
     monkeypatch.setattr(log_files.LogFiles, "write", slow_write)
     log = AccessLog(
-        tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(queue_lines=10, flush_interval_s=0.001)
+        tmp_path,
+        "b1",
+        now_ms=lambda: NOW_MS,
+        limits=LogLimits(queue_lines=10, flush_interval_s=0.001),
     )
     log.put(fetch_line(offset=0))
     assert held.wait(30)
@@ -255,7 +266,9 @@ def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
     assert [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"] == [1]
 
 
-def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(tmp_path: Path, monkeypatch) -> None:
+def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(
+    tmp_path: Path, monkeypatch
+) -> None:
     told: list[tuple[str, str]] = []
 
     def tell(doing: str, error: str) -> None:
@@ -298,7 +311,9 @@ def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("waiting", [BATCH_LINES, BATCH_LINES + 1])
-def test_no_more_lines_than_a_batch_are_formatted_in_one_go(tmp_path: Path, monkeypatch, waiting) -> None:
+def test_no_more_lines_than_a_batch_are_formatted_in_one_go(
+    tmp_path: Path, monkeypatch, waiting
+) -> None:
     counts: list[int] = []
     write, held, all_in = log_files.LogFiles.write, threading.Event(), threading.Event()
 

@@ -52,7 +52,10 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
 
 
 def test_results_and_reasons_stand_beside_each_other_in_one_family() -> None:
-    samples = [Sample("forebay_fetch_bytes_total", pair, 2**50 + n) for n, pair in enumerate(RESULT_REASONS)]
+    samples = [
+        Sample("forebay_fetch_bytes_total", pair, 2**50 + n)
+        for n, pair in enumerate(RESULT_REASONS)
+    ]
     seen = scrape(*samples)
     for n, (result, reason) in enumerate(RESULT_REASONS):
         labels = frozenset({("result", result), ("reason", reason)})
@@ -71,7 +74,9 @@ def test_results_and_reasons_stand_beside_each_other_in_one_family() -> None:
         Sample("forebay_produce_seconds", (), 1),
     ],
 )
-def test_a_sample_against_the_catalog_raises_when_strict_and_is_left_out_otherwise(sample: Sample) -> None:
+def test_a_sample_against_the_catalog_raises_when_strict_and_is_left_out_otherwise(
+    sample: Sample,
+) -> None:
     with pytest.raises(UnknownSample):
         list(SampleCollector(lambda: [sample], strict=True).collect())
     lenient = SampleCollector(lambda: [sample, Sample("forebay_ready", (), 1)])

@@ -88,7 +88,9 @@ def test_what_a_crash_left_is_compressed_and_half_done_work_done_again(tmp_path:
     (tmp_path / "access-20231114T000000Z-dead-000001.jsonl.gz.tmp").write_bytes(b"half a gzip")
     both = tmp_path / "access-20231114T000000Z-dead-000000.jsonl"
     both.write_bytes(b"already\n")
-    (tmp_path / "access-20231114T000000Z-dead-000000.jsonl.gz").write_bytes(gzip.compress(b"already\n"))
+    (tmp_path / "access-20231114T000000Z-dead-000000.jsonl.gz").write_bytes(
+        gzip.compress(b"already\n")
+    )
     compress_all(open_files(tmp_path))
     contents = {path.name[-15:]: gzip.decompress(path.read_bytes()) for path in tmp_path.iterdir()}
     assert contents == {"000000.jsonl.gz": b"already\n", "000001.jsonl.gz": b"whole\ntorn"}
@@ -119,7 +121,9 @@ def test_the_oldest_files_go_beyond_the_count(tmp_path: Path, written: int, kept
 
 
 @pytest.mark.parametrize("boot", ["a0", "b1", "c2"])
-def test_the_oldest_files_go_also_where_the_wall_clock_has_gone_back(tmp_path: Path, boot: str) -> None:
+def test_the_oldest_files_go_also_where_the_wall_clock_has_gone_back(
+    tmp_path: Path, boot: str
+) -> None:
     """By a day, within a process or between two."""
     now_ms = [NOW_MS]
 

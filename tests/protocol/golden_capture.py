@@ -52,7 +52,9 @@ def produce_body(version, topic, topic_id, records, *, acks=-1):
     module = load_payload_module(PRODUCE, version, EntityType.request)
     partition = make(module, "PartitionProduceData", {"index": 0, "records": records})
     entry = make(
-        module, "TopicProduceData", {"name": topic, "topic_id": topic_id, "partition_data": (partition,)}
+        module,
+        "TopicProduceData",
+        {"name": topic, "topic_id": topic_id, "partition_data": (partition,)},
     )
     values = {
         "transactional_id": None,
@@ -183,14 +185,17 @@ def record_fetch(link, versions, ids, stamped):
     for version in versions:
         link.record("fetch", fetch_body(version, PLAIN, ids[PLAIN], 2, epoch=0))
         link.record("fetch stamped", fetch_body(version, STAMPED, ids[STAMPED], 2 * stamped - 2))
-        link.record("fetch aborted", fetch_body(version, ABORTED, ids[ABORTED], 0, isolation_level=1))
+        link.record(
+            "fetch aborted", fetch_body(version, ABORTED, ids[ABORTED], 0, isolation_level=1)
+        )
         link.record("fetch committed", fetch_body(version, PLAIN, ids[PLAIN], 4, isolation_level=1))
         link.record("fetch out of range", fetch_body(version, PLAIN, ids[PLAIN], 1000))
         if version >= 9:
             link.record("fetch unknown epoch", fetch_body(version, PLAIN, ids[PLAIN], 0, epoch=99))
         if version >= 12:
             link.record(
-                "fetch diverging", fetch_body(version, PLAIN, ids[PLAIN], 1000, epoch=0, last_epoch=0)
+                "fetch diverging",
+                fetch_body(version, PLAIN, ids[PLAIN], 1000, epoch=0, last_epoch=0),
             )
 
 
@@ -222,7 +227,9 @@ def record_elsewhere(kafka_version, ranges):
                 break
             time.sleep(0.1)
         for version in shared(ranges, PRODUCE, 9, 13):
-            link.record("produce elsewhere", produce_body(version, ELSEWHERE, ids[ELSEWHERE], batch_v2(1)))
+            link.record(
+                "produce elsewhere", produce_body(version, ELSEWHERE, ids[ELSEWHERE], batch_v2(1))
+            )
         for version in shared(ranges, FETCH, 11, 18):
             link.record("fetch elsewhere", fetch_body(version, ELSEWHERE, ids[ELSEWHERE], 0))
         return link.exchanges, ids
@@ -246,7 +253,9 @@ def main(kafka_version):
     }
     rows = ",\n".join(json.dumps(exchange) for exchange in captured.pop("exchanges"))
     clients = ",\n".join(json.dumps(exchange) for exchange in captured.pop("clients"))
-    text = json.dumps(captured)[:-1] + f', "exchanges": [\n{rows}\n], "clients": [\n{clients}\n]}}\n'
+    text = (
+        json.dumps(captured)[:-1] + f', "exchanges": [\n{rows}\n], "clients": [\n{clients}\n]}}\n'
+    )
     (GOLDEN / f"kafka-{kafka_version}.json").write_text(text)
 
 

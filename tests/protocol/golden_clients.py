@@ -115,7 +115,9 @@ def use_aiokafka(bootstrap, topic):
 
     async def run():
         async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=50) as producer:
-            await asyncio.gather(*[producer.send_and_wait(topic, value, partition=0) for value in VALUES])
+            await asyncio.gather(
+                *[producer.send_and_wait(topic, value, partition=0) for value in VALUES]
+            )
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
         ) as consumer:
@@ -130,7 +132,15 @@ def use_java(broker, bootstrap, topic):
     producer = "kafka.tools.ConsoleProducer" if old else "org.apache.kafka.tools.ConsoleProducer"
     lines = b"\n".join(VALUES).decode() + "\n"
     broker.tool(producer, "--bootstrap-server", bootstrap, "--topic", topic, stdin=lines)
-    options = ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--max-messages", "3"]
+    options = [
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        "3",
+    ]
     options += ["--isolation-level", "read_committed"]
     broker.tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *options)
 
@@ -151,7 +161,9 @@ def record_clients(kafka_version):
             }
             for name, use in clients.items():
                 recorder.client = name
-                broker.tool("org.apache.kafka.tools.TopicCommand", *_create(broker.direct, "by-" + name))
+                broker.tool(
+                    "org.apache.kafka.tools.TopicCommand", *_create(broker.direct, "by-" + name)
+                )
                 use("by-" + name)
         recorder.server.close()
     return [

@@ -22,7 +22,9 @@ def _varint(value):
     return bytes((*out, value))
 
 
-def build_control(base_offset, key, *, attributes=TRANSACTIONAL_CONTROL, timestamp_delta=0, producer=(1, 0)):
+def build_control(
+    base_offset, key, *, attributes=TRANSACTIONAL_CONTROL, timestamp_delta=0, producer=(1, 0)
+):
     """A control batch of one record with that key, or of none where the key is None."""
     records = b""
     if key is not None:
@@ -32,7 +34,9 @@ def build_control(base_offset, key, *, attributes=TRANSACTIONAL_CONTROL, timesta
         records = _varint(len(body)) + body
     count = 0 if key is None else 1
     timestamp_ms = 1_700_000_000_000
-    sealed = pack(">hiqqqhii", attributes, 0, timestamp_ms, timestamp_ms, *producer, -1, count) + records
+    sealed = (
+        pack(">hiqqqhii", attributes, 0, timestamp_ms, timestamp_ms, *producer, -1, count) + records
+    )
     return pack(">qiibI", base_offset, len(sealed) + 9, 0, 2, crc32c(sealed)) + sealed
 
 

@@ -37,7 +37,9 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "records": st.one_of(st.binary(max_size=8), st.binary(min_size=126, max_size=129)),
     "uuid": st.one_of(st.none(), st.uuids(allow_nil=False)),
     "error_code": st.sampled_from(ErrorCode),
-    "timedelta_i32": st.integers(-(1 << 31), (1 << 31) - 1).map(lambda ms: timedelta(milliseconds=ms)),
+    "timedelta_i32": st.integers(-(1 << 31), (1 << 31) - 1).map(
+        lambda ms: timedelta(milliseconds=ms)
+    ),
     "timedelta_i64": st.integers(0, 1 << 40).map(lambda ms: timedelta(milliseconds=ms)),
     "datetime_i64": st.integers(0, 1 << 42).map(lambda ms: EPOCH + timedelta(milliseconds=ms)),
 }

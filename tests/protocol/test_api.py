@@ -40,7 +40,9 @@ def test_flexible_versions_are_kios(key):
         assert has_flexible_response_header(key, version) == (header.__version__ == 1)
 
 
-@pytest.mark.parametrize("api", [api for api in APIS.values() if api.decoded], ids=lambda api: api.name)
+@pytest.mark.parametrize(
+    "api", [api for api in APIS.values() if api.decoded], ids=lambda api: api.name
+)
 def test_decoded_versions_are_those_that_the_oracle_can_check(api):
     first, last = api.decoded
     assert VERSIONS[api.key] == list(range(first, last + 1))

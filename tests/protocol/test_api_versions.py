@@ -61,7 +61,9 @@ def test_an_answer_that_needs_no_cut_is_the_same_object(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_newer_broker_is_capped_and_a_fetch_minimum_raised_but_produce_keeps_its_own(version):
-    body = answer(version, [(0, 0, 14), (1, 0, 19), (2, 1, 99), (7777, 0, 300)], features=[("f", 3)])
+    body = answer(
+        version, [(0, 0, 14), (1, 0, 19), (2, 1, 99), (7777, 0, 300)], features=[("f", 3)]
+    )
 
     read = cut(body)
 
@@ -99,7 +101,11 @@ def test_transactions_fall_to_version_1_exactly_when_produce_12_is_cut_away(
 
     read = cut(body, caps)
 
-    assert levels_of(read) == {"group.version": 1, "transaction.version": level, "metadata.version": 27}
+    assert levels_of(read) == {
+        "group.version": 1,
+        "transaction.version": level,
+        "metadata.version": 27,
+    }
     assert read.finalized_features_epoch == 99
     assert all(f.min_version_level == 0 for f in read.finalized_features)
 

@@ -22,7 +22,16 @@ def test_a_batch_is_read_as_it_was_made(kind):
 
     found = only(kind(raw))
 
-    assert found[:8] == (0, len(raw), 0, 4, found.leader_epoch, 2, read_v2(raw).crc, found.attributes)
+    assert found[:8] == (
+        0,
+        len(raw),
+        0,
+        4,
+        found.leader_epoch,
+        2,
+        read_v2(raw).crc,
+        found.attributes,
+    )
     assert found.max_timestamp == TIMESTAMP_MS + 4
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 2, 100)
     assert found.record_count == 5
@@ -104,7 +113,11 @@ def test_base_offset_and_leader_epoch_lie_outside_the_crc():
     batch.stamp_leader_epoch(memoryview(buf), 2, 17)
 
     (found,) = batch.scan_batches(buf, 2, len(buf))
-    assert (found.base_offset, found.last_offset, found.leader_epoch) == ((1 << 40), (1 << 40) + 3, 17)
+    assert (found.base_offset, found.last_offset, found.leader_epoch) == (
+        (1 << 40),
+        (1 << 40) + 3,
+        17,
+    )
     assert batch.is_crc_right(buf, found)
     assert read_v2(bytes(buf[2:])).validate_crc()
     assert buf[18:] == raw[16:], "nothing else changed"

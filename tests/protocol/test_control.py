@@ -55,7 +55,9 @@ def test_api_versions_request(version):
 @pytest.mark.parametrize("version", oracle.versions(METADATA))
 @pytest.mark.parametrize("names", [None, ["a", "b"]])
 def test_metadata_request_by_name_creates_nothing(version, names):
-    body = body_of(METADATA, version, control.build_metadata_request(version, 8, "forebay", topics=names))
+    body = body_of(
+        METADATA, version, control.build_metadata_request(version, 8, "forebay", topics=names)
+    )
 
     if names is None:
         assert body.topics == (() if version == 0 else None)
@@ -97,7 +99,10 @@ def test_metadata_answers(version, data):
         (t.error_code, t.name, _id(t), getattr(t, "is_internal", False)) for t in body.topics
     ]
     assert [[tuple(p) for p in t.partitions] for t in read.topics] == [
-        [(p.error_code, p.partition_index, p.leader_id, getattr(p, "leader_epoch", -1)) for p in t.partitions]
+        [
+            (p.error_code, p.partition_index, p.leader_id, getattr(p, "leader_epoch", -1))
+            for p in t.partitions
+        ]
         for t in body.topics
     ]
 
@@ -135,11 +140,19 @@ def test_sasl_handshake(version):
 
 @pytest.mark.parametrize("version", oracle.versions(SASL_AUTHENTICATE))
 def test_sasl_authenticate(version):
-    frame = control.build_sasl_authenticate_request(version, 8, "forebay", auth_bytes=b"\0user\0pass")
+    frame = control.build_sasl_authenticate_request(
+        version, 8, "forebay", auth_bytes=b"\0user\0pass"
+    )
     assert body_of(SASL_AUTHENTICATE, version, frame).auth_bytes == b"\0user\0pass"
 
-    schema = load_payload_module(SASL_AUTHENTICATE, version, EntityType.response).SaslAuthenticateResponse
-    values: dict[str, Any] = {"error_code": oracle.ErrorCode(0), "error_message": None, "auth_bytes": b"ok"}
+    schema = load_payload_module(
+        SASL_AUTHENTICATE, version, EntityType.response
+    ).SaslAuthenticateResponse
+    values: dict[str, Any] = {
+        "error_code": oracle.ErrorCode(0),
+        "error_message": None,
+        "auth_bytes": b"ok",
+    }
     if version >= 1:
         values["session_lifetime"] = oracle.timedelta(seconds=90)
     read = control.scan_sasl_authenticate_response(oracle.response_frame(schema(**values)), version)
@@ -201,7 +214,12 @@ def test_describe_log_dirs_answers_without_failed_directories_and_copies_under_w
     assert read == [
         (
             r.log_dir,
-            [(t.name, p.partition_index) for t in r.topics for p in t.partitions if not p.is_future_key],
+            [
+                (t.name, p.partition_index)
+                for t in r.topics
+                for p in t.partitions
+                if not p.is_future_key
+            ],
         )
         for r in body.results
         if r.error_code == 0

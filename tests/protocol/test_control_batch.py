@@ -31,7 +31,12 @@ def test_a_marker_is_read_as_aiokafka_reads_it(kind, type_, witness):
     found = only(kind(raw))
 
     assert scan_control(kind(raw), found) is ControlType[type_]
-    assert (found.producer_id, found.producer_epoch, found.base_offset, found.last_offset) == (7, 3, 100, 100)
+    assert (found.producer_id, found.producer_epoch, found.base_offset, found.last_offset) == (
+        7,
+        3,
+        100,
+        100,
+    )
     assert ControlRecord.parse(next(read_v2(raw)).key) == witness
 
 
@@ -105,7 +110,11 @@ def test_garbage_is_an_answer_or_bad_frame(record):
 )
 def test_real_markers(path):
     """Each golden Fetch of an aborted transaction ends with the marker that the broker wrote."""
-    rows = [row for row in json.loads(path.read_text())["exchanges"] if row["scenario"] == "fetch aborted"]
+    rows = [
+        row
+        for row in json.loads(path.read_text())["exchanges"]
+        if row["scenario"] == "fetch aborted"
+    ]
     for row in rows:
         frame = bytes.fromhex(row["response"])
         (answered,) = scan_response(frame, row["version"]).partitions

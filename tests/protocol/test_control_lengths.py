@@ -58,5 +58,7 @@ def test_null_where_the_schema_has_none():
         check_lengths(bytes(4) + bytes(1) + bytes(1), 0, load_response_schema(DESCRIBE_LOG_DIRS, 2))
     with pytest.raises(BadFrame):
         check_lengths(
-            bytes(2) + (-1).to_bytes(4, "big", signed=True), 0, load_response_schema(API_VERSIONS, 0)
+            bytes(2) + (-1).to_bytes(4, "big", signed=True),
+            0,
+            load_response_schema(API_VERSIONS, 0),
         )

@@ -147,7 +147,9 @@ def response_v16(partition_tags):
     partition = bytes.fromhex(
         "00000000 0000 0000000000000009 0000000000000009 0000000000000000 00 ffffffff 01"
     )
-    body = bytes.fromhex("0000002a 00 00000000 0000 00000000 02") + bytes([1] * 16) + b"\2" + partition
+    body = (
+        bytes.fromhex("0000002a 00 00000000 0000 00000000 02") + bytes([1] * 16) + b"\2" + partition
+    )
     body += partition_tags + b"\0\0"
     return len(body).to_bytes(4, "big") + body
 

@@ -14,7 +14,9 @@ from protocol.header import peek_request
 IDS = 13
 
 
-def build(version, *, correlation_id=1, client_id="g", session=(0, -1), offsets=(5,), forgotten=(), **more):
+def build(
+    version, *, correlation_id=1, client_id="g", session=(0, -1), offsets=(5,), forgotten=(), **more
+):
     topic = bytes(range(16)) if version >= IDS else "orders"
     partitions = [
         FetchPartition(topic, i, more.get("epoch", 3), offset, -1, -1, 1 << 20)
@@ -104,7 +106,11 @@ def test_what_is_read_again_is_all_that_has_changed(frames):
         if again is not None:
             assert kept is not None
             (one,), (before,) = alone.partitions, kept.partitions
-            assert again == [peek_request(frame).correlation_id, alone.session_epoch, one.fetch_offset]
+            assert again == [
+                peek_request(frame).correlation_id,
+                alone.session_epoch,
+                one.fetch_offset,
+            ]
             assert one._replace(fetch_offset=before.fetch_offset) == before
             assert alone._replace(partitions=[before], session_epoch=kept.session_epoch) == kept
             head, last = peek_request(frame), peek_request(before_it)

@@ -37,14 +37,23 @@ def as_sent(version, partition):
 def test_kio_reads_the_requests(version, data):
     topic = topics(version)
     partitions = data.draw(
-        st.lists(st.builds(fetch.FetchPartition, topic, INT32, INT32, INT64, INT32, INT64, INT32), max_size=4)
+        st.lists(
+            st.builds(fetch.FetchPartition, topic, INT32, INT32, INT64, INT32, INT64, INT32),
+            max_size=4,
+        )
     )
     forgotten = data.draw(st.lists(st.tuples(topic, INT32), max_size=4)) if version >= 7 else []
     names = ("max_wait_ms", "min_bytes", "max_bytes", "session_id", "session_epoch")
     values = {name: data.draw(INT32) for name in names}
 
     frame = fetch_build.build_request(
-        version, 42, "forebay", isolation_level=1, partitions=partitions, forgotten=forgotten, **values
+        version,
+        42,
+        "forebay",
+        isolation_level=1,
+        partitions=partitions,
+        forgotten=forgotten,
+        **values,
     )
 
     header, body = oracle.read_request(FETCH, version, frame)
@@ -59,7 +68,10 @@ def test_kio_reads_the_requests(version, data):
     assert asked_of(body) == [tuple(as_sent(version, p)) for p in partitions]
     assert forgotten_of(body) == forgotten
     if version >= 7:
-        assert (body.session_id, body.session_epoch) == (values["session_id"], values["session_epoch"])
+        assert (body.session_id, body.session_epoch) == (
+            values["session_id"],
+            values["session_epoch"],
+        )
     scanned = fetch.scan_request(frame, version, peek_request(frame).body_start)
     assert scanned.partitions == [as_sent(version, p) for p in partitions]
 
@@ -67,7 +79,9 @@ def test_kio_reads_the_requests(version, data):
 @st.composite
 def answers(draw, topic):
     kind = draw(st.sampled_from([bytes, bytearray, memoryview]))
-    records = [kind(part) for part in draw(st.lists(st.binary(min_size=1, max_size=70), max_size=3))]
+    records = [
+        kind(part) for part in draw(st.lists(st.binary(min_size=1, max_size=70), max_size=3))
+    ]
     return FetchAnswer(
         topic=draw(topic),
         partition=draw(INT32),
@@ -105,7 +119,9 @@ def test_kio_reads_the_responses(version, data):
     assert answered_in(body) == [_as_answered(version, answer) for answer in given_answers]
     assert all(buffers), "an empty buffer is written"
     sent = {id(buffer) for buffer in buffers}
-    assert all(id(part) in sent for answer in given_answers for part in answer.records), "records are copied"
+    assert all(id(part) in sent for answer in given_answers for part in answer.records), (
+        "records are copied"
+    )
 
 
 def _as_answered(version, answer):
@@ -121,7 +137,12 @@ def test_consecutive_partitions_of_a_topic_share_its_entry_and_keep_their_order(
 
     order = [("a", 2), ("a", 0), ("b", 1), ("a", 1)]
     (buffer,) = fetch_build.build_response(
-        12, 1, throttle_time_ms=0, error_code=0, session_id=0, partitions=[answer(*entry) for entry in order]
+        12,
+        1,
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        partitions=[answer(*entry) for entry in order],
     )
 
     body = oracle.read_response(FETCH, 12, bytes(buffer))[1]
@@ -202,7 +223,14 @@ def test_a_planned_head_says_what_the_whole_response_would(
     aborted = () if read_committed else None
     high, stable, start = offsets
     answer = FetchAnswer(topic, partition, 0, high, stable, start, aborted, (), records_bytes)
-    said = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "partitions": [answer]}
+    said = {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "session_id": session_id,
+        "partitions": [answer],
+    }
     head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
-    built = fetch_build.build_headed_answer(head, correlation_id, high, stable, start, (), records_bytes)
+    built = fetch_build.build_headed_answer(
+        head, correlation_id, high, stable, start, (), records_bytes
+    )
     assert b"".join(built) == b"".join(fetch_build.build_response(version, correlation_id, **said))

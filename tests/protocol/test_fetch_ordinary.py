@@ -31,11 +31,22 @@ def topic_of(version):
 def build(version, *, asked=1, client_id="c", rack_id="", index=7, topic=None):
     """A consumer's Fetch of so many partitions."""
     topic = topic or topic_of(version)
-    partitions = [FetchPartition(topic, index + number, 3, 40, -1, -1, 1 << 20) for number in range(asked)]
+    partitions = [
+        FetchPartition(topic, index + number, 3, 40, -1, -1, 1 << 20) for number in range(asked)
+    ]
     return build_request(
-        version, 42, client_id, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, isolation_level=1,
-        session_id=5, session_epoch=6, partitions=partitions, rack_id=rack_id,
-    )  # fmt: skip
+        version,
+        42,
+        client_id,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=1,
+        session_id=5,
+        session_epoch=6,
+        partitions=partitions,
+        rack_id=rack_id,
+    )
 
 
 def answer(version, *, index=7, records=RECORDS, aborted=None, topic=None, answers=1):
@@ -141,7 +152,11 @@ def test_an_answer_is_read_as_by_python_whole_or_as_far_as_its_records_have_come
 def test_an_answer_about_something_else_or_of_another_form_is_left_to_python(version):
     names = names_of(build(version))
     other = bytes(16) if version >= fetch.TOPIC_IDS_FROM else "others"
-    for frame in (answer(version, index=8), answer(version, topic=other), answer(version, answers=2)):
+    for frame in (
+        answer(version, index=8),
+        answer(version, topic=other),
+        answer(version, answers=2),
+    ):
         assert fetch_ordinary.scan_answer(frame, len(frame), version, names) is None
     assert fetch_ordinary.scan_answer(answer(version, answers=2), 1 << 20, version, b"") is None
 
@@ -158,7 +173,9 @@ def test_an_answer_about_one_partition_is_read_whole():
     version = fetch_ordinary.SINGLE_VERSION
     whole = answer(version)
     assert (
-        check_single(whole) and check_single(bytearray(whole)) and check_single(answer(version, records=b""))
+        check_single(whole)
+        and check_single(bytearray(whole))
+        and check_single(answer(version, records=b""))
     )
     for other in (
         answer(version, answers=2),
@@ -169,19 +186,25 @@ def test_an_answer_about_one_partition_is_read_whole():
     assert not any(check_single(whole[:end]) for end in range(len(whole)))
     count_at = 9 + 4 + 2 + 4
     assert whole[count_at] == 2
-    assert not check_single(whole[:count_at] + b"\x82\0" + whole[count_at + 1 :]), "a count in two bytes"
+    assert not check_single(whole[:count_at] + b"\x82\0" + whole[count_at + 1 :]), (
+        "a count in two bytes"
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_of_any_answer_of_kio_it_says_what_python_says_or_nothing(data):
-    check_single(oracle.response_frame(data.draw(oracle.responses(FETCH, fetch_ordinary.SINGLE_VERSION))))
+    check_single(
+        oracle.response_frame(data.draw(oracle.responses(FETCH, fetch_ordinary.SINGLE_VERSION)))
+    )
 
 
 def test_spoiled_answers_of_real_brokers_are_read_as_by_python_or_not():
     rng = random.Random(11)
     answers = [
-        one.frame for one in GOLDEN if one.kind == "response" and one.version == fetch_ordinary.SINGLE_VERSION
+        one.frame
+        for one in GOLDEN
+        if one.kind == "response" and one.version == fetch_ordinary.SINGLE_VERSION
     ]
     assert any(map(check_single, answers))
     for frame in answers:

@@ -47,7 +47,9 @@ frames_lists = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(contents=frames_lists, cuts=st.lists(st.integers(1, 90), min_size=1), eager=st.integers(0, 150))
+@given(
+    contents=frames_lists, cuts=st.lists(st.integers(1, 90), min_size=1), eager=st.integers(0, 150)
+)
 def test_whole_byte_by_byte_and_randomly_cut_streams_give_the_same_frames(contents, cuts, eager):
     expected = [frame_of(content) for content in contents]
     stream = b"".join(expected)
@@ -60,7 +62,9 @@ def test_whole_byte_by_byte_and_randomly_cut_streams_give_the_same_frames(conten
 
 @settings(max_examples=50, deadline=None)
 @given(
-    content=st.binary(max_size=100), taken=st.integers(0, 103), cuts=st.lists(st.integers(1, 9), min_size=1)
+    content=st.binary(max_size=100),
+    taken=st.integers(0, 103),
+    cuts=st.lists(st.integers(1, 9), min_size=1),
 )
 def test_pending_bytes_are_those_of_the_unfinished_frame(content, taken, cuts):
     start = frame_of(content)[:taken]
@@ -162,7 +166,9 @@ def test_a_connection_between_frames_holds_no_memory():
         assert framer.held_bytes == framer.pending_bytes == 0
 
 
-@pytest.mark.parametrize(("size", "is_asked"), [(SMALL, False), (SMALL + 1, True), (200, True), (201, False)])
+@pytest.mark.parametrize(
+    ("size", "is_asked"), [(SMALL, False), (SMALL + 1, True), (200, True), (201, False)]
+)
 def test_memory_is_asked_for_where_a_frame_may_have_all_of_it_at_once(size, is_asked):
     asked, memory = [], bytearray(300)
 

@@ -23,7 +23,10 @@ from protocol.framing import Framer
 from protocol.header import peek_correlation_id, peek_request
 from tests.protocol import oracle
 
-FILES = [json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "golden").glob("*.json"))]
+FILES = [
+    json.loads(path.read_text())
+    for path in sorted((Path(__file__).parent / "golden").glob("*.json"))
+]
 NONE = (None, None, None)
 # scenario: error, high watermark, last stable offset, log start offset, aborted, diverging, current leader
 FETCHED = {
@@ -106,7 +109,12 @@ def rebuilt(response, answer, version):
     """The answer written again by us from what was scanned of it."""
     partitions = [
         fetch_build.FetchAnswer._make(
-            [*p[:6], p.aborted, [response[p.start : p.end]] if p.end > p.start else [], p.end - p.start]
+            [
+                *p[:6],
+                p.aborted,
+                [response[p.start : p.end]] if p.end > p.start else [],
+                p.end - p.start,
+            ]
         )
         for p in answer.partitions
     ]
@@ -126,7 +134,9 @@ def test_fetch(file, row):
     asked, answer, response = scan_fetch(row)
 
     (partition,) = answer.partitions
-    error_code, high_watermark, stable, log_start, aborted, diverging, leader = FETCHED[row["scenario"]]
+    error_code, high_watermark, stable, log_start, aborted, diverging, leader = FETCHED[
+        row["scenario"]
+    ]
     assert partition.topic == asked.partitions[0].topic
     assert partition[1:5] == (0, error_code, high_watermark, stable)
     assert partition.log_start_offset == (log_start if row["version"] >= 5 else -1)
@@ -170,7 +180,11 @@ def test_a_request_built_here_is_the_one_that_the_broker_accepted(file, row):
     }
 
     built = fetch_build.build_request(
-        row["version"], header.correlation_id, header.client_id, partitions=asked.partitions, **limits
+        row["version"],
+        header.correlation_id,
+        header.client_id,
+        partitions=asked.partitions,
+        **limits,
     )
 
     assert built == request
@@ -202,7 +216,9 @@ def test_produce(file, row):
     assert (partition.topic, partition.partition) == (asked.topic, 0)
     assert len(scan_batches(request, asked.start, asked.end)) == 1
     if row["scenario"] in ("produce", "produce stamped"):
-        assert partition.topic == named(file, row, {"produce": "plain"}.get(row["scenario"], "stamped"))
+        assert partition.topic == named(
+            file, row, {"produce": "plain"}.get(row["scenario"], "stamped")
+        )
         assert (partition.error_code, partition.base_offset) == (0, 2 * (row["version"] - 3))
         assert partition.log_start_offset == (0 if row["version"] >= 5 else -1)
         assert (partition.log_append_time_ms > 0) == (row["scenario"] == "produce stamped")
@@ -217,7 +233,9 @@ def test_produce(file, row):
 def test_a_produced_batch_stamped_here_is_what_the_broker_returns(file, topic):
     produced = stamped_batches(file, "produce" if topic == "plain" else "produce stamped")
     rows = [
-        r for r in file["exchanges"] if r["scenario"] == ("fetch" if topic == "plain" else "fetch stamped")
+        r
+        for r in file["exchanges"]
+        if r["scenario"] == ("fetch" if topic == "plain" else "fetch stamped")
     ]
     assert rows
     for row in rows:

@@ -22,7 +22,9 @@ from protocol.header import (
 )
 from tests.protocol import oracle
 
-EVERY_VERSION = [(key, version) for key, name in api_key_map.items() for version in schema_name_map[name]]
+EVERY_VERSION = [
+    (key, version) for key, name in api_key_map.items() for version in schema_name_map[name]
+]
 
 
 def test_the_body_starts_where_kio_says():
@@ -30,11 +32,16 @@ def test_the_body_starts_where_kio_says():
         schema: Any = load_request_schema(key, version).__header_schema__
         for client_id in (None, "", "clïent"):
             header = schema(
-                request_api_key=key, request_api_version=version, correlation_id=-5, client_id=client_id
+                request_api_key=key,
+                request_api_version=version,
+                correlation_id=-5,
+                client_id=client_id,
             )
             frame = _written(header)
 
-            assert peek_request(frame + b"body") == RequestHeader(key, version, -5, client_id, len(frame))
+            assert peek_request(frame + b"body") == RequestHeader(
+                key, version, -5, client_id, len(frame)
+            )
 
 
 def test_the_body_of_a_response_starts_where_kio_says():

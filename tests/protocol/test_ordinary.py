@@ -54,7 +54,15 @@ def check(frame):
 
 
 def build(
-    version, *, acks=-1, records=None, topics=1, partitions=1, transactional_id=None, topic="orders", index=7
+    version,
+    *,
+    acks=-1,
+    records=None,
+    topics=1,
+    partitions=1,
+    transactional_id=None,
+    topic="orders",
+    index=7,
 ):
     """One Produce by hand: the classic or the flexible layout of ProduceRequest.json."""
     flexible = version >= APIS[PRODUCE].flexible_from
@@ -74,7 +82,13 @@ def build(
         name = bytes(range(16))
     one = index.to_bytes(4, "big", signed=True) + length + records + tags
     data = name + count(partitions) + one * partitions + tags
-    head = PRODUCE.to_bytes(2, "big") + version.to_bytes(2, "big") + (42).to_bytes(4, "big") + b"\0\1c" + tags
+    head = (
+        PRODUCE.to_bytes(2, "big")
+        + version.to_bytes(2, "big")
+        + (42).to_bytes(4, "big")
+        + b"\0\1c"
+        + tags
+    )
     body = text(transactional_id) + acks.to_bytes(2, "big", signed=True) + (5000).to_bytes(4, "big")
     whole = head + body + count(topics) + data * topics + tags
     return len(whole).to_bytes(4, "big") + whole
@@ -121,7 +135,9 @@ def test_names_up_to_the_bound_and_one_byte_more():
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("change", [-1, 1, 40])
-def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordinary(version, change):
+def test_a_part_of_a_frame_and_one_with_a_length_that_is_not_right_are_not_ordinary(
+    version, change
+):
     frame = build(version)
     assert not any(scan(frame[:end]) for end in range(len(frame)))
     at = scan(frame)[ROUTE_END + 1] + 11
@@ -170,7 +186,9 @@ def find(answer, version, names):
 def build_answer(version, topic, base_offset, *indexes, error_code=0):
     """To a Produce of these partitions; `base_offset` in the first."""
     answer = build_refusal(version, 42, [Refused(topic, index, error_code) for index in indexes])
-    return answer.replace(struct.pack(">hq", error_code, -1), struct.pack(">hq", error_code, base_offset), 1)
+    return answer.replace(
+        struct.pack(">hq", error_code, -1), struct.pack(">hq", error_code, base_offset), 1
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

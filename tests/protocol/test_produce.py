@@ -102,7 +102,9 @@ def test_a_count_that_cannot_be_is_refused_before_anything_is_allocated(topics):
 
 def test_records_up_to_the_end_of_the_frame_and_one_byte_beyond():
     def frame(records_bytes):
-        body = bytes.fromhex("0000 0003 00000001 ffff ffff 0001 00007530 00000001 0001 74 00000001 00000000")
+        body = bytes.fromhex(
+            "0000 0003 00000001 ffff ffff 0001 00007530 00000001 0001 74 00000001 00000000"
+        )
         body += records_bytes.to_bytes(4, "big", signed=True) + bytes(10)
         return len(body).to_bytes(4, "big") + body
 

@@ -27,12 +27,18 @@ def topics(version):
 
 
 def refusals(version):
-    return st.lists(st.builds(Refused, topics(version), INT32, st.sampled_from([19, 87])), max_size=5)
+    return st.lists(
+        st.builds(Refused, topics(version), INT32, st.sampled_from([19, 87])), max_size=5
+    )
 
 
 def answered_in(body):
     """(topic, partition response) in order, of kio's body."""
-    return [(oracle.topic_of(topic), one) for topic in body.responses for one in topic.partition_responses]
+    return [
+        (oracle.topic_of(topic), one)
+        for topic in body.responses
+        for one in topic.partition_responses
+    ]
 
 
 def assert_refused(found, refused, version):
@@ -65,7 +71,9 @@ def test_kio_reads_the_refusals(version, data):
 
 
 def test_consecutive_partitions_of_a_topic_share_its_entry():
-    frame = produce_build.build_refusal(9, 1, [Refused("a", 0, 19), Refused("a", 1, 19), Refused("b", 0, 19)])
+    frame = produce_build.build_refusal(
+        9, 1, [Refused("a", 0, 19), Refused("a", 1, 19), Refused("b", 0, 19)]
+    )
 
     _, body = oracle.read_response(PRODUCE, 9, frame)
     assert [(t.name, len(t.partition_responses)) for t in body.responses] == [("a", 2), ("b", 1)]
@@ -161,7 +169,10 @@ def test_a_refused_partition_joins_its_topics_entry():
     merged = produce_build.merge_response(answer, 11, [Refused("b", 1, 19), Refused("c", 0, 19)])
 
     assert merged == produce_build.build_refusal(
-        11, 5, [Refused("a", 0, 0), Refused("b", 0, 0), Refused("b", 1, 19), Refused("c", 0, 19)], 100
+        11,
+        5,
+        [Refused("a", 0, 0), Refused("b", 0, 0), Refused("b", 1, 19), Refused("c", 0, 19)],
+        100,
     )
 
 

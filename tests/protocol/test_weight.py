@@ -43,12 +43,22 @@ def count(key, frame):
 
 def fetch_of(version, partitions, topics=1):
     asked = [FetchPartition("t", index, -1, 0, -1, -1, 1) for index in range(partitions)]
-    names = [f"t{number:05}" if version < fetch.TOPIC_IDS_FROM else struct.pack(">QQ", 0, number + 1)
-             for number in range(topics)]  # fmt: skip
+    names = [
+        f"t{number:05}" if version < fetch.TOPIC_IDS_FROM else struct.pack(">QQ", 0, number + 1)
+        for number in range(topics)
+    ]
     return build_request(
-        version, 1, "c", max_wait_ms=1, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0,
-        session_epoch=-1, partitions=[one._replace(topic=name) for name in names for one in asked],
-    )  # fmt: skip
+        version,
+        1,
+        "c",
+        max_wait_ms=1,
+        min_bytes=1,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        partitions=[one._replace(topic=name) for name in names for one in asked],
+    )
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -66,7 +76,11 @@ def test_a_cut_frame_is_garbled_or_heavy(data, key, version):
     """Whatever is not weighed is not read either."""
     frame = bytes(data.draw(oracle.requests(key, version).map(oracle.request_frame)))
     start = peek_request(frame).body_start
-    head = frame[: data.draw(st.integers(start, len(frame)))] + data.draw(st.binary(max_size=8)) + BEHIND
+    head = (
+        frame[: data.draw(st.integers(start, len(frame)))]
+        + data.draw(st.binary(max_size=8))
+        + BEHIND
+    )
     weight = weigh(head)
     if 0 <= weight <= MUCH:
         try:
@@ -93,8 +107,18 @@ def test_a_small_frame_is_not_weighed():
 
 def test_a_text_weighs():
     asked = FetchPartition("é" * 10_000, 0, -1, 0, -1, -1, 1)
-    frame = build_request(12, 1, "c", max_wait_ms=1, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0,
-                          session_epoch=-1, partitions=[asked])  # fmt: skip
+    frame = build_request(
+        12,
+        1,
+        "c",
+        max_wait_ms=1,
+        min_bytes=1,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        partitions=[asked],
+    )
     assert weigh(frame) == 1 + 1 + 20_000 // 256
 
 

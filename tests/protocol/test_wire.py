@@ -23,7 +23,9 @@ def test_varints_at_the_bounds_of_their_lengths(value):
 def test_varints_are_kios(value):
     built = wire.build_uvarint(value)
 
-    assert wire.read_uvarint(built, 0) == readers.read_unsigned_varint(built, 0) == (value, len(built))
+    assert (
+        wire.read_uvarint(built, 0) == readers.read_unsigned_varint(built, 0) == (value, len(built))
+    )
 
 
 def test_a_varint_of_six_bytes_is_refused():

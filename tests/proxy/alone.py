@@ -64,7 +64,9 @@ class Alone:
 
     def ask(self, path: str) -> str:
         """GET from the admin server; OSError for anything but 200."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.admin_port}{path}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            f"http://{HOST}:{self.admin_port}{path}", timeout=PATIENCE_S
+        ) as answer:
             return str(answer.read().decode())
 
     def is_alive(self) -> bool:

@@ -68,7 +68,9 @@ class Scene(World):
     def answer_fetch(self, *partitions, throttle_time_ms=0, error_code=0):
         """The same, to a Fetch."""
         self.answer(
-            self.build_fetch_answer(*partitions, throttle_time_ms=throttle_time_ms, error_code=error_code)
+            self.build_fetch_answer(
+                *partitions, throttle_time_ms=throttle_time_ms, error_code=error_code
+            )
         )
 
     def build_fetch_answer(self, *partitions, throttle_time_ms=0, error_code=0):
@@ -93,4 +95,6 @@ class Scene(World):
 def said_of(topic_id, index=0, records=b"", high_watermark=END, error=0):
     """One partition as the broker answers it."""
     views = (records,) if records else ()
-    return FetchAnswer(topic_id, index, error, high_watermark, high_watermark, 0, None, views, len(records))
+    return FetchAnswer(
+        topic_id, index, error, high_watermark, high_watermark, 0, None, views, len(records)
+    )

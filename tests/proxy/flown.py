@@ -108,7 +108,9 @@ class World:
     def __init__(self, directory, clock, settings, flies):
         path = directory / f"forebay-{flies}.json"
         listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
-        path.write_text(json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        path.write_text(
+            json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings})
+        )
         self.forebay = app.Forebay(load(path, {}).config)
         self.broker = self.forebay.broker
         self.broker.now = lambda: clock[0]
@@ -167,7 +169,9 @@ class World:
         except BlockingIOError:
             return
         left = max(self.filled[end] - len(got), 0)
-        (self.to_broker if end is self.back else self.to_client).extend(got[self.filled[end] - left :])
+        (self.to_broker if end is self.back else self.to_client).extend(
+            got[self.filled[end] - left :]
+        )
         self.filled[end] = left
 
     def fill(self, name):
@@ -219,14 +223,24 @@ class World:
             "to broker": bytes(self.to_broker),
             "to client": bytes(self.to_client),
             **counters,
-            "held": (broker.requests.in_flight_bytes, link.request_bytes, broker.responses.in_flight_bytes),
+            "held": (
+                broker.requests.in_flight_bytes,
+                link.request_bytes,
+                broker.responses.in_flight_bytes,
+            ),
             "unanswered": link.upstream.unanswered,
             "line": len(link.replies) + self.in_flight,
             "ordinals": (link.last_ordinal, link.answered_ordinal),
             "client": link.client_id,
             "closed": (self.front.closed, self.back.closed),
             "partitions": [
-                (one.tail, one.probe_offset, one.acknowledged_end, one.produced_from, one.transactions.end)
+                (
+                    one.tail,
+                    one.probe_offset,
+                    one.acknowledged_end,
+                    one.produced_from,
+                    one.transactions.end,
+                )
                 for one in self.partitions
             ],
             "producers": [len(one.producers) for one in self.partitions],
@@ -308,7 +322,13 @@ class Twins:
     def control(self):
         """The frame of one more Heartbeat."""
         self.correlation_id += 1
-        body = struct.pack(">hhi", 12, 0, self.correlation_id) + b"\0\1c" + b"\0\1g" + b"\0\0\0\1" + b"\0\1m"
+        body = (
+            struct.pack(">hhi", 12, 0, self.correlation_id)
+            + b"\0\1c"
+            + b"\0\1g"
+            + b"\0\0\0\1"
+            + b"\0\1m"
+        )
         return struct.pack(">i", len(body)) + body
 
     def build_answer(self, owed, error_code=0):

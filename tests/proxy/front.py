@@ -96,9 +96,13 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
     upstream = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     with TemporaryDirectory() as directory:
         path = Path(directory) / "forebay.json"
-        entry = {"name": "l", "listen": "127.0.0.1:0", "upstream": upstream} | ({"tls": tls} if tls else {})
+        entry = {"name": "l", "listen": "127.0.0.1:0", "upstream": upstream} | (
+            {"tls": tls} if tls else {}
+        )
         entries = [entry | {"name": f"l{number}"} for number in range(listeners)]
-        path.write_text(json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings}))
+        path.write_text(
+            json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings})
+        )
         forebay = app.Forebay(load(path, {}).config)
     known, lines = forebay.broker, Lines() if has_log else None
     known.access_log = lines

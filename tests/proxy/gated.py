@@ -62,7 +62,8 @@ def make_broker(monkeypatch, **isolation):
     """The broker's record with a gate; one slot a queue unless told otherwise."""
     clock = Clock()
     monkeypatch.setattr(
-        "proxy.scheduling.request_scheduler.asyncio", SimpleNamespace(get_running_loop=lambda: clock)
+        "proxy.scheduling.request_scheduler.asyncio",
+        SimpleNamespace(get_running_loop=lambda: clock),
     )
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
@@ -190,7 +191,9 @@ class Link:
         """The error codes of each answer, by (topic, partition); everything got so far, once."""
         got, self.got = self.got, []
         answers = [produce.scan_response(frame, VERSION).partitions for frame in got]
-        return [{(one.topic, one.partition): one.error_code for one in answer} for answer in answers]
+        return [
+            {(one.topic, one.partition): one.error_code for one in answer} for answer in answers
+        ]
 
 
 def build_produce(batches, acks, transactional_id):
@@ -215,10 +218,16 @@ def held(broker):
     """What is left in the gate: nothing, once everything is answered, refused or gone."""
     queues, health = broker.scheduler.statistics()
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
-    quotas = [account.in_flight_bytes for account in broker.scheduler.quotas.topics._accounts.values()]
-    quotas += [account.in_flight_bytes for account in broker.scheduler.quotas.clients._accounts.values()]
+    quotas = [
+        account.in_flight_bytes for account in broker.scheduler.quotas.topics._accounts.values()
+    ]
+    quotas += [
+        account.in_flight_bytes for account in broker.scheduler.quotas.clients._accounts.values()
+    ]
     links = (
-        len(broker.scheduler._of_connection) + len(broker.scheduler.lines) + len(broker.scheduler._admitted)
+        len(broker.scheduler._of_connection)
+        + len(broker.scheduler.lines)
+        + len(broker.scheduler._admitted)
     )
     return (
         sum(state[name] for state in queues.values() for name in names)

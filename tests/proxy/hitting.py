@@ -32,7 +32,10 @@ from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(
-    {"listeners": [{"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}], "cache": {"size": "64MiB"}}
+    {
+        "listeners": [{"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}],
+        "cache": {"size": "64MiB"},
+    }
 )
 SIZES = (1_000, 6_000, 25_000)
 END = 10 * len(SIZES)
@@ -116,7 +119,9 @@ class Clear(PlayedTransport):
 class World:
     """`short` counts the Fetches that went the short way, where `is_short` lets them."""
 
-    def __init__(self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0):
+    def __init__(
+        self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0
+    ):
         self.is_short, self.short, self.clock_s = is_short, 0, 100.0
         self.lines, self._correlation_id = [], 0
         log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
@@ -149,7 +154,11 @@ class World:
         """Ten batches of each size; all of it is readable under a lease, without transactions."""
         partition, end = self.partition, 10 * len(sizes)
         for offset in range(end):
-            insert(self.cache, partition.slot, build_batch(offset, epoch=EPOCH, size=sizes[offset // 10]))
+            insert(
+                self.cache,
+                partition.slot,
+                build_batch(offset, epoch=EPOCH, size=sizes[offset // 10]),
+            )
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
         partition.leader_state.frozen = False
         partition.leader_state.suggest(EPOCH, True)
@@ -234,7 +243,11 @@ class World:
     def state(self):
         broker, link = self.broker, self.link
         arena = dataclasses.asdict(self.cache.statistics())
-        for how_often in ("lookups", "copied_lookups", "gathered_lookups"):  # the general way looks twice
+        for how_often in (
+            "lookups",
+            "copied_lookups",
+            "gathered_lookups",
+        ):  # the general way looks twice
             del arena[how_often]
         return {
             "sent": list(self.sent),
@@ -243,16 +256,23 @@ class World:
                 for one in dataclasses.fields(broker.counters)
             },
             "lines": [line._replace(ts=0) for line in self.lines],
-            "sessions": {number: read_session(one) for number, one in broker.sessions._sessions.items()},
+            "sessions": {
+                number: read_session(one) for number, one in broker.sessions._sessions.items()
+            },
             "table": broker.sessions.statistics(),
             "arena": arena,
             "samples": [sample._replace(partition=None) for sample in broker.verifier._waiting],
             "memory": [
-                (bound.in_flight_bytes, bound.pauses) for bound in (broker.requests, broker.responses)
+                (bound.in_flight_bytes, bound.pauses)
+                for bound in (broker.requests, broker.responses)
             ],
             "wire": (link.wire.unsent_bytes, link.wire.reading_held, link.upstream.unsent_bytes),
             "replies": len(link.replies),
-            "rights": (link.authorization._until, list(link.authorization._used), link.authorization.version),
+            "rights": (
+                link.authorization._until,
+                list(link.authorization._used),
+                link.authorization.version,
+            ),
             "client": link.client_id,
             "wanted_at": self.partition.wanted_at,
             "parked": broker.counters.parked_fetches,
@@ -266,7 +286,8 @@ def read(value):
 def read_session(session):
     """What a session remembers; turns have no meaning but their order."""
     kept = [
-        (key, one.asked, one.high_watermark, one.log_start_offset) for key, one in session.partitions.items()
+        (key, one.asked, one.high_watermark, one.log_start_offset)
+        for key, one in session.partitions.items()
     ]
     return session.epoch, session.last_used_s, kept
 

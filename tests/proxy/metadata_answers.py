@@ -33,7 +33,11 @@ def build_answer(*topics):
 def _refused(key, error_code):
     name, topic_id = (key, None) if isinstance(key, str) else (None, UUID(bytes=key))
     return metadata.MetadataResponseTopic(
-        error_code=ErrorCode(error_code), name=name, topic_id=topic_id, is_internal=False, partitions=()
+        error_code=ErrorCode(error_code),
+        name=name,
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=(),
     )
 
 
@@ -45,7 +49,10 @@ def _explained(name, topic_id, count):
         is_internal=False,
         partitions=tuple(
             metadata.MetadataResponsePartition(
-                error_code=ErrorCode.none, partition_index=index, leader_id=LEADER, leader_epoch=EPOCH
+                error_code=ErrorCode.none,
+                partition_index=index,
+                leader_id=LEADER,
+                leader_epoch=EPOCH,
             )
             for index in range(count)
         ),

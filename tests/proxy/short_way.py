@@ -28,7 +28,9 @@ class Link:
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.sent, self.got, self.failures = [], [], []
-        broker.scheduler = SimpleNamespace(enabled=False, quotas=SimpleNamespace(active=False), data_queues=1)
+        broker.scheduler = SimpleNamespace(
+            enabled=False, quotas=SimpleNamespace(active=False), data_queues=1
+        )
         broker.routes = HeaderCache(broker)
         broker.access_log = broker.stored_runs = None
         broker.failed = self.failures.append
@@ -54,7 +56,9 @@ class Link:
         on_answer(build_answer(base_offset, append_time_ms, error_code, index, more))
 
 
-def build_answer(base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0", topic=b"orders"):
+def build_answer(
+    base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0", topic=b"orders"
+):
     """Of version 9 (ProduceResponse.json). `more`: record errors, message and tags of the partition."""
     partition = struct.pack(">ihqqq", index, error_code, base_offset, append_time_ms, 0) + more
     topics = b"\2" + bytes([len(topic) + 1]) + topic + b"\2" + partition + b"\0"

@@ -26,7 +26,9 @@ def build_config(**addresses):
         ("admin", "listen"): given["admin"],
         ("accessLog", "directory"): given.get("log"),
     }
-    return load(None, {}, [Setting(path, value, "") for path, value in settings.items() if value]).config
+    return load(
+        None, {}, [Setting(path, value, "") for path, value in settings.items() if value]
+    ).config
 
 
 async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +52,18 @@ def test_what_stands_is_not_collected_again() -> None:
 
 def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
     """A machine that was suspended for a day, as far as its clocks tell."""
-    program = "from proxy.app import read_clock_s; import time; print(read_clock_s() - time.monotonic())"
+    program = (
+        "from proxy.app import read_clock_s; import time; print(read_clock_s() - time.monotonic())"
+    )
     suspended = ("unshare", "--time", "--boottime", "86400", "--fork")
     try:
         subprocess.run((*suspended, "true"), check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         assert app.read_clock_s() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=10)
         return
-    ran = subprocess.run((*suspended, sys.executable, "-c", program), check=True, capture_output=True)
+    ran = subprocess.run(
+        (*suspended, sys.executable, "-c", program), check=True, capture_output=True
+    )
     assert float(ran.stdout) > 86000
 
 

@@ -16,7 +16,9 @@ def forebay(tmp_path: Path) -> Iterator[tuple[Alone, Path]]:
         yield running, path
 
 
-def test_signals_with_another_meaning_elsewhere_are_ignored_and_said(forebay: tuple[Alone, Path]) -> None:
+def test_signals_with_another_meaning_elsewhere_are_ignored_and_said(
+    forebay: tuple[Alone, Path],
+) -> None:
     running, path = forebay
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         running.process.send_signal(number)
@@ -25,8 +27,12 @@ def test_signals_with_another_meaning_elsewhere_are_ignored_and_said(forebay: tu
     assert running.arena.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name)
-def test_signals_that_end_it_do_so_in_order(forebay: tuple[Alone, Path], number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name
+)
+def test_signals_that_end_it_do_so_in_order(
+    forebay: tuple[Alone, Path], number: signal.Signals
+) -> None:
     running, path = forebay
     assert running.arena.exists()
     running.process.send_signal(number)

@@ -49,7 +49,16 @@ def install(monkeypatch: pytest.MonkeyPatch, ending: int | Exception = 0) -> Fak
 
 def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     app = install(monkeypatch)
-    flags = ["--upstream", "b:9092", "--listen", ":0", "--cache-size", "64MiB", "--admin", "127.0.0.1:0"]
+    flags = [
+        "--upstream",
+        "b:9092",
+        "--listen",
+        ":0",
+        "--cache-size",
+        "64MiB",
+        "--admin",
+        "127.0.0.1:0",
+    ]
     assert cli.main(["serve", *flags, "--access-log", str(tmp_path)]) == cli.OK
     (config,) = app.seen
     assert config.listeners[0].upstream == Address("b", 9092)
@@ -73,7 +82,10 @@ def test_serve_with_a_file_lets_flags_win(monkeypatch: pytest.MonkeyPatch, tmp_p
     [(0, 0), (1, 1), (OSError(98, "Address already in use"), 1), (RuntimeError("unexpected"), 1)],
 )
 def test_serve_ends_with_the_code_of_the_app_or_1(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ending: int | Exception, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ending: int | Exception,
+    code: int,
 ) -> None:
     install(monkeypatch, ending)
     assert cli.main(["serve", "--upstream", "b:1", "--listen", "127.0.0.1:0"]) == code
@@ -103,7 +115,9 @@ def test_the_derived_size_is_logged(
     assert "cache.size is" in caplog.text
 
 
-def test_config_check_prints_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_check_prints_what_is_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "forebay.yaml"
     path.write_text(SMALL)
     assert cli.main(["config", "check", str(path)]) == cli.OK
@@ -141,7 +155,9 @@ def test_audit_without_its_extra_says_how_to_get_it(
     assert "pip install 'forebay[audit]'" in capsys.readouterr().err
 
 
-def test_a_module_that_should_be_there_is_a_fault_and_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_should_be_there_is_a_fault_and_not_an_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(_: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'json'", name="json")
 
@@ -200,10 +216,16 @@ def test_arena_inspect_of_a_live_and_of_a_dead_arena(
     cache.close()
 
 
-def test_arena_inspect_refuses_what_is_no_arena(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arena_inspect_refuses_what_is_no_arena(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "notes").write_text("precious" * 100)
     (tmp_path / "empty").touch()
-    for name, words in (("notes", "not an arena"), ("empty", "empty file"), ("none", "No such file")):
+    for name, words in (
+        ("notes", "not an arena"),
+        ("empty", "empty file"),
+        ("none", "No such file"),
+    ):
         assert cli.main(["arena", "inspect", str(tmp_path / name)]) == cli.USAGE
         said = capsys.readouterr()
         assert words in said.err and said.out == ""

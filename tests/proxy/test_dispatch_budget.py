@@ -16,7 +16,8 @@ from tests.proxy.hitting import END, IDS, World, build_fetch
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(
-    f"{ROOT / one}/" for one in ("proxy", "protocol", "blockcache", "isolation", "throttle", "metrics")
+    f"{ROOT / one}/"
+    for one in ("proxy", "protocol", "blockcache", "isolation", "throttle", "metrics")
 )
 WARM = 3
 
@@ -65,7 +66,9 @@ async def world(request):
     world.end()
 
 
-@pytest.mark.parametrize(("partitions", "prepared_most", "general_most"), [(1, 46, 138), (16, 620, 620)])
+@pytest.mark.parametrize(
+    ("partitions", "prepared_most", "general_most"), [(1, 46, 138), (16, 620, 620)]
+)
 async def test_a_fetch_that_memory_answers(world, partitions, prepared_most, general_most):
     for number in range(WARM):
         world.receive(build(0, partitions, number))

@@ -96,7 +96,9 @@ def test_who_waits_for_something_is_not_idle(kind):
 
 @both_loops
 @pytest.mark.parametrize("kind", ["idle", "asked lately", "waiting"])
-def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_if_that_is_idle(run, kind):
+def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_if_that_is_idle(
+    run, kind
+):
     async def scenario():
         async with front(SETTINGS) as played:
             await greet(played)
@@ -129,7 +131,11 @@ def test_accepted_sockets_end_by_themselves_when_the_peer_has_vanished(run):
                 assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
                 assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == IDLE_S * 1000
                 probe_s = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
-                assert probe_s == one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == IDLE_S / PROBES
+                assert (
+                    probe_s
+                    == one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                    == IDLE_S / PROBES
+                )
             finally:
                 one.detach()
 

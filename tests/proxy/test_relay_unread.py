@@ -48,11 +48,15 @@ def fetch_topics():
 
 def fetch_partitions():
     partition = struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1) + b"\0"
-    return build(FETCH, 12, SESSIONLESS_TOP + b"\2\2a" + many(partition, MANY // 4) + b"\0" + NOTHING)
+    return build(
+        FETCH, 12, SESSIONLESS_TOP + b"\2\2a" + many(partition, MANY // 4) + b"\0" + NOTHING
+    )
 
 
 def fetch_forgotten():
-    return build(FETCH, 12, SESSIONLESS_TOP + b"\1" + b"\2\2a" + many(b"\0\0\0\1") + b"\0" + b"\1\0")
+    return build(
+        FETCH, 12, SESSIONLESS_TOP + b"\1" + b"\2\2a" + many(b"\0\0\0\1") + b"\0" + b"\1\0"
+    )
 
 
 def fetch_tags():
@@ -63,7 +67,9 @@ def fetch_name():
     name = "é".encode() * (25 << 20)
     partition = b"\2" + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1) + b"\0"
     return build(
-        FETCH, 12, SESSIONLESS_TOP + b"\2" + build_uvarint(len(name) + 1) + name + partition + b"\0" + NOTHING
+        FETCH,
+        12,
+        SESSIONLESS_TOP + b"\2" + build_uvarint(len(name) + 1) + name + partition + b"\0" + NOTHING,
     )
 
 
@@ -78,7 +84,9 @@ def fetch_rack():
 
 
 def produce_partitions():
-    return build(PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1000) + b"\2\2a" + many(b"\0\0\0\1\0\0") + b"\0\0")
+    return build(
+        PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1000) + b"\2\2a" + many(b"\0\0\0\1\0\0") + b"\0\0"
+    )
 
 
 def produce_topics():
@@ -96,9 +104,18 @@ def heartbeat():
 
 
 SLOW = [
-    fetch_topics, fetch_partitions, fetch_forgotten, fetch_tags, fetch_name, fetch_names, fetch_rack,
-    produce_partitions, produce_topics, produce_transactional_id, heartbeat,
-]  # fmt: skip
+    fetch_topics,
+    fetch_partitions,
+    fetch_forgotten,
+    fetch_tags,
+    fetch_name,
+    fetch_names,
+    fetch_rack,
+    produce_partitions,
+    produce_topics,
+    produce_transactional_id,
+    heartbeat,
+]
 
 
 @pytest.fixture
@@ -153,18 +170,31 @@ def partitions(version, number):
     return [
         fetch.FetchPartition(
             f"t{at % 50}" if version < fetch.TOPIC_IDS_FROM else struct.pack(">QQ", 1, at % 50 + 1),
-            at // 50, -1, 0, -1, -1, 1,
+            at // 50,
+            -1,
+            0,
+            -1,
+            -1,
+            1,
         )
         for at in range(number)
-    ]  # fmt: skip
+    ]
 
 
 def whole(version, number, epoch=0, session_id=0):
     asked = sorted(partitions(version, number))
     return build_request(
-        version, 7, "c", max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=0, session_id=session_id,
-        session_epoch=epoch, partitions=asked,
-    )  # fmt: skip
+        version,
+        7,
+        "c",
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=epoch,
+        partitions=asked,
+    )
 
 
 def limited(most):

@@ -69,7 +69,9 @@ class Log:
                 continue
             if any(one.producer_id == entry.producer_id and one.marker is None for one in found):
                 continue
-            if any(one.producer_id == entry.producer_id and one.marker > entry.base for one in found):
+            if any(
+                one.producer_id == entry.producer_id and one.marker > entry.base for one in found
+            ):
                 continue
             ends = (
                 later
@@ -161,4 +163,6 @@ def log_of(*steps):
 def _data_batch(entry):
     attributes = TRANSACTIONAL if entry.transactional else 0
     count = entry.last - entry.base + 1
-    return Batch(0, 0, entry.base, entry.last, 0, 2, 0, attributes, 0, entry.producer_id, 0, 0, count)
+    return Batch(
+        0, 0, entry.base, entry.last, 0, 2, 0, attributes, 0, entry.producer_id, 0, 0, count
+    )

@@ -17,7 +17,13 @@ from tests.spark_audit.traffic import Traffic, write_log
 
 CACHE_SIZE_BYTES = 200_000
 BAD_LINES = {
-    "corrupt": ['{"v":1,"type":"fetch","boot', "\0\0\0", "", "[]", '{"v":1,"type":"fetch","ts":"soon"}'],
+    "corrupt": [
+        '{"v":1,"type":"fetch","boot',
+        "\0\0\0",
+        "",
+        "[]",
+        '{"v":1,"type":"fetch","ts":"soon"}',
+    ],
     "unknown-version": ['{"v":2,"type":"fetch"}', '{"v":3,"ts":"a time of another kind"}'],
     "unknown-type": ['{"v":1,"type":"dream","boot":"b","ts":1}'],
     "incomplete": ['{"v":1,"type":"log","boot":"b","ts":1}'],
@@ -59,7 +65,9 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     (directory / "access-cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     traffic = Traffic(first.fetches + second.fetches, first.blocks + second.blocks)
     out = tmp_path_factory.mktemp("out")
-    findings = run(spark, Request(find_inputs([str(directory)]), out, count(second)), lambda text: None)
+    findings = run(
+        spark, Request(find_inputs([str(directory)]), out, count(second)), lambda text: None
+    )
     cut = next(file for file in findings.files if file.path.endswith("access-cut.jsonl.gz"))
     return Audited(traffic, findings, out, directory, cut.lines)
 

@@ -88,7 +88,8 @@ def run_one(broker: KafkaCluster, mode: str, spark: SparkSession, directory: Pat
 def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audited]:
     with KafkaBroker() as broker:
         return {
-            mode: run_one(broker, mode, spark, tmp_path_factory.mktemp(mode)) for mode in ("serve", "observe")
+            mode: run_one(broker, mode, spark, tmp_path_factory.mktemp(mode))
+            for mode in ("serve", "observe")
         }
 
 
@@ -113,7 +114,9 @@ def test_what_would_have_hit_is_what_did(runs: dict[str, Audited]) -> None:
     assert would_hit == pytest.approx(runs["serve"].findings.total["hitBytes"], rel=TOLERANCE)
 
 
-def test_observing_serves_nothing_from_memory_and_takes_little_of_it(runs: dict[str, Audited]) -> None:
+def test_observing_serves_nothing_from_memory_and_takes_little_of_it(
+    runs: dict[str, Audited],
+) -> None:
     observed, real = runs["observe"], runs["serve"]
     assert observed.findings.total["hitBytes"] == 0 < real.findings.total["hitBytes"]
     assert {row["reason"] for row in observed.findings.totals} >= {OBSERVED[1]}
@@ -133,6 +136,8 @@ def test_log_counters_and_clients_agree(runs: dict[str, Audited], mode: str) -> 
 
 def test_what_was_spared_is_net_of_forebays_own_fetches(runs: dict[str, Audited]) -> None:
     spared = build_spared(runs["serve"].findings)
-    assert spared.own_bytes is not None and spared.net_bytes == spared.hit_bytes - spared.own_bytes > 0
+    assert (
+        spared.own_bytes is not None and spared.net_bytes == spared.hit_bytes - spared.own_bytes > 0
+    )
     assert build_summary(runs["serve"].findings)["spared"]["netBytes"] == spared.net_bytes
     assert "would have hit" in build_page(runs["observe"].findings)

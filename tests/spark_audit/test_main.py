@@ -8,11 +8,20 @@ from pyspark.sql import SparkSession
 from metrics.collector import Exposition, Sample
 from spark_audit import __main__ as command
 from spark_audit import session
-from spark_audit.session import GOOD_RELEASES, Java, NotReady, describe_unfit, find_java, scan_release
+from spark_audit.session import (
+    GOOD_RELEASES,
+    Java,
+    NotReady,
+    describe_unfit,
+    find_java,
+    scan_release,
+)
 from tests.spark_audit.traffic import write_log
 
 
-def test_an_audit_from_the_command_line(spark: SparkSession, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_an_audit_from_the_command_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch, capsys
+) -> None:
     traffic = write_log(tmp_path / "logs", "b1", rounds=20)
     monkeypatch.setattr(SparkSession, "stop", lambda self: None)  # the session of all tests goes on
     pairs = {(line.result, line.reason) for line in traffic.fetches}
@@ -32,7 +41,12 @@ def test_an_audit_from_the_command_line(spark: SparkSession, tmp_path: Path, mon
     (tmp_path / "metrics").write_bytes(Exposition(lambda: samples, strict=True).render())
     out = tmp_path / "out"
     arguments = [str(tmp_path / "logs"), "--out", str(out), "--metrics", str(tmp_path / "metrics")]
-    assert command.main([*arguments, "--window", "0.5", "--cache-size", "1MiB", "--master", "local[2]"]) == 0
+    assert (
+        command.main(
+            [*arguments, "--window", "0.5", "--cache-size", "1MiB", "--master", "local[2]"]
+        )
+        == 0
+    )
     printed = capsys.readouterr()
     assert printed.out.split() == [str(out / "index.html"), str(out / "summary.json")]
     assert "log and counters agree" in printed.err
@@ -45,7 +59,9 @@ def test_nothing_to_read_is_said(tmp_path: Path, capsys) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_package_is_said_with_what_to_install(monkeypatch, tmp_path: Path, capsys) -> None:
+def test_a_missing_package_is_said_with_what_to_install(
+    monkeypatch, tmp_path: Path, capsys
+) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyspark" else object())
     assert command.main([str(tmp_path), "--out", str(tmp_path / "out")]) == command.EXIT_NOT_READY
     assert "pyspark is not installed: pip install 'forebay[audit]'" in capsys.readouterr().err
@@ -53,7 +69,13 @@ def test_a_missing_package_is_said_with_what_to_install(monkeypatch, tmp_path: P
 
 def test_a_file_that_holds_no_counters_is_refused(tmp_path: Path, capsys) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n")
-    arguments = [str(tmp_path), "--out", str(tmp_path / "out"), "--metrics", str(tmp_path / "a.jsonl")]
+    arguments = [
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--metrics",
+        str(tmp_path / "a.jsonl"),
+    ]
     assert command.main(arguments) == command.EXIT_USAGE
     assert "a.jsonl: no forebay_fetch_partitions_total" in capsys.readouterr().err
 
@@ -81,7 +103,10 @@ def test_java_releases(text: str, release: int) -> None:
 
 
 def test_an_unfit_java_is_passed_over_and_named(monkeypatch) -> None:
-    homes = {Path("/old"): Java(Path("/old"), 11, True), Path("/trimmed"): Java(Path("/trimmed"), 17, False)}
+    homes = {
+        Path("/old"): Java(Path("/old"), 11, True),
+        Path("/trimmed"): Java(Path("/trimmed"), 17, False),
+    }
     monkeypatch.setattr(session, "_candidate_homes", lambda: [*homes, Path("/none")])
     monkeypatch.setattr(session, "probe_java", homes.get)
     with pytest.raises(

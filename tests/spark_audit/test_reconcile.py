@@ -17,7 +17,10 @@ def test_the_sidecar_s_own_text_is_understood() -> None:
         Sample("forebay_upstream_fetch_bytes_total", ("watch",), 99),
     ]
     counters = scan_counters(Exposition(lambda: samples, strict=True).render().decode())
-    assert counters.totals == {("hit", ""): (3, 12_345_678_901), ("miss", "unauthorized-yet"): (1, 0)}
+    assert counters.totals == {
+        ("hit", ""): (3, 12_345_678_901),
+        ("miss", "unauthorized-yet"): (1, 0),
+    }
     assert (counters.cache_size_bytes, counters.dropped_lines) == (1 << 30, 7)
     assert counters.upstream_bytes == {"watch": 99}
 

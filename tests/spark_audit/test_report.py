@@ -21,7 +21,9 @@ class References(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.loaded += [
+            value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")
+        ]
 
 
 def test_the_page_is_self_contained_and_shows_every_plot(audited: Audited) -> None:
@@ -44,7 +46,11 @@ def test_the_page_says_the_main_numbers(audited: Audited) -> None:
 
 
 def test_what_came_from_a_log_is_escaped(audited: Audited) -> None:
-    row = {**audited.findings.clients[0], "clientId": "<script>alert(1)</script>", "topic": "$x^{<b>"}
+    row = {
+        **audited.findings.clients[0],
+        "clientId": "<script>alert(1)</script>",
+        "topic": "$x^{<b>",
+    }
     page = build_page(replace(audited.findings, clients=[row], topics=[row]))
     assert "<script>" not in page and "&lt;script&gt;" in page
 

@@ -17,7 +17,9 @@ def test_each_size_hits_what_is_younger_than_it(audited: Audited) -> None:
     sizing = audited.findings.sizing
     for point in sizing.points:
         younger = [
-            line for line in served if line.age_bytes is not None and line.age_bytes < point.size_bytes
+            line
+            for line in served
+            if line.age_bytes is not None and line.age_bytes < point.size_bytes
         ]
         assert point.hit_bytes == sum(line.bytes for line in younger)
         assert point.hit_partitions == len(younger)
@@ -31,7 +33,9 @@ def test_each_size_hits_what_is_younger_than_it(audited: Audited) -> None:
 
 def test_the_needed_sizes_are_the_smallest(audited: Audited) -> None:
     served = [
-        line for line in audited.traffic.fetches if line.result != "pass" and line.age_bytes is not None
+        line
+        for line in audited.traffic.fetches
+        if line.result != "pass" and line.age_bytes is not None
     ]
     sizing = audited.findings.sizing
     for target in TARGETS:
@@ -41,7 +45,9 @@ def test_the_needed_sizes_are_the_smallest(audited: Audited) -> None:
         assert sum(line.bytes for line in served if (line.age_bytes or 0) < size - 1) < enough
 
 
-def test_at_the_cache_s_size_the_curve_is_what_was_observed_but_for_other_reasons(audited: Audited) -> None:
+def test_at_the_cache_s_size_the_curve_is_what_was_observed_but_for_other_reasons(
+    audited: Audited,
+) -> None:
     findings = audited.findings
     assert findings.cache_size_bytes == CACHE_SIZE_BYTES
     outlook = build_outlook(findings)
@@ -71,7 +77,9 @@ def test_an_age_equal_to_the_size_is_a_miss(spark: SparkSession) -> None:
     [[("pass", "mixed", 10, 5)], [("miss", "cold", 10, None)], [("hit", "", 0, 0)]],
     ids=["passes", "unknown", "empty"],
 )
-def test_without_known_ages_there_is_a_flat_curve_and_no_needed_size(spark: SparkSession, rows: list) -> None:
+def test_without_known_ages_there_is_a_flat_curve_and_no_needed_size(
+    spark: SparkSession, rows: list
+) -> None:
     sizing = build_sizing(spark.createDataFrame(rows, COLUMNS), 1 << 20)
     assert sizing.needed_bytes == {}
     assert {point.hit_bytes for point in sizing.points} == {0}

@@ -17,11 +17,15 @@ from tests.spark_audit.conftest import Audited
 def name_of(line: FetchLine) -> str:
     ids = {"orders": "b3JkZXJz", "payments": "cGF5bWVudHM", "clicks": "Y2xpY2tz"}
     return line.topic or next(
-        topic_id for topic, topic_id in ids.items() if (line.topic_id or b"").startswith(topic.encode())
+        topic_id
+        for topic, topic_id in ids.items()
+        if (line.topic_id or b"").startswith(topic.encode())
     )
 
 
-def recompute(lines: list[FetchLine], key: Callable[[FetchLine], object]) -> dict[object, dict[str, int]]:
+def recompute(
+    lines: list[FetchLine], key: Callable[[FetchLine], object]
+) -> dict[object, dict[str, int]]:
     sums: dict[object, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for line in lines:
         row = sums[key(line)]
@@ -39,16 +43,27 @@ def assert_same(
     assert {key(row) for row in rows} == set(expected)
     for row in rows:
         sums = expected[key(row)]
-        for measure in ("bytes", "partitions", "emptyPartitions", "hitBytes", "missBytes", "passBytes"):
+        for measure in (
+            "bytes",
+            "partitions",
+            "emptyPartitions",
+            "hitBytes",
+            "missBytes",
+            "passBytes",
+        ):
             assert row[measure] == sums[measure], (row, measure)
         assert row["hitPartitions"] == sums["hitPartitions"]
         wanted = sums["hitBytes"] / sums["bytes"] if sums["bytes"] else None
         assert row["hitRatioBytes"] == (None if wanted is None else pytest.approx(wanted))
-        assert row["hitRatioPartitions"] == pytest.approx(sums["hitPartitions"] / sums["partitions"])
+        assert row["hitRatioPartitions"] == pytest.approx(
+            sums["hitPartitions"] / sums["partitions"]
+        )
 
 
 def test_the_whole(audited: Audited) -> None:
-    assert_same([audited.findings.total], recompute(audited.traffic.fetches, lambda line: 0), lambda row: 0)
+    assert_same(
+        [audited.findings.total], recompute(audited.traffic.fetches, lambda line: 0), lambda row: 0
+    )
 
 
 def test_by_topic_with_the_id_where_no_name_is_known(audited: Audited) -> None:
@@ -77,10 +92,15 @@ def test_by_partition_and_by_window_as_parquet(audited: Audited, spark: SparkSes
 
 def test_by_result_and_reason(audited: Audited) -> None:
     expected = recompute(audited.traffic.fetches, lambda line: (line.result, line.reason))
-    rows: dict[object, Any] = {(row["result"], row["reason"]): row for row in audited.findings.totals}
+    rows: dict[object, Any] = {
+        (row["result"], row["reason"]): row for row in audited.findings.totals
+    }
     assert set(rows) == set(expected)
     for pair, sums in expected.items():
-        assert (rows[pair]["bytes"], rows[pair]["partitions"]) == (sums["bytes"], sums["partitions"])
+        assert (rows[pair]["bytes"], rows[pair]["partitions"]) == (
+            sums["bytes"],
+            sums["partitions"],
+        )
 
 
 def test_by_band_of_lag(audited: Audited) -> None:
@@ -90,12 +110,18 @@ def test_by_band_of_lag(audited: Audited) -> None:
         lag = max(0, line.high_watermark - line.offset)
         return next(name for below, name in LAG_BANDS if lag < below)
 
-    assert_same(audited.findings.lag_bands, recompute(audited.traffic.fetches, band), lambda row: row["band"])
+    assert_same(
+        audited.findings.lag_bands,
+        recompute(audited.traffic.fetches, band),
+        lambda row: row["band"],
+    )
 
 
 def test_latency(audited: Audited) -> None:
     for row in audited.findings.latency:
-        lines = [line for line in audited.traffic.fetches if line.bytes and line.result == row["result"]]
+        lines = [
+            line for line in audited.traffic.fetches if line.bytes and line.result == row["result"]
+        ]
         times = sorted(round(line.total_ms, 3) for line in lines)
         assert row["partitions"] == len(times)
         assert row["totalMs_max"] == times[-1]
@@ -113,9 +139,16 @@ def test_delays_by_client_and_topic(audited: Audited) -> None:
         )
         for row in rows:
             name = row.get("clientId") or row["topic"]
-            lines = [line for line in audited.traffic.fetches if line.delay_ms and key(line)[:8] == name[:8]]
+            lines = [
+                line
+                for line in audited.traffic.fetches
+                if line.delay_ms and key(line)[:8] == name[:8]
+            ]
             waits = [round(line.delay_ms or 0, 3) for line in lines]
-            assert (row["partitions"], row["bytes"]) == (len(lines), sum(line.bytes for line in lines))
+            assert (row["partitions"], row["bytes"]) == (
+                len(lines),
+                sum(line.bytes for line in lines),
+            )
             assert row["delayMs_max"] == max(waits)
             assert row["delayMs_sum"] == pytest.approx(sum(waits))
             assert row["delayMs_p50"] <= row["delayMs_p95"] <= row["delayMs_max"]

@@ -7,7 +7,14 @@ from spark_audit.units import scan_size, show_bytes, show_duration, show_ms, sho
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (1536, "1.50 KiB"), (10 << 20, "10.0 MiB"), (None, "–")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "0.98 KiB"),
+        (1536, "1.50 KiB"),
+        (10 << 20, "10.0 MiB"),
+        (None, "–"),
+    ],
 )
 def test_bytes(size_bytes: int | None, text: str) -> None:
     assert show_bytes(size_bytes) == text
@@ -15,15 +22,32 @@ def test_bytes(size_bytes: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(0, "0 %"), (1, "100 %"), (0.5, "50.0 %"), (0.99999, "> 99.9 %"), (0.00001, "< 0.1 %"), (None, "–")],
+    [
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.5, "50.0 %"),
+        (0.99999, "> 99.9 %"),
+        (0.00001, "< 0.1 %"),
+        (None, "–"),
+    ],
 )
 def test_ratios_never_round_to_all_or_nothing(ratio: float | None, text: str) -> None:
     assert show_ratio(ratio) == text
 
 
 def test_times() -> None:
-    assert [show_ms(time) for time in (0.1234, 12, 1500, None)] == ["0.123 ms", "12 ms", "1.50 s", "–"]
-    assert [show_duration(time) for time in (1, 120, 7200, 172_800)] == ["1 s", "2 min", "2 h", "2 d"]
+    assert [show_ms(time) for time in (0.1234, 12, 1500, None)] == [
+        "0.123 ms",
+        "12 ms",
+        "1.50 s",
+        "–",
+    ]
+    assert [show_duration(time) for time in (1, 120, 7200, 172_800)] == [
+        "1 s",
+        "2 min",
+        "2 h",
+        "2 d",
+    ]
     assert show_time(0) == "1970-01-01 00:00:00 UTC"
 
 

@@ -33,7 +33,9 @@ class _Sidecar:
     ghost_bytes: int
     random: random.Random
     admitted_bytes: int = 0
-    admitted_at: dict[str, list[int]] = field(default_factory=lambda: {topic: [] for topic in TOPICS})
+    admitted_at: dict[str, list[int]] = field(
+        default_factory=lambda: {topic: [] for topic in TOPICS}
+    )
 
     def produce(self, now_ms: int) -> BlockLine:
         topic = self.random.choice(TOPICS)
@@ -44,7 +46,16 @@ class _Sidecar:
         base, topic_id = 10 * (len(log) - 1), topic.encode().ljust(16, b".")
         source = self.random.choice(("produce", "watch"))
         return BlockLine(
-            now_ms, "main", topic, topic_id, 0, base, base + 10, size_bytes, source, self.admitted_bytes
+            now_ms,
+            "main",
+            topic,
+            topic_id,
+            0,
+            base,
+            base + 10,
+            size_bytes,
+            source,
+            self.admitted_bytes,
         )
 
     def fetch(self, now_ms: int) -> FetchLine:
@@ -97,7 +108,9 @@ def pretend(rounds: int, cache_size_bytes: int, seed: int = 1) -> Iterator[Fetch
         yield sidecar.fetch(now_ms + 2)
 
 
-def write_log(directory: Path, boot: str, rounds: int = 2000, cache_size_bytes: int = 200_000) -> Traffic:
+def write_log(
+    directory: Path, boot: str, rounds: int = 2000, cache_size_bytes: int = 200_000
+) -> Traffic:
     """Log the pretended traffic of one boot, some of it in compressed files; returns what was logged."""
     limits = LogLimits(rotate_bytes=1 << 18, flush_interval_s=0.001)
     traffic = Traffic()

@@ -27,7 +27,9 @@ def change(**changes: float) -> Event:
     return apply
 
 
-def play(disk: ModelDisk, until_s: float, laggards: int = 8, events: dict[float, Event] | None = None) -> Run:
+def play(
+    disk: ModelDisk, until_s: float, laggards: int = 8, events: dict[float, Event] | None = None
+) -> Run:
     return Simulation(disk, ThrottleRules(), laggards).play(until_s, events)
 
 
@@ -172,7 +174,12 @@ def test_no_demand_does_not_wind_up() -> None:
 
 def test_recovers_when_others_leave_the_disk_idle() -> None:
     """Writes alone hold the disk above the target for a minute: the floor; then they end."""
-    run = play(ModelDisk(), 130, 8, {20.0: change(write_bytes_s=50 * MB), 80.0: change(write_bytes_s=2 * MB)})
+    run = play(
+        ModelDisk(),
+        130,
+        8,
+        {20.0: change(write_bytes_s=50 * MB), 80.0: change(write_bytes_s=2 * MB)},
+    )
     assert run.rate[75] < 2.5 * ControllerRule().floor_bytes_s
     at_floor = run.rate[40:80].count(ControllerRule().floor_bytes_s)
     assert at_floor > 20, "the alert ForebayThrottleAtFloor looks for a rate of exactly the floor"
@@ -206,7 +213,10 @@ def test_floor_and_ceiling_hold() -> None:
 def test_look_without_an_interval_changes_nothing() -> None:
     controller = Controller(ControllerRule(), 0.0)
     before = controller.statistics()
-    assert controller.observe(Sample(1.0, busy=True), 10**9, True, 1.0) == ControllerRule().start_bytes_s
+    assert (
+        controller.observe(Sample(1.0, busy=True), 10**9, True, 1.0)
+        == ControllerRule().start_bytes_s
+    )
     assert controller.observe(look(1.0, 1.0), 10**9, True, 1.0) == ControllerRule().start_bytes_s
     assert controller.statistics() == before
 

@@ -47,7 +47,12 @@ def test_waits_for_its_turn_exactly() -> None:
         assert ticket.delay_s == pytest.approx(second, abs=1e-4)
     assert queue.next_due_s(5.0) is None
     counts = queue.statistics().by_disk["sda"]
-    assert (counts.granted, counts.delayed, counts.waiting_requests, counts.waiting_bytes) == (4, 3, 0, 0)
+    assert (counts.granted, counts.delayed, counts.waiting_requests, counts.waiting_bytes) == (
+        4,
+        3,
+        0,
+        0,
+    )
     assert (counts.delay_sum_s, counts.delay_max_s) == (
         pytest.approx(6, abs=0.01),
         pytest.approx(3, abs=0.01),
@@ -185,7 +190,9 @@ def test_larger_than_the_bound_waits_alone() -> None:
     queue = busy_queue()
     assert not submit(queue, 1, size=50 * MIB).granted
     assert queue.submit(key(2), "b", "sda", 1, 0.0) == Refused("bytes")
-    assert [ticket.key.offset for ticket in queue.advance(1.001)] == [1]  # a full bucket, and a debt
+    assert [ticket.key.offset for ticket in queue.advance(1.001)] == [
+        1
+    ]  # a full bucket, and a debt
     submit(queue, 3, now_s=1.001)
     assert queue.advance(30.0) == []
 

@@ -4,20 +4,28 @@ from typing import Any
 
 import pytest
 
-from throttle.disks import BusyRule, DiskCounters, DiskGauge, Pressure, Sample, scan_diskstats, scan_pressure
+from throttle.disks import (
+    BusyRule,
+    DiskCounters,
+    DiskGauge,
+    Pressure,
+    Sample,
+    scan_diskstats,
+    scan_pressure,
+)
 
 FIELDS_14 = "   8       0 sda 100 1 2000 300 400 5 6000 700 8 900 1000"
 FIELDS_18 = " 259       0 nvme0n1 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15"
 FIELDS_20 = " 254      16 vdb 1 2 3 4 5 6 7 8 9 10 11 0 0 0 0 7 8"
-PRESSURE = (
-    "some avg10=12.50 avg60=1.00 avg300=0.10 total=5000000\nfull avg10=2.00 avg60=0 avg300=0 total=70\n"
-)
+PRESSURE = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5000000\nfull avg10=2.00 avg60=0 avg300=0 total=70\n"
 
 
 def test_lines_of_every_kernel() -> None:
     found = scan_diskstats("\n".join([FIELDS_14, FIELDS_18, "", FIELDS_20 + " 99 100"]))
     assert found.odd_lines == 0
-    assert found.disks["sda"] == DiskCounters(8, 0, "sda", 100, 1, 2000, 300, 400, 5, 6000, 700, 8, 900, 1000)
+    assert found.disks["sda"] == DiskCounters(
+        8, 0, "sda", 100, 1, 2000, 300, 400, 5, 6000, 700, 8, 900, 1000
+    )
     assert found.disks["nvme0n1"].weighted_ms == 11
     assert found.disks["vdb"].in_flight == 9
     assert found.find(254, 16) == found.disks["vdb"]
@@ -26,7 +34,13 @@ def test_lines_of_every_kernel() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["8 0 sda 1 2 3", "8 x sda" + " 1" * 11, "8 0 sda" + " -1" * 11, "8 0 sda" + " 1.5" * 11, "garbage"],
+    [
+        "8 0 sda 1 2 3",
+        "8 x sda" + " 1" * 11,
+        "8 0 sda" + " -1" * 11,
+        "8 0 sda" + " 1.5" * 11,
+        "garbage",
+    ],
 )
 def test_odd_lines_are_counted(line: str) -> None:
     found = scan_diskstats(f"{FIELDS_14}\n{line}\n")
@@ -38,7 +52,9 @@ def test_pressure() -> None:
     assert scan_pressure(PRESSURE.splitlines()[0]) == Pressure(0.125, 0.0, 5_000_000, 0)
 
 
-@pytest.mark.parametrize("text", ["", "full avg10=1 total=2", "some avg10=x total=1", "some avg10=1", "some"])
+@pytest.mark.parametrize(
+    "text", ["", "full avg10=1 total=2", "some avg10=x total=1", "some avg10=1", "some"]
+)
 def test_odd_pressure_is_none(text: str) -> None:
     assert scan_pressure(text) is None
 
@@ -47,7 +63,9 @@ def counters(**changed: Any) -> DiskCounters:
     return DiskCounters(8, 0, "sda", *[0] * 11)._replace(**changed)
 
 
-def look_twice(rule: BusyRule, before: DiskCounters, after: DiskCounters, interval_s: float = 1.0) -> Sample:
+def look_twice(
+    rule: BusyRule, before: DiskCounters, after: DiskCounters, interval_s: float = 1.0
+) -> Sample:
     gauge = DiskGauge(rule)
     gauge.observe(before, None, 100.0)
     return gauge.observe(after, None, 100.0 + interval_s)
@@ -60,7 +78,9 @@ def test_first_look_says_nothing() -> None:
 
 
 def test_measures() -> None:
-    after = counters(reads=80, read_sectors=4096, read_ms=1600, writes=20, write_sectors=1024, write_ms=100)
+    after = counters(
+        reads=80, read_sectors=4096, read_ms=1600, writes=20, write_sectors=1024, write_ms=100
+    )
     after = after._replace(in_flight=2, io_ticks_ms=1200, weighted_ms=1700)
     sample = look_twice(BusyRule(), counters(), after, interval_s=2.0)
     assert (sample.util, sample.await_ms, sample.read_await_ms) == pytest.approx((0.6, 17.0, 20.0))
@@ -144,10 +164,12 @@ def test_pressure_counts_where_asked_for() -> None:
 def test_pressure_over_the_interval() -> None:
     gauge = DiskGauge(BusyRule())
     gauge.observe(counters(), Pressure(0.5, 0.0, 1_000_000, 0), 1.0)
-    assert gauge.observe(counters(), Pressure(0.5, 0.0, 1_200_000, 0), 2.0).pressure_some == pytest.approx(
-        0.2
-    )
-    assert gauge.observe(counters(), Pressure(0.5, 0.0, 0, 0), 3.0).pressure_some == 0.5  # total was reset
+    assert gauge.observe(
+        counters(), Pressure(0.5, 0.0, 1_200_000, 0), 2.0
+    ).pressure_some == pytest.approx(0.2)
+    assert (
+        gauge.observe(counters(), Pressure(0.5, 0.0, 0, 0), 3.0).pressure_some == 0.5
+    )  # total was reset
     assert gauge.observe(counters(), None, 4.0).pressure_some == 0.0
 
 
@@ -161,7 +183,8 @@ def test_busy_has_hysteresis() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"enter": 0.3}, {"leave": -0.1}, {"leave_s": -1.0}, {"in_flight": 0}, {"await_ms": -1}]
+    "wrong",
+    [{"enter": 0.3}, {"leave": -0.1}, {"leave_s": -1.0}, {"in_flight": 0}, {"await_ms": -1}],
 )
 def test_rules_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"enter|await"):

@@ -15,7 +15,9 @@ def counters(ticks_ms: int) -> DiskCounters:
     return DiskCounters._make([8, 0, NAME, *[0] * 9, ticks_ms, 0])
 
 
-def submit(throttle: Throttle, offset: int, now_s: float, disk: str | None = NAME, size: int = MIB) -> Ticket:
+def submit(
+    throttle: Throttle, offset: int, now_s: float, disk: str | None = NAME, size: int = MIB
+) -> Ticket:
     ticket = throttle.submit(TicketKey("c", "p", offset), "client", disk, size, now_s)
     assert isinstance(ticket, Ticket)
     return ticket
@@ -45,7 +47,10 @@ def test_never_looked_at_never_delays() -> None:
     found = throttle.statistics()
     assert (found.ungated, found.disks[NAME].sampled, found.disks[NAME].looks) == (50, False, 0)
     rule = RULES.controller
-    assert (found.disks[NAME].target, found.disks[NAME].floor_bytes_s) == (rule.target, rule.floor_bytes_s)
+    assert (found.disks[NAME].target, found.disks[NAME].floor_bytes_s) == (
+        rule.target,
+        rule.floor_bytes_s,
+    )
     assert throttle.next_due_s(0.0) is None
 
 
@@ -86,7 +91,11 @@ def test_disk_that_is_not_seen_lets_go(how: str) -> None:
     assert not fill_ticket.overdue
     assert submit(throttle, 5000, now_s).disk is None
     found = throttle.statistics().disks[NAME]
-    assert (found.sampled, found.missed_looks, found.stale) == (False, how == "vanished", how == "stale")
+    assert (found.sampled, found.missed_looks, found.stale) == (
+        False,
+        how == "vanished",
+        how == "stale",
+    )
 
 
 def test_stale_is_not_a_moment_too_early_and_wakes_the_caller() -> None:

@@ -44,7 +44,9 @@ def test_clock_that_goes_back_stands_still() -> None:
     assert wheel.advance(50.0) == ["a"]
 
 
-@pytest.mark.parametrize("ticks", [1, SLOTS - 1, SLOTS, SLOTS + 1, SLOTS**2 - 1, SLOTS**2, SLOTS**3 + 1])
+@pytest.mark.parametrize(
+    "ticks", [1, SLOTS - 1, SLOTS, SLOTS + 1, SLOTS**2 - 1, SLOTS**2, SLOTS**3 + 1]
+)
 def test_edges_of_each_wheel(ticks: int) -> None:
     wheel: TimingWheel[int] = TimingWheel(0.0, TICK)
     wheel.schedule(ticks * TICK, ticks)
@@ -102,7 +104,9 @@ def test_like_a_sorted_list(steps: list[tuple[str, float]]) -> None:
             now_s += amount / 3
             got = wheel.advance(now_s)
             assert all(model[number] <= now_s + TICK * 1e-5 for number in got)
-            assert got == sorted(got, key=lambda number: math.ceil((model[number] - 7) / TICK - 1e-6))
+            assert got == sorted(
+                got, key=lambda number: math.ceil((model[number] - 7) / TICK - 1e-6)
+            )
             for number in got:
                 del model[number]
             assert all(at_s > now_s - TICK for at_s in model.values())

@@ -83,7 +83,9 @@ class SharedRead:
 
     __slots__ = ("coalescing_key", "joiners", "max_bytes", "sent_at", "timer", "way")
 
-    def __init__(self, coalescing_key: CoalescingKey, max_bytes: int, way: Way, sent_at: float) -> None:
+    def __init__(
+        self, coalescing_key: CoalescingKey, max_bytes: int, way: Way, sent_at: float
+    ) -> None:
         self.coalescing_key = coalescing_key
         self.max_bytes = max_bytes
         self.way = way
@@ -99,7 +101,9 @@ class SharedRead:
         return self.way.is_connected and self.way.wire.reading_held
 
 
-def build_coalescing_key(status: PartitionStatus, version: int, isolation_level: int) -> CoalescingKey | None:
+def build_coalescing_key(
+    status: PartitionStatus, version: int, isolation_level: int
+) -> CoalescingKey | None:
     """Return the key under which a miss may be shared; None if it may not.
 
     A miss may be shared if records exist at its offset and its client may read them.
@@ -161,7 +165,9 @@ class SharedReads:
 
     # -- the reader that sends -----------------------------------------------------------------------------
 
-    def begin(self, coalescing_key: CoalescingKey | None, max_bytes: int, way: Way) -> SharedRead | None:
+    def begin(
+        self, coalescing_key: CoalescingKey | None, max_bytes: int, way: Way
+    ) -> SharedRead | None:
         """Register a read that is about to be sent by `way`; None if no other may join it.
 
         Readers that wait for the same range at the disk throttle are invited to join.
@@ -176,7 +182,9 @@ class SharedReads:
                 reader.may_join(read, shared_read)
         return shared_read
 
-    def end(self, shared_read: SharedRead, answered: FetchedPartition | None, frame: Frame | None) -> None:
+    def end(
+        self, shared_read: SharedRead, answered: FetchedPartition | None, frame: Frame | None
+    ) -> None:
         """Report the result to all joiners. `answered` and `frame` are None if the connection was
         lost.
         """
@@ -247,7 +255,11 @@ def end_forwarded(
     """Report the results of `begin_forwarded`. `response` is None if none came or it could not be
     decoded.
     """
-    said = response.partitions if response is not None and response.error_code == ErrorCode.NONE else ()
+    said = (
+        response.partitions
+        if response is not None and response.error_code == ErrorCode.NONE
+        else ()
+    )
     by_key = {(one.topic, one.partition): one for one in said}
     for shared_read in begun:
         partition = shared_read.coalescing_key.partition

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 Key = tuple[str | bytes, int]
 """Topic as the client names it (name or id), and partition."""
 NOT_READ = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID}
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
 )
 """Error codes that a broker finds before it reads the log."""
 

@@ -116,7 +116,9 @@ class Reads:
         topic, epoch = self._find_log(read)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
-    def begin(self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch) -> bool:
+    def begin(
+        self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch
+    ) -> bool:
         """Begin a read for each partition of `missed`, at once or when its disk allows. Return
         False at the byte limit.
 
@@ -130,7 +132,10 @@ class Reads:
         now = self._link.broker.now()
         request = record.request
         asker = Asker(
-            record.head.api_version, record.head.client_id, request.max_bytes, request.isolation_level
+            record.head.api_version,
+            record.head.client_id,
+            request.max_bytes,
+            request.isolation_level,
         )
         at_once: list[Read] = []
         # The disk throttle needs the size of each read before the broker has answered.
@@ -161,7 +166,9 @@ class Reads:
         disk_throttle = self._link.broker.disk_throttle
         read.ticket = None
         go = partial(self._granted, read)
-        ticket = disk_throttle.submit(self._link, read.asker.client_id, read.status, read.size_bytes, go)
+        ticket = disk_throttle.submit(
+            self._link, read.asker.client_id, read.status, read.size_bytes, go
+        )
         if isinstance(ticket, Refused):
             return False
         self.by_key[read.key] = read
@@ -175,7 +182,9 @@ class Reads:
         """Join the same read of another consumer; return False if there is none."""
         shared, now = self._link.broker.shared_reads, self._link.broker.now()
         shared_read = (
-            shared.find(read.coalescing_key, read.asked.max_bytes) if now < read.join_until else None
+            shared.find(read.coalescing_key, read.asked.max_bytes)
+            if now < read.join_until
+            else None
         )
         if shared_read is None:
             return False
@@ -255,10 +264,14 @@ class Reads:
     def failed(self, read: Read) -> None:
         """Give up the read, for example after an exception. The waiting Fetch is forwarded whole."""
         read.stage = Stage.FAILED
-        self._link.broker.attempt(partial(self._account, read, None), "accounting for a read beside")
+        self._link.broker.attempt(
+            partial(self._account, read, None), "accounting for a read beside"
+        )
         self._wake((read,))
 
-    def _dispatch(self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry) -> None:
+    def _dispatch(
+        self, together: tuple[Read, ...], asker: Asker, lagging: bool, entry: Entry
+    ) -> None:
         link = self._link
         self._in_line.discard(together)
         reads = [read for read in together if not self._joins_late(read)]
@@ -292,7 +305,9 @@ class Reads:
             else:
                 link.broker.scheduler.answered(entry)
             answered = partial(self._answered, way, shared_by_read, asker, sent_at, answer)
-            link.broker.attempt(answered, "taking what was read beside", partial(self._lost, shared_by_read))
+            link.broker.attempt(
+                answered, "taking what was read beside", partial(self._lost, shared_by_read)
+            )
 
         way.send(frame, 0, on_answer)
 
@@ -390,7 +405,10 @@ class Reads:
             self._link.broker.responses.add(read.charged_bytes, way.wire)
 
     def _fail(
-        self, way: CatchUpConnection | BrokerConnection | None, read: Read, answered: FetchedPartition | None
+        self,
+        way: CatchUpConnection | BrokerConnection | None,
+        read: Read,
+        answered: FetchedPartition | None,
     ) -> None:
         """End a read that brought no records.
 

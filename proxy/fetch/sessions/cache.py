@@ -51,7 +51,9 @@ class Kept:
 
     __slots__ = ("asked", "high_watermark", "log_start_offset", "turn")
 
-    def __init__(self, asked: FetchPartition, high_watermark: int = -1, log_start_offset: int = -1) -> None:
+    def __init__(
+        self, asked: FetchPartition, high_watermark: int = -1, log_start_offset: int = -1
+    ) -> None:
         self.asked = asked
         self.high_watermark = high_watermark
         self.log_start_offset = log_start_offset
@@ -215,7 +217,11 @@ class SessionCache:
         return session if session is not None and session.owner == owner else None
 
     def create(
-        self, owner: Hashable, uses_topic_ids: bool, partitions: dict[PartitionKey, Kept], now_s: float
+        self,
+        owner: Hashable,
+        uses_topic_ids: bool,
+        partitions: dict[PartitionKey, Kept],
+        now_s: float,
     ) -> Session | None:
         """Return a new session; None if there is no room and no session to evict
         (FetchSessionCacheShard.maybeCreateSession).

@@ -312,11 +312,15 @@ def _open_incremental(
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
     session.epoch = next_epoch(session.epoch)
-    changed = [one for one in request.partitions if (one.topic, one.partition) in session.partitions]
+    changed = [
+        one for one in request.partitions if (one.topic, one.partition) in session.partitions
+    ]
     return FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, session=session)
 
 
-def _session_error(session: Session | None, request: FetchRequest, uses_topic_ids: bool) -> ErrorCode:
+def _session_error(
+    session: Session | None, request: FetchRequest, uses_topic_ids: bool
+) -> ErrorCode:
     """Return the error of an incremental request, in the order of FetchManager.newContext; NONE if
     it is valid.
     """

@@ -84,7 +84,9 @@ class CleanPartition:
 
     __slots__ = ("_idle_partitions", "key", "partition")
 
-    def __init__(self, idle_partitions: IdlePartitions, key: PartitionKey, partition: Partition) -> None:
+    def __init__(
+        self, idle_partitions: IdlePartitions, key: PartitionKey, partition: Partition
+    ) -> None:
         self._idle_partitions = idle_partitions
         self.key = key
         self.partition = partition
@@ -134,7 +136,10 @@ class IdlePartitions:
         partitions = self._session.partitions
         if len(self._dirty) == len(partitions):
             return self._session.in_order()
-        return [partitions[key].asked for key in sorted(self._dirty, key=lambda key: partitions[key].turn)]
+        return [
+            partitions[key].asked
+            for key in sorted(self._dirty, key=lambda key: partitions[key].turn)
+        ]
 
     def evaluate(self, now: float) -> list[PartitionStatus]:
         """Evaluate the dirty partitions; return the statuses of those that stay dirty, in the
@@ -169,7 +174,11 @@ class IdlePartitions:
             leader_state.log_start_offset,
         ):
             return False
-        if not partition.open_polls or partition.is_refused(now) or not broker.own_connections.usable:
+        if (
+            not partition.open_polls
+            or partition.is_refused(now)
+            or not broker.own_connections.usable
+        ):
             return False
         key = status.asked.topic, status.asked.partition
         del self._dirty[key]

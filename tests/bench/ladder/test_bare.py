@@ -47,7 +47,9 @@ def connect(address):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_number(tmp_path, answers):
+def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_number(
+    tmp_path, answers
+):
     sizes = [len(answer) for answer in answers]
     frames = [build_fetch(WORDS, start, FETCH_BYTES) for start in ring_starts(0)]
     lease = lease_port()
@@ -60,7 +62,9 @@ def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_n
         for _ in range(2):
             with connect(f"127.0.0.1:{lease.port}") as line:
                 at = 0
-                for frame, answer_bytes in zip([*frames, frames[0]], [*sizes, sizes[0]], strict=True):
+                for frame, answer_bytes in zip(
+                    [*frames, frames[0]], [*sizes, sizes[0]], strict=True
+                ):
                     answer = sent[at : at + answer_bytes]
                     assert line.call(frame) == answer_bytes
                     assert line.buffer[4:8] == frame[8:12]

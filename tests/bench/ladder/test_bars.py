@@ -50,5 +50,7 @@ def test_the_floor_is_told_and_not_judged():
         "fetch 1 MB, cached: CPU / bare send": [2.0],
         "fetch 1 MB, bare send: CPU / tuned haproxy": [0.25],
     }
-    assert [held.bar.name for held in hold_bars(rows)] == ["fetch 1 MB, cached: CPU / tuned haproxy"]
+    assert [held.bar.name for held in hold_bars(rows)] == [
+        "fetch 1 MB, cached: CPU / tuned haproxy"
+    ]
     assert measure_floor([]) == []

@@ -57,7 +57,8 @@ def test_an_attempt_that_fails_ends_the_cell():
 
 def test_the_page_says_how_many_and_the_worst():
     rows = [
-        Row(0, "fetch", arm, {}, *how) for arm, how in (("a", (0.0, 1)), ("b", (0.034, 3)), ("c", (0.01, 2)))
+        Row(0, "fetch", arm, {}, *how)
+        for arm, how in (("a", (0.0, 1)), ("b", (0.034, 3)), ("c", (0.01, 2)))
     ]
 
     said = describe_stolen(rows)

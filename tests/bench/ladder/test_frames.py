@@ -28,5 +28,7 @@ def test_a_stamp_lies_at_the_beginning_of_the_value_and_keeps_the_crc_right():
 
     assert found.start == stamped.batch_at
     assert STAMP.unpack_from(stamped.frame, found.start + VALUE_AT) == (123_456_789,)
-    assert struct.unpack_from(">I", stamped.frame, found.start + CRC_AT)[0] == crc_of(stamped.frame, found)
+    assert struct.unpack_from(">I", stamped.frame, found.start + CRC_AT)[0] == crc_of(
+        stamped.frame, found
+    )
     assert found.end - (found.start + VALUE_AT) == RECORD_BYTES + 1

@@ -43,12 +43,18 @@ def test_the_page_has_the_points_and_the_line(monkeypatch):
     )
 
     assert "| 1,000 | 3 |" in page
-    assert "* us: 1 + 0.002 for each; no point is off this line by more than 0% of the largest" in page
+    assert (
+        "* us: 1 + 0.002 for each; no point is off this line by more than 0% of the largest" in page
+    )
 
 
 def test_files_of_a_run(tmp_path):
-    growth.write_report(tmp_path, "page", [Series("t", "x", [(0, {"us": 1.23456}), (10, {"us": 2.0})])])
+    growth.write_report(
+        tmp_path, "page", [Series("t", "x", [(0, {"us": 1.23456}), (10, {"us": 2.0})])]
+    )
 
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "result.json", "growth.png"}
     points = [[0, {"us": 1.235}], [10, {"us": 2.0}]]
-    assert json.loads((tmp_path / "result.json").read_text()) == [{"title": "t", "x": "x", "points": points}]
+    assert json.loads((tmp_path / "result.json").read_text()) == [
+        {"title": "t", "x": "x", "points": points}
+    ]

@@ -108,13 +108,17 @@ class SlowListener:
                 for pump in (self._requests, self._answers):
                     threading.Thread(target=pump, args=(client, broker, keys), daemon=True).start()
 
-    def _requests(self, client: socket.socket, broker: socket.socket, keys: dict[bytes, int]) -> None:
+    def _requests(
+        self, client: socket.socket, broker: socket.socket, keys: dict[bytes, int]
+    ) -> None:
         with _both_ends(client, broker), client.makefile("rb") as file:
             while frame := _take(file):
                 keys[frame[8:12]] = int.from_bytes(frame[4:6], "big")
                 broker.sendall(frame)
 
-    def _answers(self, client: socket.socket, broker: socket.socket, keys: dict[bytes, int]) -> None:
+    def _answers(
+        self, client: socket.socket, broker: socket.socket, keys: dict[bytes, int]
+    ) -> None:
         with _both_ends(client, broker), broker.makefile("rb") as file:
             while frame := _take(file):
                 is_fetch = keys.pop(frame[4:8], 0) == FETCH

@@ -9,7 +9,9 @@ SIZES = Sizes()
 def test_memory_is_equal_but_for_twice() -> None:
     for arm in ARMS.values():
         arena = SIZES.arena_bytes if arm.cache else 0
-        assert broker_memory(arm, SIZES) + arena == SIZES.memory_bytes * (2 if arm.name == TWICE else 1)
+        assert broker_memory(arm, SIZES) + arena == SIZES.memory_bytes * (
+            2 if arm.name == TWICE else 1
+        )
 
 
 def test_backlog_outlasts_an_arm_and_the_page_cache() -> None:

@@ -68,7 +68,9 @@ def test_settled_means_begin_after_twenty_seconds(seconds: int, means: list[floa
 
 
 def test_laggards_count_what_was_answered_meanwhile() -> None:
-    rows = np.array([[0, 0, NS, 10**6], [1, 0, 3 * NS, 10**6], [0, NS, NS, 2 * 10**6], [1, 3 * NS, NS, 0]])
+    rows = np.array(
+        [[0, 0, NS, 10**6], [1, 0, 3 * NS, 10**6], [0, NS, NS, 2 * 10**6], [1, 3 * NS, NS, 0]]
+    )
     assert laggards_between(rows, 2, 0, 2 * NS + 1) == [1.5, 0.0]
 
 
@@ -82,7 +84,9 @@ def test_bytes_by_reason_are_what_was_added_from_the_phase_on() -> None:
     name = "forebay_fetch_bytes_total"
     early = Scrape(0, {(name, "", "hit"): 1.0})
     before = Scrape(NS, {(name, "", "hit"): 5.0, (name, "cold", "miss"): 1.0, ("other",): 1.0})
-    last = Scrape(3 * NS, {(name, "", "hit"): 9.0, (name, "cold", "miss"): 1.0, (name, "hole", "miss"): 2.0})
+    last = Scrape(
+        3 * NS, {(name, "", "hit"): 9.0, (name, "cold", "miss"): 1.0, (name, "hole", "miss"): 2.0}
+    )
     assert read_bytes_by_reason([early, before, last], 2 * NS) == {"hit": 4, "miss hole": 2}
     assert read_bytes_by_reason([], 0) == {}
 

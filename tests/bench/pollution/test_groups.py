@@ -30,7 +30,9 @@ def test_v1_limits_go_to_each_hierarchy(tmp_path: Path) -> None:
     group.limit_reads("254:0", 60_000_000)
     name = f"{PREFIX}{os.getpid()}"
     assert (tmp_path / "memory" / name / "memory.limit_in_bytes").read_text() == str(1 << 30)
-    assert (tmp_path / "blkio" / name / "blkio.throttle.read_bps_device").read_text() == "254:0 60000000"
+    assert (
+        tmp_path / "blkio" / name / "blkio.throttle.read_bps_device"
+    ).read_text() == "254:0 60000000"
 
 
 def test_v2_limits_go_to_one_folder(tmp_path: Path) -> None:

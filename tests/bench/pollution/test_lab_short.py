@@ -74,8 +74,23 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
             stack.callback(one.close)
         create_topic(broker.direct, TOPIC, partitions=PARTITIONS)
         with Crew(folder / "fill.log") as crew:
-            words = ["producing", "--bootstrap", broker.direct, "--topic", TOPIC, "--client", "fill"]
-            words += ["--partitions", str(PARTITIONS), "--size", "1024", "--fill-bytes", str(BACKLOG_BYTES)]
+            words = [
+                "producing",
+                "--bootstrap",
+                broker.direct,
+                "--topic",
+                TOPIC,
+                "--client",
+                "fill",
+            ]
+            words += [
+                "--partitions",
+                str(PARTITIONS),
+                "--size",
+                "1024",
+                "--fill-bytes",
+                str(BACKLOG_BYTES),
+            ]
             crew.start(words)
             crew.finish(60)
         addresses = [one.address for one in opened]
@@ -89,9 +104,27 @@ def run(ways: Ways, folder: Path, bootstrap: str) -> Felt:
     settled, end = polluted + int((POLLUTED_S - SETTLED_S) * NS), polluted + int(POLLUTED_S * NS)
     at = ["--bootstrap", bootstrap, "--topic", TOPIC]
     through = [*at, "--start-ns", str(start), "--end-ns", str(end)]
-    sent = ["--partitions", str(PARTITIONS), "--size", "1024", "--rate", str(RATE), "--client", "producer"]
+    sent = [
+        "--partitions",
+        str(PARTITIONS),
+        "--size",
+        "1024",
+        "--rate",
+        str(RATE),
+        "--client",
+        "producer",
+    ]
     ends = ",".join([str(BACKLOG_BYTES // 1024 // PARTITIONS)] * PARTITIONS)
-    lag = ["--ends", ends, "--laggards", str(LAGGARDS), "--start-ns", str(polluted), "--end-ns", str(end)]
+    lag = [
+        "--ends",
+        ends,
+        "--laggards",
+        str(LAGGARDS),
+        "--start-ns",
+        str(polluted),
+        "--end-ns",
+        str(end),
+    ]
     with Crew(folder / "load.log") as crew:
         crew.start(["producing", *through, *sent, "--out", str(folder / "producer")])
         crew.start(["tailing", *through, "--client", "tail", "--out", str(folder / "tail")])
@@ -103,7 +136,9 @@ def run(ways: Ways, folder: Path, bootstrap: str) -> Felt:
         crew.finish(30)
     producer, tail = read_rows(folder / "producer", 3), read_rows(folder / "tail", 2)
     phases = [(start, polluted), (polluted, end)]
-    medians = [float(np.median(latency_between(rows, *one))) for rows in (producer, tail) for one in phases]
+    medians = [
+        float(np.median(latency_between(rows, *one))) for rows in (producer, tail) for one in phases
+    ]
     rates = laggards_between(read_rows(folder / "laggards", 4), LAGGARDS, settled, end)
     felt: tuple[Any, ...] = (*medians, sum(rates), busy_s / SETTLED_S)
     return Felt._make(felt)
@@ -113,7 +148,11 @@ def serve(ways: Ways, **changed: Any) -> Sidecar:
     """Forebay before the slow listeners, with all its mechanisms unless changed."""
     entry = {"listen": f"{HOST}:{ways.forebay_port}", "upstream": ways.behind}
     entry["catchUpUpstream"] = ways.catch_up
-    throttle = {"target": TARGET, "disks": [{"device": "played"}], "diskstatsFile": str(ways.disk.path)}
+    throttle = {
+        "target": TARGET,
+        "disks": [{"device": "played"}],
+        "diskstatsFile": str(ways.disk.path),
+    }
     return Sidecar([entry], {"cache": {"size": "32MiB"}, "throttle": throttle, **changed})
 
 

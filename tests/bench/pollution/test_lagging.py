@@ -6,7 +6,11 @@ from bench.pollution.lagging import Stretch, plan_stretches
 
 
 def test_each_reads_a_stretch_of_its_own() -> None:
-    assert plan_stretches([100, 80], 3) == [Stretch(0, 0, 50), Stretch(0, 50, 100), Stretch(1, 0, 80)]
+    assert plan_stretches([100, 80], 3) == [
+        Stretch(0, 0, 50),
+        Stretch(0, 50, 100),
+        Stretch(1, 0, 80),
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 8, 20])

@@ -55,4 +55,7 @@ def test_the_disk_is_as_large_as_the_arms_are_long() -> None:
     )
     again = options.again * (10 + 60 + 25 + 12)
     assert options.again > 0
-    assert count_produced_s(options, build_sizes(options)) == 2 * ((10 + 60 + 25 + 12) + (10 + 30)) + again
+    assert (
+        count_produced_s(options, build_sizes(options))
+        == 2 * ((10 + 60 + 25 + 12) + (10 + 30)) + again
+    )

@@ -12,7 +12,15 @@ from bench.pollution.sweep import Step
 from tests.bench.pollution.test_verdict import build_figures, build_isolation, build_plain
 
 STEPS = [Step(12.0, 12.0, 0.2, 20.0), Step(36.0, 36.0, 0.6, 60.0), Step(60.0, 58.0, 1.0, 400.0)]
-KEYS = ("produce_p99_ms", "end_to_end_p99_ms", "util", "read_mb_s", "laggards_mb_s", "stolen", "budget_mb_s")
+KEYS = (
+    "produce_p99_ms",
+    "end_to_end_p99_ms",
+    "util",
+    "read_mb_s",
+    "laggards_mb_s",
+    "stolen",
+    "budget_mb_s",
+)
 MARKS = {"polluted_at_s": 1.0, "paused_at_s": 2.0, "resumed_at_s": 3.0}
 
 
@@ -26,7 +34,9 @@ def test_page_has_table_bars_and_isolation() -> None:
     isolation = [build_isolation(900.0, arm=PLAIN), build_isolation(12.0)]
     page = build_page(build_result(Sizes(), build_arms(), STEPS, isolation))
     assert [
-        line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ") and "---" not in line
+        line.split(" | ")[0]
+        for line in page.splitlines()
+        if line.startswith("| ") and "---" not in line
     ] == [
         "| arm",
         "| plain",

@@ -49,7 +49,9 @@ def held(**changed: Any) -> list[bool | None]:
     ("quiet_ms", "polluted_ms", "expected"),
     [(20, 30, True), (20, 30.1, False), (100, 130, True), (100, 130.1, False)],
 )
-def test_steady_is_a_factor_or_ten_milliseconds(quiet_ms: float, polluted_ms: float, expected: bool) -> None:
+def test_steady_is_a_factor_or_ten_milliseconds(
+    quiet_ms: float, polluted_ms: float, expected: bool
+) -> None:
     assert is_steady(quiet_ms, polluted_ms) is expected
 
 
@@ -83,7 +85,9 @@ def test_what_was_not_measured_is_neither_held_nor_broken() -> None:
     figures = build_figures(settled_utils=[], settled_s=39.0, tail_miss_bytes=None)
     del figures["pause"]
     bars = judge([figures], [], 0.6)
-    assert [bars[number].held for number in (MISSES, SETTLED, SHARE, FAIR, CAUGHT_UP, PAUSED)] == [None] * 6
+    assert [bars[number].held for number in (MISSES, SETTLED, SHARE, FAIR, CAUGHT_UP, PAUSED)] == [
+        None
+    ] * 6
     assert [bar.held for bar in judge([], SWEEP, 0.6)] == [None] * 8
 
 
@@ -134,7 +138,9 @@ def test_no_bar_is_about_other_arms_and_what_disturbed_them_is_told_only() -> No
 def test_laggards_served_from_a_cache_prove_nothing() -> None:
     served = build_figures(arm=NO_LANE, laggards_mb_s=39.7)
     assert find_invalid([build_figures(laggards_mb_s=39.6)]) == []
-    assert find_invalid([served]) == ["round 1, no-lane: laggards got 39.7 MB/s from a disk that read 36.0"]
+    assert find_invalid([served]) == [
+        "round 1, no-lane: laggards got 39.7 MB/s from a disk that read 36.0"
+    ]
 
 
 def build_isolation(sick_ms: float, late: int = 0, arm: str = FOREBAY) -> dict[str, Any]:

@@ -37,7 +37,11 @@ class Part(NamedTuple):
             for name, value in self.said.items()
             if name == "error_code" or value not in (-1, None, (-1, -1))
         }
-        spans = f"{self.batches[0].base_offset}..{self.batches[-1].last_offset}" if self.batches else "none"
+        spans = (
+            f"{self.batches[0].base_offset}..{self.batches[-1].last_offset}"
+            if self.batches
+            else "none"
+        )
         return f"{said} aborted {self.aborted} offsets {spans} ({len(self.records)} bytes)"
 
 
@@ -65,13 +69,18 @@ def read_answer(frame: bytes, version: int) -> Answer:
     for topic in body.responses:
         for partition in topic.partitions:
             count += 1
-            parts[oracle.topic_of(topic, "topic"), int(partition.partition_index)] = _read_part(partition)
+            parts[oracle.topic_of(topic, "topic"), int(partition.partition_index)] = _read_part(
+                partition
+            )
     return Answer(
         oracle.milliseconds(body.throttle_time),
         int(getattr(body, "error_code", 0)),
         int(getattr(body, "session_id", 0)),
         parts,
-        [(one.node_id, one.host, one.port, one.rack) for one in getattr(body, "node_endpoints", ())],
+        [
+            (one.node_id, one.host, one.port, one.rack)
+            for one in getattr(body, "node_endpoints", ())
+        ],
         count != len(parts),
     )
 
@@ -87,9 +96,16 @@ def _read_part(partition: Any) -> Part:
             "preferred_read_replica",
         )
     }
-    said |= {name: _pair(partition, name) for name in ("diverging_epoch", "current_leader", "snapshot_id")}
+    said |= {
+        name: _pair(partition, name)
+        for name in ("diverging_epoch", "current_leader", "snapshot_id")
+    }
     listed = partition.aborted_transactions
-    aborted = None if listed is None else [(int(one.producer_id), int(one.first_offset)) for one in listed]
+    aborted = (
+        None
+        if listed is None
+        else [(int(one.producer_id), int(one.first_offset)) for one in listed]
+    )
     records = bytes(partition.records or b"")
     said["records"] = "null" if partition.records is None else None
     return Part(said, aborted, records, scan_batches(records, 0, len(records)))

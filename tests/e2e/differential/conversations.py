@@ -109,7 +109,10 @@ class Conversation:
             self.forget()
             if direct.session_id and through.session_id:
                 self.told, self.version = self.asked(case), case.version
-                self.sides[0].session, self.sides[1].session = (direct.session_id, 1), (through.session_id, 1)
+                self.sides[0].session, self.sides[1].session = (
+                    (direct.session_id, 1),
+                    (through.session_id, 1),
+                )
                 self.views = View(), View()
                 for view, answer in zip(self.views, (direct, through), strict=True):
                     view.update(answer)

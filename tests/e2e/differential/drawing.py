@@ -51,7 +51,9 @@ def draw_wanted(random: Random, log: Log) -> Wanted:
     """A partition as a consumer asks for it."""
     max_bytes = LARGE_BYTES
     if random.random() < 0.4:
-        max_bytes = random.choice((0, 1, random.randint(1, 3000), random.randint(1, 30_000), 1 << 20))
+        max_bytes = random.choice(
+            (0, 1, random.randint(1, 3000), random.randint(1, 30_000), 1 << 20)
+        )
     wanted = Wanted(log.place, draw_offset(random, log), max_bytes)
     if random.random() < 0.3:
         return _right_last_epoch(random, log, wanted)
@@ -62,13 +64,16 @@ def draw_case(random: Random, logs: Sequence[Log], version: int, left_out: Seque
     """A request without a session, of a version unless another is an odd field of it; nearly half have one or more."""
     warm = [log for log in logs if log.place.topic != COLD]
     chosen = random.sample(
-        logs if random.random() < 0.3 else warm, min(len(warm), random.choice((1, 1, 1, 2, 2, 3, 5, 8)))
+        logs if random.random() < 0.3 else warm,
+        min(len(warm), random.choice((1, 1, 1, 2, 2, 3, 5, 8))),
     )
     case = Case(
         version,
         tuple(draw_wanted(random, log) for log in chosen),
         max_wait_ms=random.choice((0,) * 12 + (1, 20, 100, LONGEST_WAIT_MS)),
-        min_bytes=random.choice((1,) * 8 + (0, 2, random.randint(1, 3000), random.randint(1, 200_000))),
+        min_bytes=random.choice(
+            (1,) * 8 + (0, 2, random.randint(1, 3000), random.randint(1, 200_000))
+        ),
         max_bytes=draw_max_bytes(random),
         isolation_level=random.randrange(2),
     )
@@ -107,7 +112,9 @@ def _in_one(change: Callable[[Random, Log, Wanted], Wanted]) -> Callable[[Draw],
         wanted = case.partitions[index]
         log = next((log for log in logs if log.place == wanted.place), logs[0])
         changed = change(random, log, wanted)
-        return case._replace(partitions=(*case.partitions[:index], changed, *case.partitions[index + 1 :]))
+        return case._replace(
+            partitions=(*case.partitions[:index], changed, *case.partitions[index + 1 :])
+        )
 
     return draw
 
@@ -129,7 +136,9 @@ def _negative_part(random: Random, _log: Log, wanted: Wanted) -> Wanted:
 
 
 def _log_start(random: Random, log: Log, wanted: Wanted) -> Wanted:
-    return wanted._replace(log_start_offset=random.choice((0, log.start, log.end + 9, -2, LOWEST, HIGHEST)))
+    return wanted._replace(
+        log_start_offset=random.choice((0, log.start, log.end + 9, -2, LOWEST, HIGHEST))
+    )
 
 
 def _low_epoch(random: Random, log: Log, wanted: Wanted) -> Wanted:
@@ -137,7 +146,9 @@ def _low_epoch(random: Random, log: Log, wanted: Wanted) -> Wanted:
 
 
 def _high_epoch(random: Random, log: Log, wanted: Wanted) -> Wanted:
-    return wanted._replace(current_leader_epoch=random.choice((log.epoch + 1, log.epoch + 50, MOST)))
+    return wanted._replace(
+        current_leader_epoch=random.choice((log.epoch + 1, log.epoch + 50, MOST))
+    )
 
 
 def _negative_epoch(random: Random, _log: Log, wanted: Wanted) -> Wanted:
@@ -157,7 +168,9 @@ def _wrong_last_epoch(random: Random, log: Log, wanted: Wanted) -> Wanted:
 
 
 def _missing_partition(random: Random, _log: Log, wanted: Wanted) -> Wanted:
-    return wanted._replace(place=wanted.place._replace(partition=random.choice((3, 99, -1, LEAST, MOST))))
+    return wanted._replace(
+        place=wanted.place._replace(partition=random.choice((3, 99, -1, LEAST, MOST)))
+    )
 
 
 def _missing_topic(random: Random, _log: Log, wanted: Wanted) -> Wanted:

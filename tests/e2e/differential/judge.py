@@ -100,7 +100,12 @@ def judge(
     if not direct.error:
         found += _judge_budgets(case, asked, through, broker_max_bytes)
     return Verdict(
-        found, [key for key in pending if _fits(case, asked, key, direct, through, logs, broker_max_bytes)]
+        found,
+        [
+            key
+            for key in pending
+            if _fits(case, asked, key, direct, through, logs, broker_max_bytes)
+        ],
     )
 
 
@@ -117,7 +122,9 @@ def _fits(
     was charged as a broker would have cut from a log without segments.
     """
     room = min(case.max_bytes, broker_max_bytes)
-    brought = {other: part for other, part in through.parts.items() if part.records and other in asked}
+    brought = {
+        other: part for other, part in through.parts.items() if part.records and other in asked
+    }
     for other, part in brought.items():
         log, wanted = logs[other], asked[other]
         first = log.batches[log.find(wanted.offset)].start
@@ -168,7 +175,8 @@ def _judge_part(
             (
                 kind,
                 "; ".join(
-                    f"{name} {direct.said[name]} directly, {through.said[name]} through" for name in other
+                    f"{name} {direct.said[name]} directly, {through.said[name]} through"
+                    for name in other
                 ),
             )
         ]
@@ -178,7 +186,9 @@ def _judge_part(
     if not is_pending and (direct.aborted is None) != (through.aborted is None):
         has_more = bool(through.records) and not direct.records
         if not has_more:
-            found.append(("null list", f"aborted: {direct.aborted} directly, {through.aborted} through"))
+            found.append(
+                ("null list", f"aborted: {direct.aborted} directly, {through.aborted} through")
+            )
     if log is not None and asked is not None and not direct.error:
         found += _judge_records(case, asked, through, log)
     elif direct.records != through.records:
@@ -192,7 +202,9 @@ def _judge_records(case: Case, asked: Wanted, through: Part, log: Log) -> list[t
     limit = log.stable if case.isolation_level == COMMITTED and case.is_consumer else log.end
     first = log.find(asked.offset)
     expected = (
-        log.raw[log.batches[first].start :][: len(through.records)] if first < len(log.batches) else b""
+        log.raw[log.batches[first].start :][: len(through.records)]
+        if first < len(log.batches)
+        else b""
     )
     end_offset = through.batches[-1].last_offset + 1 if through.batches else asked.offset
     if through.records != expected:
@@ -202,8 +214,15 @@ def _judge_records(case: Case, asked: Wanted, through: Part, log: Log) -> list[t
     if through.aborted is None:
         return found
     if case.isolation_level != COMMITTED or not case.is_consumer:
-        return [*found, ("aborted", f"aborted transactions for read_uncommitted: {through.aborted}")]
-    known = {(one.producer_id, one.first_offset) for one in log.aborted if one.last_offset >= asked.offset}
+        return [
+            *found,
+            ("aborted", f"aborted transactions for read_uncommitted: {through.aborted}"),
+        ]
+    known = {
+        (one.producer_id, one.first_offset)
+        for one in log.aborted
+        if one.last_offset >= asked.offset
+    }
     wanted = [
         (one.producer_id, one.first_offset)
         for one in log.aborted
@@ -211,7 +230,9 @@ def _judge_records(case: Case, asked: Wanted, through: Part, log: Log) -> list[t
     ]
     listed = [pair for pair in through.aborted if pair[1] < end_offset]
     if not set(through.aborted) <= known or (through.batches and sorted(listed) != sorted(wanted)):
-        found.append(("aborted", f"aborted up to {end_offset}: {through.aborted}, expected {wanted}"))
+        found.append(
+            ("aborted", f"aborted up to {end_offset}: {through.aborted}, expected {wanted}")
+        )
     return found
 
 
@@ -220,7 +241,9 @@ def _judge_budgets(
 ) -> list[tuple[str, str]]:
     """No more bytes than the request and the broker allow; the first batch comes regardless."""
     room = min(case.max_bytes, broker_max_bytes)
-    parts: Sequence[tuple[Key, Part]] = [(key, part) for key, part in through.parts.items() if part.records]
+    parts: Sequence[tuple[Key, Part]] = [
+        (key, part) for key, part in through.parts.items() if part.records
+    ]
     first = True
     for key, part in parts:
         if key not in asked:

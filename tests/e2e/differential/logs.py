@@ -42,7 +42,10 @@ class Log(NamedTuple):
 
     def find(self, offset: int) -> int:
         """The index of the first batch that ends at or after `offset`."""
-        return next((i for i, one in enumerate(self.batches) if one.last_offset >= offset), len(self.batches))
+        return next(
+            (i for i, one in enumerate(self.batches) if one.last_offset >= offset),
+            len(self.batches),
+        )
 
     def records(self, index: int, count: int) -> bytes:
         """The bytes of so many batches."""
@@ -73,7 +76,14 @@ def read_log(client: RawClient, place: Place, epoch: int, start: int) -> Log:
         offset = found[-1].last_offset + 1
     batches = scan_batches(raw, 0, len(raw))
     return Log(
-        place, epoch, start, stable, end, bytes(raw), batches, _find_aborted(raw, batches, list(pairs))
+        place,
+        epoch,
+        start,
+        stable,
+        end,
+        bytes(raw),
+        batches,
+        _find_aborted(raw, batches, list(pairs)),
     )
 
 
@@ -82,7 +92,9 @@ def _ask(
 ) -> tuple[fetch.FetchedPartition, bytes]:
     """What one Fetch says of it, and its records."""
     wanted = fetch.FetchPartition(place.topic_id, place.partition, -1, offset, -1, -1, MAX_BYTES)
-    ((said, records),) = client.fetch(VERSION, [wanted], max_wait_ms=0, isolation_level=isolation_level)
+    ((said, records),) = client.fetch(
+        VERSION, [wanted], max_wait_ms=0, isolation_level=isolation_level
+    )
     assert said.error_code == 0, f"{place}: error {said.error_code}"
     return said, records
 
@@ -97,7 +109,9 @@ def _find_aborted(
         if is_control(one.attributes) and scan_control(raw, one) is ControlType.ABORT
     ]
     found = [
-        Aborted(producer_id, first, min(at for who, at in markers if who == producer_id and at > first))
+        Aborted(
+            producer_id, first, min(at for who, at in markers if who == producer_id and at > first)
+        )
         for producer_id, first in pairs
     ]
     return sorted(found, key=lambda one: one.last_offset)

@@ -26,10 +26,16 @@ def simpler(case: Case) -> list[Case]:
                 changed = wanted._replace(**{name: default})
                 found.append(
                     case._replace(
-                        partitions=(*case.partitions[:index], changed, *case.partitions[index + 1 :])
+                        partitions=(
+                            *case.partitions[:index],
+                            changed,
+                            *case.partitions[index + 1 :],
+                        )
                     )
                 )
-    return [one for one in found if one.min_bytes <= 0 or one.max_wait_ms <= case.max_wait_ms < LONG_MS]
+    return [
+        one for one in found if one.min_bytes <= 0 or one.max_wait_ms <= case.max_wait_ms < LONG_MS
+    ]
 
 
 def unusual(case: Case) -> list[str]:

@@ -50,7 +50,11 @@ class Run:
     """Rounds of requests; `found` takes differences, each kind of each set of unusual fields once."""
 
     def __init__(
-        self, stage: Stage, seed: int, found: list[Difference], left_out: Sequence[str] = drawing.LEFT_OUT
+        self,
+        stage: Stage,
+        seed: int,
+        found: list[Difference],
+        left_out: Sequence[str] = drawing.LEFT_OUT,
     ) -> None:
         self.stage = stage
         self.random = Random(seed)
@@ -60,8 +64,12 @@ class Run:
         self.most_bytes = LARGE_BYTES if "fetch.max.bytes" in left_out else BROKER_MAX_BYTES
         self.asked = self.again = 0
         pair = stage.pair
-        self.plain = [Conversation(pair, f"plain-{number}", self.draw_version()) for number in range(4)]
-        self.sessions = [Conversation(pair, f"session-{number}", self.draw_version()) for number in range(3)]
+        self.plain = [
+            Conversation(pair, f"plain-{number}", self.draw_version()) for number in range(4)
+        ]
+        self.sessions = [
+            Conversation(pair, f"session-{number}", self.draw_version()) for number in range(3)
+        ]
 
     def draw_version(self, first: int = drawing.VERSIONS[0]) -> int:
         """A version that a connection is to speak."""
@@ -80,15 +88,24 @@ class Run:
     def ask_plain(self, conversation: Conversation) -> None:
         """A request without a session; often the last one of its connection at another offset."""
         last = conversation.last
-        if last is not None and len(last.partitions) == 1 and not last.odd and self.random.random() < 0.7:
+        if (
+            last is not None
+            and len(last.partitions) == 1
+            and not last.odd
+            and self.random.random() < 0.7
+        ):
             (wanted,) = last.partitions
             log = next(log for log in self.stage.logs if log.place == wanted.place)
-            case = last._replace(partitions=(wanted._replace(offset=drawing.draw_offset(self.random, log)),))
+            case = last._replace(
+                partitions=(wanted._replace(offset=drawing.draw_offset(self.random, log)),)
+            )
         else:
             if self.random.random() < 0.1:
                 conversation.reopen()
                 conversation.version = self.draw_version()
-            case = drawing.draw_case(self.random, self.stage.logs, conversation.version, self.left_out)
+            case = drawing.draw_case(
+                self.random, self.stage.logs, conversation.version, self.left_out
+            )
         conversation.last = case
         self.compare(conversation, case)
 
@@ -113,7 +130,10 @@ class Run:
             if conversation.told and self.random.random() < 0.2:
                 forgotten = (self.random.choice(list(conversation.told.values())),)
         case = case._replace(
-            replica_id=CONSUMER, version=version, step=step, forgotten=tuple(one.place for one in forgotten)
+            replica_id=CONSUMER,
+            version=version,
+            step=step,
+            forgotten=tuple(one.place for one in forgotten),
         )
         self.compare(conversation, case)
 
@@ -159,21 +179,35 @@ class Run:
                 return []
             return [
                 self.difference(
-                    "closed", "one side closed the connection, or does not answer", case, direct, through
+                    "closed",
+                    "one side closed the connection, or does not answer",
+                    case,
+                    direct,
+                    through,
                 )
             ]
         asked = conversation.asked(case)
         logs = self.logs(case.version)
         views = conversation.views if case.step is Step.NEXT else None
         verdict = judge(case, asked, direct, through, logs, views, self.most_bytes)
-        found = [self.difference(kind, text, case, direct, through) for kind, text in verdict.differences]
+        found = [
+            self.difference(kind, text, case, direct, through) for kind, text in verdict.differences
+        ]
         if not found and case.step is Step.NONE:
             if verdict.pending and not self.arrives(conversation, case, verdict.pending):
-                found = [self.difference("pending", f"{verdict.pending} do not come", case, direct, through)]
+                found = [
+                    self.difference(
+                        "pending", f"{verdict.pending} do not come", case, direct, through
+                    )
+                ]
             if ("late", *sorted(case.odd), case.step.value) not in self.seen:
                 is_due = must_answer(case, direct, self.most_bytes)
                 text = self.judge_time(conversation, case, direct_s, through_s, is_due)
-                found += [self.difference(text.split(":")[0], text, case, direct, through)] if text else []
+                found += (
+                    [self.difference(text.split(":")[0], text, case, direct, through)]
+                    if text
+                    else []
+                )
         conversation.note(case, direct, through)
         return found
 
@@ -192,18 +226,27 @@ class Run:
         while missing and time.monotonic() < deadline:
             self.again += 1
             answer, _ = conversation.sides[1].ask(case)
-            missing -= {key for key, part in answer.parts.items() if part.records} if answer else set()
+            missing -= (
+                {key for key, part in answer.parts.items() if part.records} if answer else set()
+            )
         return not missing
 
     def judge_time(
-        self, conversation: Conversation, case: Case, direct_s: float, through_s: float, is_due: bool
+        self,
+        conversation: Conversation,
+        case: Case,
+        direct_s: float,
+        through_s: float,
+        is_due: bool,
     ) -> str:
         """Whether one side waits for max_wait and the other does not, in this and in a second try; "" if not."""
         wait_s = case.max_wait_ms / 1000
         if wait_s < 0.1 or case.max_wait_ms == drawing.MOST:
             return ""
         if is_due and direct_s < wait_s / 2 and through_s >= wait_s:
-            (_, direct_s), (_, through_s) = conversation.ask(case._replace(max_wait_ms=CONFIRM_WAIT_MS))
+            (_, direct_s), (_, through_s) = conversation.ask(
+                case._replace(max_wait_ms=CONFIRM_WAIT_MS)
+            )
             if direct_s < CONFIRM_WAIT_MS / 2000 and through_s >= CONFIRM_WAIT_MS / 1000:
                 return f"late: {direct_s:.2f} s directly, {through_s:.2f} s through, max_wait {CONFIRM_WAIT_MS} ms"
         elif direct_s >= wait_s and through_s < wait_s * 0.8:

@@ -197,7 +197,16 @@ class Stage:
     def _write_through(self) -> None:
         """What memory takes in."""
         through = self.pair.through
-        for topic in ("plain", "gzip", "zstd", "stamped", "rolled", "moved", "emptied", "compacted"):
+        for topic in (
+            "plain",
+            "gzip",
+            "zstd",
+            "stamped",
+            "rolled",
+            "moved",
+            "emptied",
+            "compacted",
+        ):
             self._write(through, topic, 0, 25)
         self._write(through, "plain", 1, 4, 40_000)
         for turn in range(6):
@@ -223,17 +232,26 @@ class Stage:
             )
         return self._writers[key]
 
-    def _write(self, address: str, topic: str, partition: int, count: int, size_bytes: int = 0) -> None:
+    def _write(
+        self, address: str, topic: str, partition: int, count: int, size_bytes: int = 0
+    ) -> None:
         """So many batches of a few records each, acknowledged one after the other."""
         codec = KINDS[topic].config.get("compression.type", "none")
-        options = {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 0, "log_level": 2}
+        options = {
+            "bootstrap.servers": address,
+            "compression.type": codec,
+            "linger.ms": 0,
+            "log_level": 2,
+        }
         if (address, codec) not in self._producers:
             self._producers[address, codec] = Producer(options)
         producer = self._producers[address, codec]
         for _ in range(count):
             for _ in range(self.random.randint(1, 5) if not size_bytes else 1):
                 value = self.random.randbytes(size_bytes or self.random.randint(0, 1200))
-                producer.produce(topic, value, b"key-%d" % self.random.randrange(4), partition=partition)
+                producer.produce(
+                    topic, value, b"key-%d" % self.random.randrange(4), partition=partition
+                )
             assert producer.flush(TIMEOUT_S) == 0
 
     def _compact(self) -> None:
@@ -289,7 +307,9 @@ class Stage:
                 self._places += [Place(topic, found.id, index) for index in range(kind.partitions)]
         for topic, kind in KINDS.items():
             epochs = self._direct.topic(topic, kind.partitions).epochs
-            self._epochs |= {one: epochs[one.partition] for one in self._places if one.topic == topic}
+            self._epochs |= {
+                one: epochs[one.partition] for one in self._places if one.topic == topic
+            }
         starts = self._find_starts()
         self.logs = [
             read_log(self._direct, one, self._epochs[one], starts[one.topic, one.partition])
@@ -304,7 +324,10 @@ class Stage:
         while True:
             try:
                 found = self._admin.list_offsets(asked)
-                return {(at.topic, at.partition): done.result(TIMEOUT_S).offset for at, done in found.items()}
+                return {
+                    (at.topic, at.partition): done.result(TIMEOUT_S).offset
+                    for at, done in found.items()
+                }
             except KafkaException:
                 assert time.monotonic() < deadline, "no broker tells where its logs start"
                 time.sleep(POLL_S)
@@ -325,7 +348,9 @@ class Stage:
         """What is wrong with an answer at the tail, or that memory does not give it; "" if nothing."""
         before = self._hits()
         text = probe(client, log, level)
-        return text or ("" if self._hits() > before else f"{log.place}: no hit, isolation level {level}")
+        return text or (
+            "" if self._hits() > before else f"{log.place}: no hit, isolation level {level}"
+        )
 
     def _hits(self) -> float:
         return self.pair.sidecar.fetch_counts("partitions").get(("hit", ""), 0)
@@ -334,7 +359,9 @@ class Stage:
 def probe(client: RawClient, log: Log, isolation_level: int) -> str:
     """What an answer at the tail says that is not so; "" if nothing."""
     place = log.place
-    wanted = fetch.FetchPartition(place.topic_id, place.partition, log.epoch, log.end, -1, -1, 1 << 20)
+    wanted = fetch.FetchPartition(
+        place.topic_id, place.partition, log.epoch, log.end, -1, -1, 1 << 20
+    )
     ((said, _),) = client.fetch(VERSION, [wanted], max_wait_ms=0, isolation_level=isolation_level)
     offsets = said.error_code, said.log_start_offset, said.last_stable_offset, said.high_watermark
     expected = 0, log.start, log.stable, log.end

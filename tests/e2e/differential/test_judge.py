@@ -29,7 +29,12 @@ RAW = b"".join(map(build_batch, range(COUNT)))
 BATCHES = scan_batches(RAW, 0, len(RAW))
 LOG = Log(PLACE, 1, 0, COUNT, COUNT, RAW, BATCHES, [Aborted(7, 0, 2), Aborted(8, 3, 3)])
 CASE = Case(11, (Wanted(PLACE, 1),), isolation_level=1)
-OFFSETS = {"error_code": 0, "high_watermark": COUNT, "last_stable_offset": COUNT, "log_start_offset": 0}
+OFFSETS = {
+    "error_code": 0,
+    "high_watermark": COUNT,
+    "last_stable_offset": COUNT,
+    "log_start_offset": 0,
+}
 OTHERS = {"preferred_read_replica": -1, "diverging_epoch": (-1, -1), "current_leader": (-1, -1)}
 
 
@@ -62,7 +67,10 @@ def kinds(through: Answer, direct: Answer = USUAL, case: Case = CASE) -> list[st
     [
         (answer(WHOLE), []),
         (answer(part(1, 1, [(7, 0)])), []),
-        (answer(part(1, 1, ALL)), []),  # the broker's list may reach further, and so may a forwarded one
+        (
+            answer(part(1, 1, ALL)),
+            [],
+        ),  # the broker's list may reach further, and so may a forwarded one
         (answer(part(0, 3, ALL)), ["records"]),
         (answer(part(2, 2, ALL)), ["records"]),
         (answer(part(1, 3, [(7, 0)])), ["aborted"]),
@@ -87,7 +95,9 @@ def test_what_is_noticed(through: Answer, expected: list[str]) -> None:
 
 def test_records_beyond_the_last_stable_offset() -> None:
     held = LOG._replace(stable=2)
-    verdict = judge(CASE, {KEY: CASE.partitions[0]}, answer(WHOLE), answer(WHOLE), {KEY: held}, None, 1 << 20)
+    verdict = judge(
+        CASE, {KEY: CASE.partitions[0]}, answer(WHOLE), answer(WHOLE), {KEY: held}, None, 1 << 20
+    )
     assert [kind for kind, _ in verdict.differences] == ["limit"]
 
 
@@ -106,7 +116,13 @@ def test_budgets(most: int) -> None:
 
 def test_records_under_way_are_pending() -> None:
     verdict = judge(
-        CASE, {KEY: CASE.partitions[0]}, answer(WHOLE), answer(part(1, 0, [])), {KEY: LOG}, None, 1 << 20
+        CASE,
+        {KEY: CASE.partitions[0]},
+        answer(WHOLE),
+        answer(part(1, 0, [])),
+        {KEY: LOG},
+        None,
+        1 << 20,
     )
     assert verdict == ([], [KEY])
 

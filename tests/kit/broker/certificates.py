@@ -60,10 +60,14 @@ def sign(
         .not_valid_after(now + datetime.timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
     )
-    return (builder if ca else builder.add_extension(hosts, critical=False)).sign(issuer_key, hashes.SHA256())
+    return (builder if ca else builder.add_extension(hosts, critical=False)).sign(
+        issuer_key, hashes.SHA256()
+    )
 
 
-def write_identity(directory: "Path", subject: str, issuer_key: ec.EllipticCurvePrivateKey) -> Identity:
+def write_identity(
+    directory: "Path", subject: str, issuer_key: ec.EllipticCurvePrivateKey
+) -> Identity:
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = sign(subject, key, "forebay-test-ca", issuer_key, ca=False).public_bytes(
         serialization.Encoding.PEM
@@ -85,5 +89,7 @@ def write_certificates(directory: "Path") -> TlsFiles:
     own = sign("forebay-test-ca", key, "forebay-test-ca", key, ca=True)
     authority.write_bytes(own.public_bytes(serialization.Encoding.PEM))
     return TlsFiles(
-        authority, write_identity(directory, "broker", key), write_identity(directory, "client", key)
+        authority,
+        write_identity(directory, "broker", key),
+        write_identity(directory, "client", key),
     )

@@ -54,7 +54,9 @@ class Jar(NamedTuple):
         if not self.classifier:
             return f"<dependency {said}/>"
         maven = f'm:classifier="{self.classifier}" xmlns:m="http://ant.apache.org/ivy/maven"'
-        return f'<dependency {said}><artifact name="{self.artifact}" type="jar" {maven}/></dependency>'
+        return (
+            f'<dependency {said}><artifact name="{self.artifact}" type="jar" {maven}/></dependency>'
+        )
 
 
 def lock_path(version: str) -> Path:
@@ -92,7 +94,8 @@ def wrong_jars(directory: Path, jars: "Sequence[Jar]") -> list[str]:
     return [
         jar.file_name
         for jar in jars
-        if not (directory / jar.file_name).is_file() or hash_file(directory / jar.file_name) != jar.sha256
+        if not (directory / jar.file_name).is_file()
+        or hash_file(directory / jar.file_name) != jar.sha256
     ]
 
 
@@ -122,7 +125,9 @@ def locked_jars(name: str, lock: str) -> Path:
 
 def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
     """Fetches and verifies the pinned jars; returns the directory below `staging` that holds them."""
-    print(f"fetching Kafka {name}: {len(jars)} jars, once for this user", file=sys.stderr, flush=True)
+    print(
+        f"fetching Kafka {name}: {len(jars)} jars, once for this user", file=sys.stderr, flush=True
+    )
     wanted = "".join(jar.dependency for jar in jars)
     wrong = ["everything"]
     for _ in range(ATTEMPTS):
@@ -130,7 +135,9 @@ def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
         wrong = wrong_jars(staging / "jars", jars)
         if not wrong:
             return staging / "jars"
-    raise FetchFailed(f"Kafka {name}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}")
+    raise FetchFailed(
+        f"Kafka {name}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}"
+    )
 
 
 def run_ivy(dependencies: str, staging: Path) -> str:
@@ -142,7 +149,15 @@ def run_ivy(dependencies: str, staging: Path) -> str:
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
     pattern = f"{staging}/jars/[organisation]--[module]--[revision](--[classifier]).jar"
-    command = [find_java(), "-jar", str(ivy_jar()), "-cache", str(staging / "ivy"), "-ivy", str(description)]
+    command = [
+        find_java(),
+        "-jar",
+        str(ivy_jar()),
+        "-cache",
+        str(staging / "ivy"),
+        "-ivy",
+        str(description),
+    ]
     command += ["-types", "jar", "bundle", "-retrieve", pattern]
     done = subprocess.run(
         command,
@@ -160,7 +175,9 @@ def ivy_jar() -> Path:
     for directory in map(Path, sys.path):
         for jar in sorted((directory / "pyspark" / "jars").glob("ivy-*.jar")):
             return jar
-    raise FetchFailed("Apache Ivy not found: it comes with PySpark (pip install '.[audit]', or make build)")
+    raise FetchFailed(
+        "Apache Ivy not found: it comes with PySpark (pip install '.[audit]', or make build)"
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,13 @@ from tests.kit.broker.certificates import TlsFiles, write_certificates
 from tests.kit.broker.jars import KAFKA_4
 from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.probe import peek_broker_count
-from tests.kit.broker.process import JVM_FLAGS, TOOL_TIMEOUT_S, JavaProcess, java_command, kafka_tool
+from tests.kit.broker.process import (
+    JVM_FLAGS,
+    TOOL_TIMEOUT_S,
+    JavaProcess,
+    java_command,
+    kafka_tool,
+)
 from tests.kit.broker.settings import (
     CONTROLLER,
     DIRECT,
@@ -88,7 +94,10 @@ class KafkaCluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: "TracebackType | None",
     ) -> None:
         if isinstance(error, Exception) and self._given is None:
             error.add_note(f"The brokers' logs end:\n{self.log_tail()}")
@@ -125,7 +134,9 @@ class KafkaCluster:
         """The broker's log.dirs: partitions' segments lie below it."""
         return self.directory / f"data-{node_id}"
 
-    def tool(self, main: str, *args: str, timeout_s: float = TOOL_TIMEOUT_S, stdin: str = "") -> str:
+    def tool(
+        self, main: str, *args: str, timeout_s: float = TOOL_TIMEOUT_S, stdin: str = ""
+    ) -> str:
         """kafka_tool (see there) of this cluster's version."""
         return kafka_tool(main, *args, version=self.version, timeout_s=timeout_s, stdin=stdin)
 
@@ -186,7 +197,12 @@ class KafkaCluster:
             path.write_text(properties)
             scram = build_scram_arguments(self.listeners, self.users)
             self.tool(
-                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(path), *scram
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster_id}",
+                "-c",
+                str(path),
+                *scram,
             )
 
     def _launch(self, node: Node) -> None:

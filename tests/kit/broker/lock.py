@@ -33,7 +33,9 @@ def build_dependencies(version: str) -> str:
     return "".join(
         f'<dependency org="{group}" name="{artifact}" rev="{revision}" conf="all->master,compile,runtime"/>'
         for group, artifact, revision in roots
-    ) + "".join(f'<exclude org="{group}" module="{module}" matcher="regexp"/>' for group, module in EXCLUDED)
+    ) + "".join(
+        f'<exclude org="{group}" module="{module}" matcher="regexp"/>' for group, module in EXCLUDED
+    )
 
 
 def build_lock(version: str) -> str:

@@ -89,7 +89,9 @@ class JavaProcess:
         """SIGSTOP, and until every thread has stopped: one that runs may still answer after the signal was sent."""
         self.signal(signal.SIGSTOP)
         deadline = time.monotonic() + STALL_TIMEOUT_S
-        while self.is_running and not all(map(_is_stopped, Path(f"/proc/{self.pid}/task").iterdir())):
+        while self.is_running and not all(
+            map(_is_stopped, Path(f"/proc/{self.pid}/task").iterdir())
+        ):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"process {self.pid} does not stop on SIGSTOP")
             time.sleep(0.001)
@@ -121,7 +123,9 @@ def kafka_tool(
 
     Raises ToolFailed (exit status, both outputs), subprocess.TimeoutExpired, JavaMissing, FetchFailed.
     """
-    command = java_command(main, *args, version=version, heap_mb=heap_mb, log_level="warn", flags=flags)
+    command = java_command(
+        main, *args, version=version, heap_mb=heap_mb, log_level="warn", flags=flags
+    )
     done = subprocess.run(
         command,
         input=stdin or "",

@@ -111,7 +111,9 @@ def build_addresses(node: Node, listeners: "Sequence[Listener]") -> dict[str, ob
     """listeners, advertised.listeners and the protocol map."""
     advertised = {DIRECT: (HOST, node.ports[DIRECT])}
     advertised |= {one.name: one.advertised_by(node) for one in listeners}
-    protocols = {CONTROLLER: "PLAINTEXT", DIRECT: "PLAINTEXT"} | {one.name: one.protocol for one in listeners}
+    protocols = {CONTROLLER: "PLAINTEXT", DIRECT: "PLAINTEXT"} | {
+        one.name: one.protocol for one in listeners
+    }
     return {
         "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in node.ports.items()),
         "advertised.listeners": ",".join(
@@ -147,14 +149,18 @@ def build_properties(
     for listener in listeners:
         settings |= build_listener(listener, users, tls)
     if authorizer:  # whoever comes by DIRECT is User:ANONYMOUS, the brokers among themselves too
-        settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        settings["authorizer.class.name"] = (
+            "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        )
         settings["super.users"] = "User:ANONYMOUS;User:admin"
     return "".join(f"{key}={value}\n" for key, value in (settings | dict(overrides)).items())
 
 
 def build_scram_arguments(listeners: "Sequence[Listener]", users: "Mapping[str, str]") -> list[str]:
     """StorageTool's arguments that make the SCRAM users known from the first start."""
-    wanted = sorted({one for listener in listeners for one in listener.mechanisms if one.startswith("SCRAM")})
+    wanted = sorted(
+        {one for listener in listeners for one in listener.mechanisms if one.startswith("SCRAM")}
+    )
     return [
         argument
         for mechanism in wanted

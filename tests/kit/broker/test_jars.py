@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker import jars
-from tests.kit.broker.jars import VERSIONS, FetchFailed, Jar, kafka_jars, lock_path, scan_lock, wrong_jars
+from tests.kit.broker.jars import (
+    VERSIONS,
+    FetchFailed,
+    Jar,
+    kafka_jars,
+    lock_path,
+    scan_lock,
+    wrong_jars,
+)
 
 CONTENT = b"a jar"
 LOCK = f"# a comment\n{hashlib.sha256(CONTENT).hexdigest()} org.example:thing:1.0\n"
@@ -37,12 +45,16 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_locks_pin_broker_tools_and_one_log_backend(version: str) -> None:
     pinned = scan_lock(lock_path(version).read_text())
     assert len({(jar.group, jar.artifact) for jar in pinned}) == len(pinned)
-    assert {"kafka_2.13", "kafka-tools", "kafka-clients", "slf4j-simple"} <= {jar.artifact for jar in pinned}
+    assert {"kafka_2.13", "kafka-tools", "kafka-clients", "slf4j-simple"} <= {
+        jar.artifact for jar in pinned
+    }
     assert [jar for jar in pinned if len(jar.sha256) != 64] == []
 
 
 def test_lock_names_coordinates() -> None:
-    assert scan_lock(LOCK) == [Jar(hashlib.sha256(CONTENT).hexdigest(), "org.example", "thing", "1.0")]
+    assert scan_lock(LOCK) == [
+        Jar(hashlib.sha256(CONTENT).hexdigest(), "org.example", "thing", "1.0")
+    ]
 
 
 def test_a_classifier_names_another_jar_of_the_same_module() -> None:
@@ -73,7 +85,9 @@ def test_fetched_once_and_again_when_damaged(cache: Path) -> None:
     assert sorted(path.name for path in cache.iterdir()) == sorted([".lock", "calls", target.name])
 
 
-def test_other_bytes_than_pinned_are_never_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_bytes_than_pinned_are_never_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(__name__ + ".CONTENT", b"something else")
     with pytest.raises(FetchFailed, match=r"not the pinned bytes: org\.example--thing"):
         jars.kafka_jars("x")

@@ -54,7 +54,11 @@ def round_trip(
     consumer = Consumer(common | {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        return [message.value() for message in consumer.consume(2, timeout=30) if message.error() is None]
+        return [
+            message.value()
+            for message in consumer.consume(2, timeout=30)
+            if message.error() is None
+        ]
     finally:
         consumer.close()
 
@@ -87,7 +91,14 @@ def test_tool_runs_kafkas_own_commands(broker: KafkaCluster) -> None:
     )
     assert topic in printed.splitlines()
     delete_topic(broker.direct, topic)
-    config = ("--bootstrap-server", broker.direct, "--describe", "--entity-type", "brokers", "--all")
+    config = (
+        "--bootstrap-server",
+        broker.direct,
+        "--describe",
+        "--entity-type",
+        "brokers",
+        "--all",
+    )
     assert "log.dirs" in broker.tool("kafka.admin.ConfigCommand", *config)
 
 
@@ -122,7 +133,9 @@ def test_authorizer_refuses_other_users(secured: KafkaCluster) -> None:
         sign_in("PLAIN", "alice", secured, tls=False)
         | {"bootstrap.servers": f"{host}:{port}", "message.timeout.ms": 3000}
     )
-    producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error.name() if error else None))
+    producer.produce(
+        topic, b"x", on_delivery=lambda error, _: errors.append(error.name() if error else None)
+    )
     producer.flush(20)
     assert errors == ["TOPIC_AUTHORIZATION_FAILED"]
 
@@ -139,12 +152,17 @@ def test_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
     with (
         lease_port() as lease,
         KafkaBroker(
-            listeners=[Listener("CLIENT", advertised=(HOST, lease.port))], directory=tmp_path / "kafka"
+            listeners=[Listener("CLIENT", advertised=(HOST, lease.port))],
+            directory=tmp_path / "kafka",
         ) as running,
     ):
         host, port = running.address("CLIENT")
-        told = AdminClient({"bootstrap.servers": f"{host}:{port}"}).list_topics(timeout=10).brokers[1]
-        direct = AdminClient({"bootstrap.servers": running.direct}).list_topics(timeout=10).brokers[1]
+        told = (
+            AdminClient({"bootstrap.servers": f"{host}:{port}"}).list_topics(timeout=10).brokers[1]
+        )
+        direct = (
+            AdminClient({"bootstrap.servers": running.direct}).list_topics(timeout=10).brokers[1]
+        )
         assert (told.port, direct.port) == (lease.port, running.address()[1])
         assert port != lease.port
     assert (tmp_path / "kafka" / "broker-1.log").exists()
@@ -160,7 +178,9 @@ def test_kafka_3_scram_over_tls_and_tools() -> None:
         topic = create_topic(running.direct)
         assert round_trip(f"{host}:{port}", topic, options) == [b"one", b"two"]
         list_topics = ("--bootstrap-server", running.direct, "--list")
-        assert topic in running.tool("org.apache.kafka.tools.TopicCommand", *list_topics).splitlines()
+        assert (
+            topic in running.tool("org.apache.kafka.tools.TopicCommand", *list_topics).splitlines()
+        )
 
 
 def test_stall_restart_and_data_stay() -> None:
@@ -207,7 +227,11 @@ def test_no_broker_outlives_its_starter(number: signal.Signals) -> None:
     )
     root = Path(__file__).parents[3]
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root, text=True
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=root,
+        text=True,
     ) as starter:
         assert starter.stdout is not None
         broker_pid = int(starter.stdout.readline())

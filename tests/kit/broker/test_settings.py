@@ -35,7 +35,9 @@ def build(listener: Listener, **options: object) -> dict[str, str]:
 
 def test_client_listener_may_advertise_another_address() -> None:
     said = build(Listener("CLIENT", advertised=("forebay", 9092)))
-    assert said["listeners"] == "CONTROLLER://127.0.0.1:11,DIRECT://127.0.0.1:12,CLIENT://127.0.0.1:13"
+    assert (
+        said["listeners"] == "CONTROLLER://127.0.0.1:11,DIRECT://127.0.0.1:12,CLIENT://127.0.0.1:13"
+    )
     assert said["advertised.listeners"] == "DIRECT://127.0.0.1:12,CLIENT://forebay:9092"
     assert said["controller.quorum.voters"] == "1@127.0.0.1:11,2@127.0.0.1:21"
 
@@ -43,7 +45,10 @@ def test_client_listener_may_advertise_another_address() -> None:
 def test_security_is_per_listener() -> None:
     said = build(Listener("CLIENT", "SASL_SSL", ("PLAIN", "SCRAM-SHA-512"), max_reauth_ms=5000))
     prefix = "listener.name.client."
-    assert said["listener.security.protocol.map"] == "CONTROLLER:PLAINTEXT,DIRECT:PLAINTEXT,CLIENT:SASL_SSL"
+    assert (
+        said["listener.security.protocol.map"]
+        == "CONTROLLER:PLAINTEXT,DIRECT:PLAINTEXT,CLIENT:SASL_SSL"
+    )
     assert said[f"{prefix}ssl.keystore.location"] == "b.pem"
     assert said[f"{prefix}sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-512"
     assert said[f"{prefix}plain.sasl.jaas.config"].endswith('required user_alice="secret";')
@@ -53,7 +58,9 @@ def test_security_is_per_listener() -> None:
 def test_overrides_and_listener_properties_win() -> None:
     said = build(
         Listener(
-            "CLIENT", "SSL", properties={"ssl.client.auth": "required", "ssl.keystore.location": "mine.pem"}
+            "CLIENT",
+            "SSL",
+            properties={"ssl.client.auth": "required", "ssl.keystore.location": "mine.pem"},
         ),
         **{"num.io.threads": 9},
     )

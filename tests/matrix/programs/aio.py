@@ -54,7 +54,10 @@ class Aio:
         self.lacks = {"group-consumer": "aiokafka has only the classic group protocol"}
 
     def produce(self, codec: str = "none", transactional_id: str | None = None) -> AioProducer:
-        options = self.common | {"compression_type": None if codec == "none" else codec, "linger_ms": 20}
+        options = self.common | {
+            "compression_type": None if codec == "none" else codec,
+            "linger_ms": 20,
+        }
         options |= {"acks": "all", "enable_idempotence": True, "transactional_id": transactional_id}
         return AioProducer(do(make(partial(AIOKafkaProducer, **options))))
 
@@ -115,7 +118,9 @@ class Aio:
     def committed(self, group: str, topic: str, partitions: int) -> dict[str, int]:
         places = [TopicPartition(topic, number) for number in range(partitions)]
         found = do(self.client.list_consumer_group_offsets(group, partitions=places))
-        return {f"{place.topic}-{place.partition}": one.offset for place, one in sorted(found.items())}
+        return {
+            f"{place.topic}-{place.partition}": one.offset for place, one in sorted(found.items())
+        }
 
     def topics(self) -> list[str]:
         return list(do(self.client.list_topics()))
@@ -138,7 +143,11 @@ class AioProducer:
             sent = []
             for number in numbers:
                 one = build_record(number)
-                options = {"partition": partition, "timestamp_ms": one.timestamp_ms, "headers": one.headers}
+                options = {
+                    "partition": partition,
+                    "timestamp_ms": one.timestamp_ms,
+                    "headers": one.headers,
+                }
                 sent.append(await self.producer.send(topic, one.value, one.key, **options))
             return [(await one).offset for one in sent]
 
@@ -191,12 +200,17 @@ class AioReader:
         found = do(self.consumer.getmany(timeout_ms=200))
         return [
             show(
-                one.partition, one.offset, one.key, one.value, one.headers, one.timestamp,
+                one.partition,
+                one.offset,
+                one.key,
+                one.value,
+                one.headers,
+                one.timestamp,
                 TIME_TYPES[one.timestamp_type],
             )
             for place in sorted(found)
             for one in found[place]
-        ]  # fmt: skip
+        ]
 
     def subscribe(self, topic: str) -> None:
         LOOP.call_soon_threadsafe(self.consumer.subscribe, [topic])

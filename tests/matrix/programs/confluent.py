@@ -33,8 +33,14 @@ class Confluent:
         self.client = AdminClient(self.common)
         self.lacks = {"group-consumer": "librdkafka 1.9 is older than KIP-848"} if IS_OLD else {}
 
-    def produce(self, codec: str = "none", transactional_id: str | None = None) -> ConfluentProducer:
-        settings = self.common | {"compression.type": codec, "acks": "all", "enable.idempotence": True}
+    def produce(
+        self, codec: str = "none", transactional_id: str | None = None
+    ) -> ConfluentProducer:
+        settings = self.common | {
+            "compression.type": codec,
+            "acks": "all",
+            "enable.idempotence": True,
+        }
         if transactional_id is not None:
             settings["transactional.id"] = transactional_id
         return ConfluentProducer(settings)
@@ -80,7 +86,9 @@ class Confluent:
 
     def read_config(self, topic: str, name: str) -> str | None:
         resource = ConfigResource("topic", topic)
-        found: str | None = self.client.describe_configs([resource])[resource].result(PATIENCE_S)[name].value
+        found: str | None = (
+            self.client.describe_configs([resource])[resource].result(PATIENCE_S)[name].value
+        )
         return found
 
     def delete_records(self, topic: str, before: int) -> int:
@@ -155,7 +163,9 @@ class ConfluentProducer:
         settings = self.settings_of_group(group)
         consumer = Consumer(settings)
         metadata = consumer.consumer_group_metadata()
-        self.producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], metadata, PATIENCE_S)
+        self.producer.send_offsets_to_transaction(
+            [TopicPartition(topic, 0, offset)], metadata, PATIENCE_S
+        )
         consumer.close()
 
     def settings_of_group(self, group: str) -> dict[str, Any]:
@@ -230,7 +240,9 @@ class ConfluentReader:
         self.consumer.commit(asynchronous=False)
 
     def find_time(self, topic: str, timestamp_ms: int) -> int:
-        (found,) = self.consumer.offsets_for_times([TopicPartition(topic, 0, timestamp_ms)], PATIENCE_S)
+        (found,) = self.consumer.offsets_for_times(
+            [TopicPartition(topic, 0, timestamp_ms)], PATIENCE_S
+        )
         return found.offset
 
     def ends(self, topic: str) -> list[int]:

@@ -30,7 +30,10 @@ class Python:
         self.lacks = {"group-consumer": "kafka-python has only the classic group protocol"}
 
     def produce(self, codec: str = "none", transactional_id: str | None = None) -> PythonProducer:
-        options = self.common | {"compression_type": None if codec == "none" else codec, "linger_ms": 20}
+        options = self.common | {
+            "compression_type": None if codec == "none" else codec,
+            "linger_ms": 20,
+        }
         options |= {"acks": "all", "enable_idempotence": True, "transactional_id": transactional_id}
         return PythonProducer(KafkaProducer(**options))
 
@@ -83,7 +86,9 @@ class Python:
     def committed(self, group: str, topic: str, partitions: int) -> dict[str, int]:
         places = [TopicPartition(topic, number) for number in range(partitions)]
         found = self.client.list_group_offsets({group: places})[group]
-        return {f"{place.topic}-{place.partition}": one.offset for place, one in sorted(found.items())}
+        return {
+            f"{place.topic}-{place.partition}": one.offset for place, one in sorted(found.items())
+        }
 
     def topics(self) -> list[str]:
         return list(self.client.list_topics())
@@ -106,7 +111,9 @@ class PythonProducer:
         for number in numbers:
             one = build_record(number)
             options: dict[str, Any] = {"partition": partition, "timestamp_ms": one.timestamp_ms}
-            headers = [(name, value or b"") for name, value in one.headers]  # it takes no null in a header
+            headers = [
+                (name, value or b"") for name, value in one.headers
+            ]  # it takes no null in a header
             sent.append(self.producer.send(topic, one.value, one.key, headers, **options))
         return [one.get(PATIENCE_S).offset for one in sent]
 
@@ -118,7 +125,9 @@ class PythonProducer:
 
     def send_offsets(self, topic: str, offset: int, group: str) -> None:
         offsets = {TopicPartition(topic, 0): OffsetAndMetadata(offset, "", -1)}
-        self.producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group, -1, "", None))
+        self.producer.send_offsets_to_transaction(
+            offsets, ConsumerGroupMetadata(group, -1, "", None)
+        )
 
     def commit(self) -> None:
         self.producer.commit_transaction()
@@ -158,12 +167,17 @@ class PythonReader:
         found = self.consumer.poll(timeout_ms=200 if self.consumer.assignment() else 3000)
         return [
             show(
-                one.partition, one.offset, one.key, one.value, one.headers, one.timestamp,
+                one.partition,
+                one.offset,
+                one.key,
+                one.value,
+                one.headers,
+                one.timestamp,
                 TIME_TYPES[one.timestamp_type],
             )
             for place in sorted(found)
             for one in found[place]
-        ]  # fmt: skip
+        ]
 
     def subscribe(self, topic: str) -> None:
         self.consumer.subscribe([topic])
@@ -181,7 +195,10 @@ class PythonReader:
 
     def ends(self, topic: str) -> list[int]:
         place = TopicPartition(topic, 0)
-        return [self.consumer.beginning_offsets([place])[place], self.consumer.end_offsets([place])[place]]
+        return [
+            self.consumer.beginning_offsets([place])[place],
+            self.consumer.end_offsets([place])[place],
+        ]
 
     def close(self) -> None:
         self.consumer.close()

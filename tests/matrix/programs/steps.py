@@ -13,7 +13,15 @@ import traceback
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from tests.matrix.programs.api import PATIENCE_S, START_MS, Lacks, Library, Producing, Reading, Shown
+from tests.matrix.programs.api import (
+    PATIENCE_S,
+    START_MS,
+    Lacks,
+    Library,
+    Producing,
+    Reading,
+    Shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +59,8 @@ def share(members: Sequence[Reading]) -> None:
             assigned[number] = members[number].count_assigned()
 
     threads = [
-        threading.Thread(target=keep_polling, args=(number,), daemon=True) for number in range(len(members))
+        threading.Thread(target=keep_polling, args=(number,), daemon=True)
+        for number in range(len(members))
     ]
     for thread in threads:
         thread.start()
@@ -96,7 +105,9 @@ class Programme:
                 raise
             return 0
 
-    def read_all(self, topic: str, count: int, *, committed: bool = False, offset: int = 0) -> list[Shown]:
+    def read_all(
+        self, topic: str, count: int, *, committed: bool = False, offset: int = 0
+    ) -> list[Shown]:
         with closing(self.library.read(committed=committed)) as reader:
             reader.assign(topic, offset)
             return take(reader, count)
@@ -130,7 +141,8 @@ class Programme:
         topic = f"{self.run}-codec-none"
         with closing(self.library.read()) as reader:
             found = {
-                after: reader.find_time(topic, START_MS + after) for after in (-1, 0, 12_000, 12_001, 99_000)
+                after: reader.find_time(topic, START_MS + after)
+                for after in (-1, 0, 12_000, 12_001, 99_000)
             }
             return {"at": found, "ends": reader.ends(topic)}
 
@@ -212,7 +224,8 @@ class Programme:
         count = 5 + (2 * (ROUNDS - ROUNDS // 4) if committed else TAIL_RECORDS)
         seen: list[Any] = []
         reading = threading.Thread(
-            target=lambda: seen.extend(self.read_all(topic, count, committed=committed)), daemon=True
+            target=lambda: seen.extend(self.read_all(topic, count, committed=committed)),
+            daemon=True,
         )
         reading.start()
         time.sleep(1.5)

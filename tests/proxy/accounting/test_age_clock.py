@@ -10,7 +10,8 @@ def test_without_a_mark_there_is_no_age():
 
 
 @pytest.mark.parametrize(
-    ("admitted_bytes", "age_s"), [(0, 90.0), (100, 90.0), (199, 90.0), (200, 80.0), (250, 80.0), (300, 70.0)]
+    ("admitted_bytes", "age_s"),
+    [(0, 90.0), (100, 90.0), (199, 90.0), (200, 80.0), (250, 80.0), (300, 70.0)],
 )
 def test_an_age_counts_from_the_last_mark_not_after_it(admitted_bytes, age_s):
     clock = AgeClock()

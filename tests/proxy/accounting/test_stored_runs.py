@@ -43,8 +43,17 @@ def partition_of(index, name="orders"):
 def line_of(partition, first, following, size_bytes, admitted_bytes, source="produce"):
     topic = partition.topic
     return BlockLine(
-        0, "", topic.name or None, topic.id, partition.index, first, following, size_bytes, source, admitted_bytes
-    )  # fmt: skip
+        0,
+        "",
+        topic.name or None,
+        topic.id,
+        partition.index,
+        first,
+        following,
+        size_bytes,
+        source,
+        admitted_bytes,
+    )
 
 
 @pytest.fixture
@@ -82,7 +91,9 @@ def test_what_was_admitted_again_is_a_run_of_its_own(admitted):
     admitted.add(orders, 0, 10)
     admitted.add(orders, 0, 10)
     admitted.runs.close()
-    assert [(one.base_offset, one.next_offset, one.bytes) for one in admitted.lines] == 2 * [(0, 10, 100)]
+    assert [(one.base_offset, one.next_offset, one.bytes) for one in admitted.lines] == 2 * [
+        (0, 10, 100)
+    ]
 
 
 def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(admitted):
@@ -96,11 +107,18 @@ def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(a
     for _ in range(TICKS - 2):
         admitted.runs.tick(0.0)
     ended = [(one.partition, one.base_offset, one.next_offset) for one in admitted.lines]
-    assert ended == [*((index, 0, 1) for index in range(3)), *((index, 0, 2) for index in range(3, 25))]
+    assert ended == [
+        *((index, 0, 1) for index in range(3)),
+        *((index, 0, 2) for index in range(3, 25)),
+    ]
     for _ in range(TICKS):
         admitted.runs.tick(0.0)
     assert len(admitted.runs) == 0
-    assert [(one.partition, one.base_offset) for one in admitted.lines[25:]] == [(0, 1), (1, 1), (2, 1)]
+    assert [(one.partition, one.base_offset) for one in admitted.lines[25:]] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
 
 
 def test_at_the_bound_the_oldest_run_ends_for_a_new_one(admitted):

@@ -44,11 +44,16 @@ def test_of_many_runs_the_newest_are_shown() -> None:
     runs = tuple(Span(i * 10, i * 10 + 4) for i in range(6))
     text = describe(picture(partitions=(partition(runs=runs, block_bytes=65536),)), True, 9)
     assert "64.0 KiB" in text
-    assert "2 older runs, then [20, 24) hole of 6 [30, 34) hole of 6 [40, 44) hole of 6 [50, 54)" in text
+    assert (
+        "2 older runs, then [20, 24) hole of 6 [30, 34) hole of 6 [40, 44) hole of 6 [50, 54)"
+        in text
+    )
 
 
 def test_empty_and_changing_partitions() -> None:
     assert "nothing stored\n" in describe(picture(partitions=(partition(runs=()),)), True, 9)
     gone = partition(runs=(), evicted_end=77)
     assert "nothing stored; evicted below 77" in describe(picture(partitions=(gone,)), True, 9)
-    assert "changing at every look" in describe(picture(partitions=(partition(torn=True),)), True, 9)
+    assert "changing at every look" in describe(
+        picture(partitions=(partition(torn=True),)), True, 9
+    )

@@ -114,11 +114,17 @@ def test_routes_answer(path: str, content_type: str, body: bytes) -> None:
 def test_state_is_json() -> None:
     for path, value in (("/config", {"cache": {"size": "1MiB"}}), ("/cache", {"hits": 5})):
         status, headers, body = ask(get(path))
-        assert (status, headers["Content-Type"], json.loads(body)) == (200, "application/json", value)
+        assert (status, headers["Content-Type"], json.loads(body)) == (
+            200,
+            "application/json",
+            value,
+        )
 
 
 def test_readiness_says_why_not() -> None:
-    status, _, body = ask(get("/readyz"), routes_of((False, ["broker b:1 is not reachable", "draining"])))
+    status, _, body = ask(
+        get("/readyz"), routes_of((False, ["broker b:1 is not reachable", "draining"]))
+    )
     assert (status, body) == (503, b"not ready: broker b:1 is not reachable\nnot ready: draining\n")
     assert ask(get("/readyz"), routes_of((False, [])))[2] == b"not ready: starting\n"
 
@@ -246,7 +252,8 @@ def test_probes_are_answered_while_others_hold_all_connections_and_the_reserve()
     async def run() -> list[bytes]:
         async with serving(max_connections=2) as address, holding(address, 2 + 3 * RESERVED):
             return [
-                await exchange(address, probe(path)) for path in ("/livez", "/readyz", "/healthz", "/metrics")
+                await exchange(address, probe(path))
+                for path in ("/livez", "/readyz", "/healthz", "/metrics")
             ]
 
     answers = run_on_uvloop(run())
@@ -316,7 +323,15 @@ def test_close_ends_what_is_open_and_frees_the_address() -> None:
 
 
 def test_a_head_is_scanned_without_a_socket() -> None:
-    assert scan_head(b"GET /a?b HTTP/1.1\r\nconnection: Keep-Alive\r\n\r\n") == ("GET", "/a", True, b"")
-    assert scan_head(b"GET / HTTP/1.1\r\nAUTHORIZATION:  Bearer xY \r\n\r\n").authorization == b"Bearer xY"
+    assert scan_head(b"GET /a?b HTTP/1.1\r\nconnection: Keep-Alive\r\n\r\n") == (
+        "GET",
+        "/a",
+        True,
+        b"",
+    )
+    assert (
+        scan_head(b"GET / HTTP/1.1\r\nAUTHORIZATION:  Bearer xY \r\n\r\n").authorization
+        == b"Bearer xY"
+    )
     with pytest.raises(BadRequest, match="no HTTP/1"):
         scan_head(b"\r\n\r\n")

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.admin.log import LONGEST_TEXT, LONGEST_TRACE, REDACTED, JsonFormatter, TextFormatter, configure
+from proxy.admin.log import (
+    LONGEST_TEXT,
+    LONGEST_TRACE,
+    REDACTED,
+    JsonFormatter,
+    TextFormatter,
+    configure,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +57,9 @@ def test_text_is_one_line_with_quotes_where_needed() -> None:
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
-def test_what_a_client_sends_cannot_begin_a_line_nor_move_the_cursor(formatter: logging.Formatter) -> None:
+def test_what_a_client_sends_cannot_begin_a_line_nor_move_the_cursor(
+    formatter: logging.Formatter,
+) -> None:
     line = formatter.format(record("id x\nforged \x1b[2J", clientId="y\r\nforged\u2028"))
     assert "\n" not in line
     assert "\r" not in line

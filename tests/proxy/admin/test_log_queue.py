@@ -104,14 +104,20 @@ def test_beyond_its_bound_lines_are_dropped_counted_and_told() -> None:
     for number in range(15):
         scene.say(f"line {number}")
     statistics = scene.queue.statistics()
-    assert (statistics.queued_lines, statistics.limit_lines, statistics.dropped_lines) == (10, 10, 5)
+    assert (statistics.queued_lines, statistics.limit_lines, statistics.dropped_lines) == (
+        10,
+        10,
+        5,
+    )
     assert scene.end()[1:] == [
         *(f"line {number}" for number in range(10)),
         "lines of this log were dropped dropped=5",
     ]
 
 
-def test_a_cause_writes_its_first_line_and_then_one_a_second_that_counts_the_others(scene: Scene) -> None:
+def test_a_cause_writes_its_first_line_and_then_one_a_second_that_counts_the_others(
+    scene: Scene,
+) -> None:
     for number in range(1000):
         scene.say("closing client %d", number, connection=number)
     wait_until(lambda: scene.reader.read_messages() == ["closing client 0 connection=0"])
@@ -138,8 +144,13 @@ def test_listeners_and_disks_are_causes_apart_and_clients_are_not(scene: Scene) 
         scene.say("gone", client=name)
     wait_until(lambda: len(scene.reader.read_messages()) == 5)
     assert scene.end() == [
-        "up listener=a", "busy disk=a", "gone client=a", "up listener=b", "busy disk=b", "gone client=b"
-    ]  # fmt: skip
+        "up listener=a",
+        "busy disk=a",
+        "gone client=a",
+        "up listener=b",
+        "busy disk=b",
+        "gone client=b",
+    ]
 
 
 def test_what_must_not_be_lost_is_written_each_time(scene: Scene) -> None:
@@ -166,7 +177,9 @@ def test_what_waits_to_be_said_holds_neither_values_nor_tracebacks(scene: Scene)
     assert (made.msg, made.args, made.exc_info) == ("seen second", None, None)
 
 
-def test_a_line_that_cannot_be_made_is_counted(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_cannot_be_made_is_counted(
+    scene: Scene, capfd: pytest.CaptureFixture[str]
+) -> None:
     scene.say("%d", "no number")
     scene.say("fine")
     assert "fine" in scene.end()
@@ -214,7 +227,9 @@ def test_a_pipe_that_does_not_block_is_waited_for(least_fd: int) -> None:
     assert found.lstrip(b"x") == b"whole line\nanother\n"
 
 
-def test_the_end_does_not_wait_for_a_reader_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_for_a_reader_that_never_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("proxy.admin.log_queue.CLOSE_TIMEOUT_S", 0.05)
     scene = Scene()
     scene.stall()

@@ -33,8 +33,12 @@ MEMORY = Memory(4 * GIB, True, "/limit")
 CACHE = Cache(size_bytes=64 * MIB, directory="")
 
 
-def listener(listen: str = "127.0.0.1:0", upstream: str = "127.0.0.1:9092", **more: Any) -> Listener:
-    return Listener(listen=parse_listen_address(listen), upstream=parse_remote_address(upstream), **more)
+def listener(
+    listen: str = "127.0.0.1:0", upstream: str = "127.0.0.1:9092", **more: Any
+) -> Listener:
+    return Listener(
+        listen=parse_listen_address(listen), upstream=parse_remote_address(upstream), **more
+    )
 
 
 def found(*listeners: Listener, cache: Cache = CACHE, **sections: Any) -> Findings:
@@ -71,12 +75,16 @@ def test_a_plain_configuration_has_nothing_to_say() -> None:
 )
 def test_two_listeners_on_one_address_are_refused(one: str, other: str, refused: bool) -> None:
     problems = found(listener(one), listener(other, name="second")).problems
-    assert [problem.split(":")[0] for problem in problems] == (["listeners[1].listen"] if refused else [])
+    assert [problem.split(":")[0] for problem in problems] == (
+        ["listeners[1].listen"] if refused else []
+    )
 
 
 def test_the_admin_server_needs_an_address_of_its_own() -> None:
     (problem,) = found(listener(":9190")).problems
-    assert problem.startswith("admin.listen: 127.0.0.1:9190 is already the address of listeners[0].listen")
+    assert problem.startswith(
+        "admin.listen: 127.0.0.1:9190 is already the address of listeners[0].listen"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,19 +99,26 @@ def test_the_admin_server_needs_an_address_of_its_own() -> None:
         ("10.0.0.1:1", "127.0.0.1:9190", True),
     ],
 )
-def test_a_listener_that_is_its_own_upstream_is_refused(listen: str, upstream: str, refused: bool) -> None:
+def test_a_listener_that_is_its_own_upstream_is_refused(
+    listen: str, upstream: str, refused: bool
+) -> None:
     problems = found(listener(listen, upstream)).problems
-    assert [problem.split(":")[0] for problem in problems] == (["listeners[0].upstream"] if refused else [])
+    assert [problem.split(":")[0] for problem in problems] == (
+        ["listeners[0].upstream"] if refused else []
+    )
 
 
 def test_listeners_have_names_of_their_own() -> None:
     assert (
-        "listeners[1].name: listeners[0] is called 'default' too" in found(listener(), listener()).problems[0]
+        "listeners[1].name: listeners[0] is called 'default' too"
+        in found(listener(), listener()).problems[0]
     )
 
 
 def test_client_certificates_as_identity_are_refused_unless_told_otherwise(pem: str) -> None:
-    tls = ListenerTls(certificate_file=pem, key_file=pem, client_auth="required", client_ca_file=pem)
+    tls = ListenerTls(
+        certificate_file=pem, key_file=pem, client_auth="required", client_ca_file=pem
+    )
     upstream_tls = UpstreamTls(enabled=True, certificate_file=pem, key_file=pem)
     for key, more in (
         ("tls.clientAuth", {"tls": tls}),
@@ -121,7 +136,9 @@ def test_tls_keys_that_belong_together(pem: str) -> None:
     lone_ca = ListenerTls(certificate_file=pem, key_file=pem, client_ca_file=pem)
     assert "clientAuth `required` and clientCaFile" in found(listener(tls=lone_ca)).problems[0]
     disabled = UpstreamTls(ca_file=pem)
-    assert "upstreamTls.enabled: set it to true" in found(listener(upstream_tls=disabled)).problems[0]
+    assert (
+        "upstreamTls.enabled: set it to true" in found(listener(upstream_tls=disabled)).problems[0]
+    )
     lone_key = UpstreamTls(enabled=True, key_file=pem)
     assert "certificateFile and keyFile" in found(listener(upstream_tls=lone_key)).problems[0]
     insecure = found(listener(upstream_tls=UpstreamTls(enabled=True, insecure_skip_verify=True)))
@@ -144,7 +161,9 @@ def test_a_mechanism_takes_its_own_files(
     mechanism: Any, keys: tuple[str, ...], refused: bool, pem: str
 ) -> None:
     given: dict[str, Any] = dict.fromkeys(keys, pem)
-    findings = found(listener(upstream_credentials=UpstreamCredentials(mechanism=mechanism, **given)))
+    findings = found(
+        listener(upstream_credentials=UpstreamCredentials(mechanism=mechanism, **given))
+    )
     assert bool(findings.problems) == refused
     in_clear = [warning for warning in findings.warnings if "clear text" in warning]
     assert bool(in_clear) == (not mechanism.startswith("SCRAM"))
@@ -162,7 +181,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, pem: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "No such file"), ("", "must hold 1 to 65536 bytes")])
+@pytest.mark.parametrize(
+    ("content", "says"), [(None, "No such file"), ("", "must hold 1 to 65536 bytes")]
+)
 def test_an_admin_token_that_cannot_be_used_is_refused(
     tmp_path: Path, content: str | None, says: str
 ) -> None:
@@ -179,13 +200,21 @@ def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_wa
     limits = Limits()
     room = 4 * GIB - limits.request_memory_bytes - limits.response_memory_bytes - PROCESS_BYTES
     assert found(cache=Cache(size_bytes=room, directory="")) == Findings((), ())
-    assert "above the limit of 4GiB" in found(cache=Cache(size_bytes=room + 1, directory="")).warnings[0]
+    assert (
+        "above the limit of 4GiB"
+        in found(cache=Cache(size_bytes=room + 1, directory="")).warnings[0]
+    )
     assert found(cache=Cache(size_bytes=4 * GIB, directory="")).problems == ()
-    assert "more than the memory" in found(cache=Cache(size_bytes=4 * GIB + 1, directory="")).problems[0]
+    assert (
+        "more than the memory"
+        in found(cache=Cache(size_bytes=4 * GIB + 1, directory="")).problems[0]
+    )
     assert found(cache=Cache(size_bytes=5 * GIB, directory="", mode="off")) == Findings((), ())
 
 
-def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttle(tmp_path: Path) -> None:
+def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttle(
+    tmp_path: Path,
+) -> None:
     observing = Cache(size_bytes=8 * GIB, directory="/proc", mode="observe")
     assert found(cache=observing) == Findings((), ())
     larger = Cache(size_bytes=16 * GIB + 4, directory="", mode="observe")
@@ -257,7 +286,11 @@ def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_secret_is_its_file_without_the_last_line_break(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    for data, text in ((b"hunter2\n", "hunter2"), (b"hun ter2\r\n", "hun ter2"), (b" x\n\n", " x\n")):
+    for data, text in (
+        (b"hunter2\n", "hunter2"),
+        (b"hun ter2\r\n", "hun ter2"),
+        (b" x\n\n", " x\n"),
+    ):
         path.write_bytes(data)
         assert read_secret(str(path)) == text
     path.write_bytes(b"x" * LARGEST_SECRET_BYTES)
@@ -283,7 +316,9 @@ def test_addresses_print_as_they_are_written() -> None:
     ],
 )
 def test_the_second_listener_is_another_of_the_brokers(catch_up: str, refused: str | None) -> None:
-    problems = found(listener("127.0.0.1:9000", catch_up_upstream=parse_remote_address(catch_up))).problems
+    problems = found(
+        listener("127.0.0.1:9000", catch_up_upstream=parse_remote_address(catch_up))
+    ).problems
     assert len(problems) == (refused is not None)
     assert refused is None or refused in problems[0]
 
@@ -296,7 +331,10 @@ def test_the_second_listener_is_another_of_the_brokers(catch_up: str, refused: s
         ([Disk(broker_directory="/logs")], "disks[0]: tells no disk"),
         ([Disk()], "disks[0]: tells no disk"),
         ([Disk(device="sda", broker_directory="/a"), Disk(directory="/b")], None),
-        ([Disk(device="sda", broker_directory="/a"), Disk(device="sdb")], "disks[1]: of several disks"),
+        (
+            [Disk(device="sda", broker_directory="/a"), Disk(device="sdb")],
+            "disks[1]: of several disks",
+        ),
     ],
 )
 def test_disks_of_the_throttle_can_be_told_apart(disks: list[Disk], refused: str | None) -> None:

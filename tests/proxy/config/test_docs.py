@@ -18,7 +18,9 @@ def test_every_key_has_one_row_with_its_variable() -> None:
     rows = [line for line in build_page().splitlines() if line.startswith("| `")]
     assert len(rows) == len(KEYS)
     for key, row in zip(KEYS, rows, strict=True):
-        assert row.startswith(f"| `{key.pattern[-1]}`<br><sub>`{environment_name(key.pattern)}`</sub> |")
+        assert row.startswith(
+            f"| `{key.pattern[-1]}`<br><sub>`{environment_name(key.pattern)}`</sub> |"
+        )
         assert row.count("|") == 5
 
 

@@ -11,11 +11,15 @@ from proxy.config.model import Cache, Config
 from proxy.config.units import GIB, MIB, Address
 from proxy.config.yaml_file import ConfigError
 
-SMALL = "listeners:\n  - listen: 127.0.0.1:0\n    upstream: 127.0.0.1:9092\ncache:\n  directory: ''\n"
+SMALL = (
+    "listeners:\n  - listen: 127.0.0.1:0\n    upstream: 127.0.0.1:9092\ncache:\n  directory: ''\n"
+)
 MEMORY = Memory(4 * GIB, True, "/limit")
 
 
-def load_text(directory: Path, text: str, environ: dict[str, str] | None = None, *flags: Setting) -> Loaded:
+def load_text(
+    directory: Path, text: str, environ: dict[str, str] | None = None, *flags: Setting
+) -> Loaded:
     path = directory / "forebay.yaml"
     path.write_text(text)
     return load(path, environ or {}, flags, MEMORY)
@@ -51,7 +55,8 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     assert (cache.size_bytes, cache.hole_wait_s, cache.confirm_every_s) == (66 * MIB, 0.002, 2.0)
     assert cache.authorize_every_s == 60.0
     sources = [
-        loaded.sources.get(("cache", key)) for key in ("size", "holeWait", "confirmEvery", "authorizeEvery")
+        loaded.sources.get(("cache", key))
+        for key in ("size", "holeWait", "confirmEvery", "authorizeEvery")
     ]
     assert sources == ["--cache-size", "FOREBAY_CACHE_HOLE_WAIT", "forebay.yaml:8", None]
 
@@ -70,7 +75,11 @@ def test_the_environment_alone_is_enough() -> None:
     }
     config = load(None, environ, memory=MEMORY).config
     assert [listener.upstream.port for listener in config.listeners] == [9092, 9093]
-    assert (config.cache.mode, config.cache.directory, config.limits.max_connections) == ("off", "", 7)
+    assert (config.cache.mode, config.cache.directory, config.limits.max_connections) == (
+        "off",
+        "",
+        7,
+    )
 
 
 def test_null_empty_sections_and_empty_variables_are_unset(tmp_path: Path) -> None:
@@ -85,7 +94,11 @@ def test_all_that_is_wrong_is_said_at_once_with_its_place(tmp_path: Path) -> Non
         "listeners:\n  - listen: 9092\n    upstrem: b:1\n  - 5\n"
         "cache:\n  size: 4KiB\n  confirm_every: 1s\nlog: 1\n"
     )
-    environ = {"FOREBAY_CACHE_HOLE_WAIT": "5", "FOREBAY_CACHE_SIZ": "1", "FOREBAY_LISTENERS_5_NAME": "x"}
+    environ = {
+        "FOREBAY_CACHE_HOLE_WAIT": "5",
+        "FOREBAY_CACHE_SIZ": "1",
+        "FOREBAY_LISTENERS_5_NAME": "x",
+    }
     assert set(problems_of(tmp_path, text, environ)) == {
         "FOREBAY_CACHE_SIZ: unknown environment variable; did you mean FOREBAY_CACHE_SIZE?",
         "FOREBAY_LISTENERS_5_NAME: there is no listeners[2]; count from 0",
@@ -105,14 +118,26 @@ def test_all_that_is_wrong_is_said_at_once_with_its_place(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("cache: {directory: 1}", "cache.directory: must be text; put it in quotes, is '1' (forebay.yaml:4)"),
-        ("isolation: {enabled: 2}", "isolation.enabled: must be true or false, is '2' (forebay.yaml:4)"),
+        (
+            "cache: {directory: 1}",
+            "cache.directory: must be text; put it in quotes, is '1' (forebay.yaml:4)",
+        ),
+        (
+            "isolation: {enabled: 2}",
+            "isolation.enabled: must be true or false, is '2' (forebay.yaml:4)",
+        ),
         (
             "cache: {mode: of}",
             "cache.mode: must be 'serve', 'observe' or 'off', is 'of' (forebay.yaml:4)",
         ),
-        ("cache: {confirmEvery: 1h}", "cache.confirmEvery: must be at most 30s, is 1h (forebay.yaml:4)"),
-        ("limits: {maxConnections: 0}", "limits.maxConnections: must be at least 1, is 0 (forebay.yaml:4)"),
+        (
+            "cache: {confirmEvery: 1h}",
+            "cache.confirmEvery: must be at most 30s, is 1h (forebay.yaml:4)",
+        ),
+        (
+            "limits: {maxConnections: 0}",
+            "limits.maxConnections: must be at least 1, is 0 (forebay.yaml:4)",
+        ),
         (
             "limits: {maxConnections: x}",
             "limits.maxConnections: must be a whole number, is 'x' (forebay.yaml:4)",
@@ -148,10 +173,16 @@ def test_a_listener_that_is_not_in_a_list_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
-    text = SMALL.replace("cache:", "    upstreamCredentials: {mechanism: PLAIN, password: hunter2}\ncache:")
-    problems = problems_of(tmp_path, text, {"FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD": "hunter2"})
+    text = SMALL.replace(
+        "cache:", "    upstreamCredentials: {mechanism: PLAIN, password: hunter2}\ncache:"
+    )
+    problems = problems_of(
+        tmp_path, text, {"FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD": "hunter2"}
+    )
     assert "did you mean passwordFile?" in " ".join(problems)
-    assert "did you mean FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD_FILE?" in " ".join(problems)
+    assert "did you mean FOREBAY_LISTENERS_0_UPSTREAM_CREDENTIALS_PASSWORD_FILE?" in " ".join(
+        problems
+    )
     assert "hunter2" not in " ".join(problems)
 
 
@@ -167,7 +198,9 @@ def test_the_description_is_yaml_that_loads_to_the_same_with_a_source_behind_eac
     text = describe(loaded)
     again = Config.model_validate(yaml.safe_load(text), by_alias=True, by_name=False)
     assert again.model_dump() == loaded.config.model_dump()
-    lines = {line.split(":")[0].strip(" -"): line.partition("  # ")[2] for line in text.splitlines()}
+    lines = {
+        line.split(":")[0].strip(" -"): line.partition("  # ")[2] for line in text.splitlines()
+    }
     assert lines["upstream"] == "forebay.yaml:3"
     assert lines["level"] == "FOREBAY_LOG_LEVEL"
     assert lines["size"] == "derived: half of the memory limit 4GiB (/limit)"

@@ -68,9 +68,13 @@ def test_a_path_out_of_the_namespace_means_its_root(tmp_path: Path) -> None:
     assert find_memory(build_root(tmp_path, MACHINE, *files)).total_bytes == GIB
 
 
-def test_a_limit_counts_where_the_machine_is_unknown_and_nothing_at_all_is_zero(tmp_path: Path) -> None:
+def test_a_limit_counts_where_the_machine_is_unknown_and_nothing_at_all_is_zero(
+    tmp_path: Path,
+) -> None:
     assert find_memory(tmp_path) == Memory(0, False, "/proc/meminfo")
-    root = build_root(tmp_path, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", f"{GIB}\n"))
+    root = build_root(
+        tmp_path, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", f"{GIB}\n")
+    )
     assert find_memory(root) == Memory(GIB, True, "/sys/fs/cgroup/memory.max")
 
 

@@ -53,7 +53,9 @@ def test_every_number_is_taken_at_its_bounds_and_refused_beyond(key: Key) -> Non
     unit = "us" if key.attribute.endswith("_s") else ""
     is_share = key.field.annotation is float and not unit
     scale = 1_000_000 if unit else 1_000 if is_share else 1
-    others = {key_of(name): "x" for name, field in key.section.model_fields.items() if field.is_required()}
+    others = {
+        key_of(name): "x" for name, field in key.section.model_fields.items() if field.is_required()
+    }
 
     def given(value: float) -> dict[str, object]:
         text = str(value) if is_share else f"{round(value * scale)}{unit}"
@@ -84,7 +86,10 @@ def test_python_code_uses_attributes_and_numbers_while_files_use_keys_and_units(
     assert (cache.size_bytes, cache.confirm_every_s) == (64 * MIB, 0.25)
     dump = cache.model_dump(mode="json")
     assert (dump["size"], dump["confirmEvery"]) == ("64MiB", "250ms")
-    assert Config(listeners=(small(),)).model_dump(mode="json")["listeners"][0]["listen"] == "127.0.0.1:0"
+    assert (
+        Config(listeners=(small(),)).model_dump(mode="json")["listeners"][0]["listen"]
+        == "127.0.0.1:0"
+    )
 
 
 def test_identity_is_shared_where_a_certificate_could_be_one() -> None:

@@ -80,13 +80,29 @@ def test_a_formatted_size_is_read_back(size_bytes: int) -> None:
 
 @given(st.integers(0, 10**13))
 def test_a_formatted_duration_is_read_back_to_the_microsecond(microseconds: int) -> None:
-    assert parse_duration(format_duration(microseconds / 1e6)) == pytest.approx(microseconds / 1e6, abs=5e-7)
+    assert parse_duration(format_duration(microseconds / 1e6)) == pytest.approx(
+        microseconds / 1e6, abs=5e-7
+    )
 
 
 def test_formatting_uses_the_largest_unit_that_is_exact() -> None:
-    assert [format_size(size) for size in (0, 1000, 1536 * MIB, 2 * GIB)] == ["0", "1000", "1536MiB", "2GiB"]
-    assert [format_duration(s) for s in (0.0, 0.25, 90.0, 5400.0)] == ["0s", "250ms", "1m30s", "1h30m"]
-    assert [rough_size(size) for size in (GIB, 24684096 * KIB, 1000)] == ["1GiB", "24105MiB", "1000"]
+    assert [format_size(size) for size in (0, 1000, 1536 * MIB, 2 * GIB)] == [
+        "0",
+        "1000",
+        "1536MiB",
+        "2GiB",
+    ]
+    assert [format_duration(s) for s in (0.0, 0.25, 90.0, 5400.0)] == [
+        "0s",
+        "250ms",
+        "1m30s",
+        "1h30m",
+    ]
+    assert [rough_size(size) for size in (GIB, 24684096 * KIB, 1000)] == [
+        "1GiB",
+        "24105MiB",
+        "1000",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.yaml_file import MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES, ConfigError, parse_yaml, read_yaml
+from proxy.config.yaml_file import (
+    MAX_DEPTH,
+    MAX_FILE_BYTES,
+    MAX_NODES,
+    ConfigError,
+    parse_yaml,
+    read_yaml,
+)
 
 
 def refusal(data: bytes) -> tuple[str, ...]:
@@ -14,7 +21,9 @@ def refusal(data: bytes) -> tuple[str, ...]:
 
 
 def test_values_come_with_the_line_of_their_key() -> None:
-    tree, places = parse_yaml(b"listeners:\n  - listen: a:1\n    upstream: b:2\ncache: {size: 1}\n", "f.yaml")
+    tree, places = parse_yaml(
+        b"listeners:\n  - listen: a:1\n    upstream: b:2\ncache: {size: 1}\n", "f.yaml"
+    )
     assert tree == {"listeners": [{"listen": "a:1", "upstream": "b:2"}], "cache": {"size": 1}}
     assert places["listeners", 0, "upstream"] == "f.yaml:3"
     assert places["cache", "size"] == "f.yaml:4"
@@ -41,7 +50,10 @@ def test_keys_that_stand_twice_are_all_named() -> None:
         (b"- 1", "must consist of keys and values"),
         (b"text", "must consist of keys and values"),
         (b"a: 1\n---\nb: 2", "is not valid YAML"),
-        (b"a: !!python/object/apply:os.getcwd []", "is not valid YAML: could not determine a constructor"),
+        (
+            b"a: !!python/object/apply:os.getcwd []",
+            "is not valid YAML: could not determine a constructor",
+        ),
         (b"a: \xff", "is not valid YAML"),
         (b"a: \x00", "is not valid YAML"),
         (b"? [1, 2]\n: 3", "is not valid YAML: found unhashable key"),

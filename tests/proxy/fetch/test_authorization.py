@@ -40,8 +40,12 @@ def rights(link):
 
 
 def build_answer(error_code=ErrorCode.NONE, records=b""):
-    said = FetchAnswer(TOPIC_ID, 0, error_code, 5, 5, 0, None, (records,) if records else (), len(records))
-    frames = build_response(VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
+    said = FetchAnswer(
+        TOPIC_ID, 0, error_code, 5, 5, 0, None, (records,) if records else (), len(records)
+    )
+    frames = build_response(
+        VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said]
+    )
     return b"".join(bytes(frame) for frame in frames)
 
 
@@ -139,7 +143,9 @@ def test_rights_end_with_the_sasl_session(rights):
     assert not rights.allows(TOPIC_ID, 30.0)
     for asked_at in (25.0, 30.5, 31.9):
         rights.learn(TOPIC_ID, ErrorCode.NONE, asked_at)
-        assert not rights.allows(TOPIC_ID, max(asked_at, 30.0)), "asked when the session may not have ended"
+        assert not rights.allows(TOPIC_ID, max(asked_at, 30.0)), (
+            "asked when the session may not have ended"
+        )
 
 
 def test_a_session_begun_anew_goes_on(rights):

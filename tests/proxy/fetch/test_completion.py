@@ -31,8 +31,16 @@ class Mixed(Scene):
     async def fetch(self, link=None, **limits):
         """One Fetch of both from their start."""
         asked = [FetchPartition(TOPIC_ID, index, -1, 0, -1, -1, 1 << 20) for index in range(2)]
-        limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, **limits}
-        frame = build_request(13, 7, "c", session_id=0, session_epoch=-1, partitions=asked, **limits)
+        limits = {
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": 0,
+            **limits,
+        }
+        frame = build_request(
+            13, 7, "c", session_id=0, session_epoch=-1, partitions=asked, **limits
+        )
         (link or self.link).wire.data_received(frame)
         await self.turn()
 
@@ -64,7 +72,9 @@ async def test_it_is_answered_with_what_was_read_for_it(max_wait_ms):
     assert scene.told == [(0, "hit", ""), (1, "miss", "cold")]
 
 
-@pytest.mark.parametrize(("max_wait_ms", "most_s"), [(500, READ_WAIT_S), (20, 0.02), (0, READ_WAIT_S)])
+@pytest.mark.parametrize(
+    ("max_wait_ms", "most_s"), [(500, READ_WAIT_S), (20, 0.02), (0, READ_WAIT_S)]
+)
 async def test_it_waits_no_longer_than_a_disk_may_take(max_wait_ms, most_s):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)

@@ -51,21 +51,37 @@ def test_what_is_stored_would_have_been_read_in_whole_batches(partition: Partiti
 
 
 def test_at_the_tail_all_that_comes_would_have_come_from_memory(partition: Partition) -> None:
-    assert peek(partition, ReadState.AT_END, 20) == peek(partition, ReadState.IN_TRANSIT, 20) == UNBOUNDED
+    assert (
+        peek(partition, ReadState.AT_END, 20)
+        == peek(partition, ReadState.IN_TRANSIT, 20)
+        == UNBOUNDED
+    )
     assert peek(partition, ReadState.UNCONFIRMED, 20) == UNBOUNDED
     assert peek(partition, ReadState.UNCONFIRMED, 5) == 0
 
 
 @pytest.mark.parametrize("state", [ReadState.MISS, ReadState.PASS])
-def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(partition: Partition, state: ReadState) -> None:
+def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(
+    partition: Partition, state: ReadState
+) -> None:
     assert peek(partition, state, 10) == 0
 
 
-def test_the_account_is_of_what_the_broker_sent_and_passes_keep_their_reason(partition: Partition) -> None:
+def test_the_account_is_of_what_the_broker_sent_and_passes_keep_their_reason(
+    partition: Partition,
+) -> None:
     asked = FetchPartition(TOPIC_ID, 0, -1, 20, -1, -1, MIB)
-    told = plan_observed(PartitionStatus(asked, partition, ReadState.AT_END, "", 20), UNBOUNDED, 700)
-    assert (told.result, told.reason, told.size_bytes, told.would_hit_bytes) == (*OBSERVED, 700, 700)
+    told = plan_observed(
+        PartitionStatus(asked, partition, ReadState.AT_END, "", 20), UNBOUNDED, 700
+    )
+    assert (told.result, told.reason, told.size_bytes, told.would_hit_bytes) == (
+        *OBSERVED,
+        700,
+        700,
+    )
     told = plan_observed(PartitionStatus(asked, partition, ReadState.MISS, "cold", -1), 0, 700)
     assert (told.result, told.reason, told.would_hit_bytes) == (*OBSERVED, 0)
-    told = plan_observed(PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1), 0, 700)
+    told = plan_observed(
+        PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1), 0, 700
+    )
     assert (told.result, told.reason, told.would_hit_bytes) == ("pass", "old-format", None)

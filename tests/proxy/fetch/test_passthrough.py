@@ -35,15 +35,26 @@ def request(version=13, correlation_id=1, asked=1, session=(0, -1), client_id="c
         for number in range(asked)
     ]
     return build_request(
-        version, correlation_id, client_id, max_wait_ms=500, min_bytes=1, max_bytes=1 << 24, isolation_level=1,
-        session_id=session[0], session_epoch=session[1], partitions=partitions, rack_id=rack_id,
-    )  # fmt: skip
+        version,
+        correlation_id,
+        client_id,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        partitions=partitions,
+        rack_id=rack_id,
+    )
 
 
 def answer(version=13, correlation_id=1, sizes=(100,), first=0, error_code=0):
     """The broker's, with so many bytes of records for each partition from the first on."""
     said = [
-        FetchAnswer(topic_of(version), number, error_code, 90, 80, 0, None, (bytes([number]) * size,), size)
+        FetchAnswer(
+            topic_of(version), number, error_code, 90, 80, 0, None, (bytes([number]) * size,), size
+        )
         for number, size in enumerate(sizes, first)
     ]
     return b"".join(
@@ -90,7 +101,9 @@ async def play(settings, has_log):
 
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("has_log", [False, True])
-def test_read_by_c_or_by_python_it_is_passed_counted_and_logged_alike(monkeypatch, has_log, isolated):
+def test_read_by_c_or_by_python_it_is_passed_counted_and_logged_alike(
+    monkeypatch, has_log, isolated
+):
     settings = {**OFF, "isolation": {"enabled": isolated}}
     by_c = uvloop.run(play(settings, has_log))
     monkeypatch.setattr(fetch_ordinary, "scan_request", lambda _frame: None)
@@ -135,7 +148,9 @@ def test_answers_to_pipelined_requests_leave_in_their_order_and_the_first_may_pa
         async with front() as played:
             await played.send(*(request(correlation_id=number) for number in range(4)))
             sizes = LARGE_BYTES, 10, LARGE_BYTES, LARGE_BYTES
-            stream = b"".join(answer(correlation_id=n, sizes=(size,)) for n, size in enumerate(sizes))
+            stream = b"".join(
+                answer(correlation_id=n, sizes=(size,)) for n, size in enumerate(sizes)
+            )
             played.broker.answer(stream)
             assert await played.take(len(stream)) == stream
             assert [line.bytes for line in played.lines.fetches] == list(sizes)

@@ -74,10 +74,14 @@ def twins(request):
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_a_client_that_reads_on_goes_the_short_way(twins, version, isolation_level, in_session):
+async def test_a_client_that_reads_on_goes_the_short_way(
+    twins, version, isolation_level, in_session
+):
     asked = {"version": version, "isolation_level": isolation_level, "in_session": in_session}
     went = [twins.fetch(offset, **asked) for offset in (0, 3, 9, 12, LARGE, LARGE + 1, 0)]
-    assert went == [False, not in_session, True, True, True, True, True], "the first of a kind is read"
+    assert went == [False, not in_session, True, True, True, True, True], (
+        "the first of a kind is read"
+    )
     said = fetch.scan_response(twins.short.sent[-1], version).partitions[0]
     whole = read(twins.short.cache, twins.short.partition.slot, 0)
     assert twins.short.sent[-1][said.start : said.end] == whole
@@ -149,7 +153,9 @@ async def test_what_stands_against_it_is_seen_and_nothing_has_happened(
 
 @pytest.mark.parametrize(("what", "value"), STANDS_NOT)
 @pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_what_changes_but_does_not_stand_against_it_is_told(twins, what, value, isolation_level):
+async def test_what_changes_but_does_not_stand_against_it_is_told(
+    twins, what, value, isolation_level
+):
     for _ in range(2):
         twins.fetch(LARGE, isolation_level=isolation_level)
     twins.change(what, value)
@@ -206,7 +212,9 @@ async def test_a_session_is_taken_up_only_where_it_stands_and_by_whom_it_is_know
 @pytest.mark.parametrize("min_bytes", [0, 1, 25_000, 25_001, 250_000, 250_001])
 @pytest.mark.parametrize("partition_max_bytes", [1, 25_000, 1 << 20])
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-async def test_enough_is_what_it_is_on_the_general_way(twins, min_bytes, partition_max_bytes, max_wait_ms):
+async def test_enough_is_what_it_is_on_the_general_way(
+    twins, min_bytes, partition_max_bytes, max_wait_ms
+):
     is_enough = max_wait_ms == 0 or min_bytes <= 1 or min_bytes <= min(25_000, partition_max_bytes)
     for goes in (False, is_enough):
         went = twins.fetch(
@@ -220,7 +228,9 @@ async def test_enough_is_what_it_is_on_the_general_way(twins, min_bytes, partiti
         assert twins.each(World.leave)
 
 
-async def test_what_the_kernel_does_not_take_is_counted_when_it_has_and_stays_pinned_until_then(twins):
+async def test_what_the_kernel_does_not_take_is_counted_when_it_has_and_stays_pinned_until_then(
+    twins,
+):
     twins.fetch(LARGE)
     lines = len(twins.short.lines)
     twins.change("full", True)
@@ -265,7 +275,11 @@ async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_ha
     (frames, size_bytes), lines = read_hop(slow), len(slow.lines)
     slow.receive(build_fetch(LARGE, correlation_id=3))
     assert slow.short == 2
-    assert slow.cache.statistics().pins > 0 and len(slow.lines) == lines and read_hop(slow)[0] == frames
+    assert (
+        slow.cache.statistics().pins > 0
+        and len(slow.lines) == lines
+        and read_hop(slow)[0] == frames
+    )
     assert slow.link.wire.unsent_bytes > 0
     slow.change("full", False)
     by_transport, by_descriptor = slow.sent  # which is read last
@@ -354,11 +368,20 @@ FETCHES = st.tuples(st.just("fetch"), OFFSETS)
 CHANGES = st.one_of(
     st.tuples(
         st.sampled_from(
-            ("high_watermark", "last_stable_offset", "log_start_offset", "tail", "truncate", "aborted")
+            (
+                "high_watermark",
+                "last_stable_offset",
+                "log_start_offset",
+                "tail",
+                "truncate",
+                "aborted",
+            )
         ),
         st.integers(0, END + 1),
     ),
-    st.tuples(st.sampled_from(("frozen", "compacted", "zstd", "old_format", "preferred")), st.booleans()),
+    st.tuples(
+        st.sampled_from(("frozen", "compacted", "zstd", "old_format", "preferred")), st.booleans()
+    ),
     st.tuples(st.just("full"), st.booleans()),
     st.tuples(st.sampled_from(("epoch", "led_epoch")), st.integers(4, 6)),
     st.tuples(st.just("later"), st.sampled_from((0.5, 30.0, 50.0))),
@@ -374,7 +397,9 @@ SCRIPTS = st.lists(
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
 @given(SHAPES, SCRIPTS)
 @settings(max_examples=examples(40), deadline=None)
-def test_whatever_is_asked_and_changes_both_ways_say_count_and_log_the_same(room_bytes, shape, script):
+def test_whatever_is_asked_and_changes_both_ways_say_count_and_log_the_same(
+    room_bytes, shape, script
+):
     async def play(shape):
         twins = Twins(room_bytes=room_bytes)
         for what, value in [("fetch", 0), ("fetch", 1), *script]:

@@ -44,7 +44,9 @@ async def test_who_repeats_a_fetch_at_the_tail_goes_it_and_gets_the_records(
         twins.each(lambda world: world.arrive(size))
         whole = b"".join(twins.short.sent[twins._heard :])
         said = fetch.scan_response(whole, version).partitions[0]
-        assert whole[said.start : said.end] == read(twins.short.cache, twins.short.partition.slot, offset)
+        assert whole[said.start : said.end] == read(
+            twins.short.cache, twins.short.partition.slot, offset
+        )
     assert singles == [twins.short.link] * 2, "the first of a kind is read"
     assert twins.short.cache.statistics().pinned_bytes == 0
 
@@ -97,19 +99,26 @@ async def test_what_stands_before_it_or_was_aborted_is_told(singles):
 
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(("last_stable_offset", "log_start_offset", "high_watermark")), st.integers(0, END)),
-        st.tuples(st.sampled_from(("frozen", "compacted", "zstd", "old_format", "full")), st.booleans()),
+        st.tuples(
+            st.sampled_from(("last_stable_offset", "log_start_offset", "high_watermark")),
+            st.integers(0, END),
+        ),
+        st.tuples(
+            st.sampled_from(("frozen", "compacted", "zstd", "old_format", "full")), st.booleans()
+        ),
         st.tuples(st.just("epoch"), st.integers(4, 6)),
         st.tuples(st.just("later"), st.sampled_from((0.5, 50.0, 70.0))),
         st.tuples(st.just("client"), st.sampled_from((None, "d"))),
     ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @given(SHAPES, CHANGES, st.sampled_from(SIZES), st.sampled_from((None, END, 3)))
 @settings(max_examples=examples(50), deadline=None)
-def test_whatever_changes_while_it_waits_both_ways_say_count_and_log_the_same(shape, changes, size, aborted):
+def test_whatever_changes_while_it_waits_both_ways_say_count_and_log_the_same(
+    shape, changes, size, aborted
+):
     async def play():
         twins = Twins()
         for offset in (0, END, END + 1):

@@ -15,7 +15,9 @@ from tests.proxy.hitting import World, build_fetch
 
 
 def record_of(broker):
-    link = SimpleNamespace(broker=broker, replies=SimpleNamespace(reserve=lambda: None), client_id=None)
+    link = SimpleNamespace(
+        broker=broker, replies=SimpleNamespace(reserve=lambda: None), client_id=None
+    )
     return FetchRecord(link, None, fetch((0, -1), asked(TOPIC_ID, 0)), 100)
 
 
@@ -23,7 +25,10 @@ def told_of(broker, size_bytes):
     partition = broker.follow()
     return [
         PartitionOutcome(
-            PartitionStatus(asked(TOPIC_ID, 0), partition, ReadState.READABLE, "", 10), size_bytes, "hit", ""
+            PartitionStatus(asked(TOPIC_ID, 0), partition, ReadState.READABLE, "", 10),
+            size_bytes,
+            "hit",
+            "",
         )
     ]
 
@@ -60,7 +65,10 @@ def test_what_never_left_is_counted_as_such_also_while_others_leave():
     broker = build_broker()
     broker.accounts.hold()
     broker.accounts.enter(record_of(broker), told_of(broker, 5), False, is_ours=False)
-    assert (broker.counters.undelivered_partitions, broker.counters.fetch_upstream_s.count) == (1, 1)
+    assert (broker.counters.undelivered_partitions, broker.counters.fetch_upstream_s.count) == (
+        1,
+        1,
+    )
     broker.accounts.settle()
     assert not broker.counters.fetch_partitions
 

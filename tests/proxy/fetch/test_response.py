@@ -89,7 +89,9 @@ class Setting:
         context = open_fetch(self.broker.sessions, request, VERSION, None, 0.0)
         head = RequestHeader(1, VERSION, 7, "slow", 0)
         record = FetchRecord(self.link, head, request, 0, context)
-        build_answer(record, [PartitionStatus(one, self.partition, ReadState.READABLE, "", self.end)], [None])
+        build_answer(
+            record, [PartitionStatus(one, self.partition, ReadState.READABLE, "", self.end)], [None]
+        )
 
     @property
     def pinned_bytes(self):

@@ -64,7 +64,9 @@ def answer(size_bytes, **how):
         (COPIED_BYTES, {"unsent_bytes": 1}, False),
     ],
 )
-def test_a_small_answer_that_nothing_is_before_leaves_in_one_piece_without_pins(size_bytes, how, is_copied):
+def test_a_small_answer_that_nothing_is_before_leaves_in_one_piece_without_pins(
+    size_bytes, how, is_copied
+):
     record, stored, broker = answer(size_bytes, **how)
     frame = b"".join(record.buffers)
     said = fetch.scan_response(frame, IDS).partitions[0]
@@ -80,7 +82,9 @@ def leave(broker, partition, *, limit_offset=1, isolation_level=0, max_bytes=1 <
     record = Record(broker, **how)
     record.request = record.request._replace(isolation_level=isolation_level)
     asking = record.request.partitions[0]._replace(max_bytes=max_bytes)
-    build_answer(record, [PartitionStatus(asking, partition, ReadState.READABLE, "", limit_offset)], [None])
+    build_answer(
+        record, [PartitionStatus(asking, partition, ReadState.READABLE, "", limit_offset)], [None]
+    )
     return b"".join(record.buffers)
 
 

@@ -55,7 +55,9 @@ async def take(one, size_bytes):
     got = bytearray()
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < size_bytes:
-            got += await asyncio.get_running_loop().sock_recv(one, min(1 << 16, size_bytes - len(got)))
+            got += await asyncio.get_running_loop().sock_recv(
+                one, min(1 << 16, size_bytes - len(got))
+            )
     return bytes(got)
 
 
@@ -64,7 +66,9 @@ async def settle(here):
     loop = asyncio.get_running_loop()
     seen = -1
     while seen != (
-        now := sum(writer.transport.get_write_buffer_size() for writer in here.played.broker.writers)
+        now := sum(
+            writer.transport.get_write_buffer_size() for writer in here.played.broker.writers
+        )
     ):
         seen = now
         for _ in range(200):
@@ -75,7 +79,9 @@ async def settle(here):
 
 @both_loops
 @pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "encrypted"])
-def test_who_does_not_take_large_answers_holds_no_more_than_the_bound_and_stops_nobody(run, is_plain):
+def test_who_does_not_take_large_answers_holds_no_more_than_the_bound_and_stops_nobody(
+    run, is_plain
+):
     async def scenario():
         async with crowd(SETTINGS) as here:
             responses, most = here.played.forebay.broker.responses, 0

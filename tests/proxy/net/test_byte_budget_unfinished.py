@@ -108,7 +108,9 @@ def test_large_frames_that_never_end_leave_room_for_others_and_go_one_after_the_
             for _ in range(clients):
                 here.begin((await here.connect())[0], frame[:SENT_BYTES])
             await until(lambda: len(here.requests.waiting) == clients - 1)
-            await until(lambda: max(x.wire.pending_frame_bytes for x in here.listener.links) == SENT_BYTES)
+            await until(
+                lambda: max(x.wire.pending_frame_bytes for x in here.listener.links) == SENT_BYTES
+            )
             assert here.held_bytes <= len(frame) + clients * CHUNK_BYTES
             assert here.requests.in_flight_bytes == len(frame)
 
@@ -166,7 +168,8 @@ def test_small_frames_that_never_end_do_not_hold_the_bound(run):
                 here.begin((await here.connect())[0], frame[:49_000])
             await until(
                 lambda: (
-                    here.requests.unfinished_bytes + len(here.requests.waiting) * len(frame) >= 40 * 50_000
+                    here.requests.unfinished_bytes + len(here.requests.waiting) * len(frame)
+                    >= 40 * 50_000
                 )
             )
             assert here.requests.in_flight_bytes < MIB + len(frame)
@@ -217,7 +220,14 @@ HANDSHAKEN = bytes.fromhex("0000000a00000001000000000000")
 
 def authenticated(error=0, correlation_id=2):
     """SaslAuthenticateResponse 2: tags, error, null message, no bytes, lifetime, tags."""
-    body = correlation_id.to_bytes(4, "big") + b"\0" + error.to_bytes(2, "big") + b"\0\1" + bytes(8) + b"\0"
+    body = (
+        correlation_id.to_bytes(4, "big")
+        + b"\0"
+        + error.to_bytes(2, "big")
+        + b"\0\1"
+        + bytes(8)
+        + b"\0"
+    )
     return len(body).to_bytes(4, "big") + body
 
 
@@ -229,7 +239,9 @@ async def ends(one):
             return True
 
 
-@pytest.mark.parametrize(("mechanism", "steps"), [("PLAIN", 1), ("OAUTHBEARER", 1), ("SCRAM-SHA-512", 2)])
+@pytest.mark.parametrize(
+    ("mechanism", "steps"), [("PLAIN", 1), ("OAUTHBEARER", 1), ("SCRAM-SHA-512", 2)]
+)
 def test_who_has_not_signed_in_where_the_broker_wants_it_sends_no_large_frame(mechanism, steps):
     """Where nobody has, nobody knows; from the first whom the broker has accepted on, all must."""
 

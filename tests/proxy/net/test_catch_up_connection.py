@@ -37,7 +37,9 @@ class PlayedBroker:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 head = await reader.readexactly(size)
-                self.seen.append((int.from_bytes(head[:2], "big"), int.from_bytes(head[4:8], "big")))
+                self.seen.append(
+                    (int.from_bytes(head[:2], "big"), int.from_bytes(head[4:8], "big"))
+                )
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
@@ -65,7 +67,9 @@ class Client:
         self.lane.send(bytes(request), 0, self.answers.append)
 
     def sign_in(self, mechanism="PLAIN", correlation_id=50):
-        handshake = control.build_sasl_handshake_request(1, correlation_id, "c", mechanism=mechanism)
+        handshake = control.build_sasl_handshake_request(
+            1, correlation_id, "c", mechanism=mechanism
+        )
         token = control.build_sasl_authenticate_request(
             VERSION, correlation_id + 1, "c", auth_bytes=b"\0u\0p"
         )
@@ -183,7 +187,14 @@ async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_o
             while not client.lane.usable:
                 client.clock += PAUSE_S / 2
             pauses.append(client.clock - began)
-        assert pauses == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S, 8 * PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+        assert pauses == [
+            PAUSE_S,
+            2 * PAUSE_S,
+            4 * PAUSE_S,
+            8 * PAUSE_S,
+            LONGEST_PAUSE_S,
+            LONGEST_PAUSE_S,
+        ]
         assert client.counters.lanes_lost == 6
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -225,7 +236,9 @@ async def test_closed_while_idle_it_is_opened_again_in_silence(signed_in, caplog
             client.sign_in()
         for opened in (1, 2):
             client.fetch()
-            await until(lambda opened=opened: len(broker.writers) == opened and broker.seen[-1:] == [ASKED])
+            await until(
+                lambda opened=opened: len(broker.writers) == opened and broker.seen[-1:] == [ASKED]
+            )
             if signed_in:
                 broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51))
             broker.answer(frame(0))
@@ -244,7 +257,11 @@ async def test_a_broker_that_says_nothing_loses_it_at_the_bound():
         client.lane.tick(client.clock + SILENCE_S - 0.01)
         assert client.answers == []
         client.lane.tick(client.clock + SILENCE_S)
-        assert (client.answers, client.counters.lanes_lost, client.lane.usable) == ([None], 1, False)
+        assert (client.answers, client.counters.lanes_lost, client.lane.usable) == (
+            [None],
+            1,
+            False,
+        )
 
 
 async def test_a_renewal_that_is_not_answered_does_not_hold_the_client_for_ever():

@@ -21,7 +21,9 @@ class PlayedTransport:
         assert (high, low) == (0 if self.get_extra_info("ssl_object") is None else 1, 0)
 
     def get_extra_info(self, name):
-        return {"peername": ("peer", 9092), "ssl_object": self}[name]  # as if encrypted: it has no descriptor
+        return {"peername": ("peer", 9092), "ssl_object": self}[
+            name
+        ]  # as if encrypted: it has no descriptor
 
     def write(self, data):
         self.pieces.append(bytes(data))
@@ -56,7 +58,9 @@ class Listening:
 
     def __init__(self, connect=True, on_eof=None):
         self.frames, self.bad, self.closed, self.sent = [], [], [], []
-        self.wire = FramedTransport(1000, self.frames.append, self.closed.append, self.bad.append, on_eof)
+        self.wire = FramedTransport(
+            1000, self.frames.append, self.closed.append, self.bad.append, on_eof
+        )
         self.transport = PlayedTransport()
         self.transport.protocol = self.wire
         if connect:

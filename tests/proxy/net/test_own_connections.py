@@ -136,7 +136,9 @@ async def test_a_broker_that_answers_is_asked_now_and_then():
         for beat in range(1, 4):
             stand.pass_s(TIMEOUT_S / 5)
             await until(
-                lambda beat=beat: broker.asked == greeted + beat and not stand.links.silent_s(stand.clock_s)
+                lambda beat=beat: (
+                    broker.asked == greeted + beat and not stand.links.silent_s(stand.clock_s)
+                )
             )
             stand.pass_s(0)
         assert broker.asked == greeted + 3

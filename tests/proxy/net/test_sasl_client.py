@@ -148,7 +148,9 @@ async def test_a_broker_that_does_not_know_the_password_is_refused(credentials):
         await authenticate(PlayedLink("SCRAM-SHA-256", server.reply), credentials("SCRAM-SHA-256"))
 
 
-@pytest.mark.parametrize("final", [b"", b"e=other-error", b"v=", b"v=AAAA", b"v=not base64", b"v=A"])
+@pytest.mark.parametrize(
+    "final", [b"", b"e=other-error", b"v=", b"v=AAAA", b"v=not base64", b"v=A"]
+)
 async def test_a_final_message_without_the_right_signature_is_refused(credentials, final):
     server = ScramServer("sha256")
 
@@ -175,7 +177,9 @@ async def test_a_final_message_without_the_right_signature_is_refused(credential
         b"r=%%b,s=AAAA,i=%d" % (MAX_ITERATIONS + 1),
     ],
 )
-async def test_a_challenge_that_is_none_is_refused_before_the_password_is_used(credentials, challenge):
+async def test_a_challenge_that_is_none_is_refused_before_the_password_is_used(
+    credentials, challenge
+):
     def reply(token):
         return 0, challenge.replace(b"%b", token.rpartition(b"r=")[2] + b"server")
 

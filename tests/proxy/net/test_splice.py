@@ -20,7 +20,14 @@ from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import BrokerConnection, Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.framed_transport import FramedTransport
-from proxy.net.splice import LEAST_BYTES, PIPE_BYTES, PROBE_BYTES, SpliceTransfer, may_pass, open_pipe
+from proxy.net.splice import (
+    LEAST_BYTES,
+    PIPE_BYTES,
+    PROBE_BYTES,
+    SpliceTransfer,
+    may_pass,
+    open_pipe,
+)
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
 
@@ -45,7 +52,9 @@ class Passing:
         self.lost, self.sent, self.ended, self.unanswered = [], [], [], []
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, MOST_BYTES)
         self.link = BrokerConnection(dial, self.bound, self.counters, self.on_lost)
-        self.sink = FramedTransport(1000, lambda _f: None, lambda _e: self.link.close(), lambda _e: None)
+        self.sink = FramedTransport(
+            1000, lambda _f: None, lambda _e: self.link.close(), lambda _e: None
+        )
 
     def on_lost(self, reason):
         self.lost.append(reason)
@@ -65,7 +74,9 @@ class Passing:
             lacking_bytes = frame_bytes - self.tail_bytes - len(head)
             if not may_pass(source, self.sink, lacking_bytes, self.tail_bytes):
                 return None
-            return SpliceTransfer(source, self.sink, self.bound, head, frame_bytes, self.tail_bytes, end)
+            return SpliceTransfer(
+                source, self.sink, self.bound, head, frame_bytes, self.tail_bytes, end
+            )
 
         def end(last):
             self.ended.append((correlation_id, len(last)))
@@ -109,7 +120,9 @@ async def ask(broker, passing, *correlation_ids):
 async def take(client, size_bytes):
     got = bytearray()
     while len(got) < size_bytes:
-        chunk = await asyncio.get_running_loop().sock_recv(client, min(1 << 16, size_bytes - len(got)))
+        chunk = await asyncio.get_running_loop().sock_recv(
+            client, min(1 << 16, size_bytes - len(got))
+        )
         if not chunk:
             break
         got += chunk
@@ -127,7 +140,10 @@ def piped_bytes():
 def test_a_large_answer_arrives_as_it_was_sent(run, tail_bytes):
     async def scenario():
         async with connected(tail_bytes) as (broker, passing, client):
-            for correlation_id in (1, 2):  # the second begins where a large frame's stand-in receives
+            for correlation_id in (
+                1,
+                2,
+            ):  # the second begins where a large frame's stand-in receives
                 await ask(broker, passing, correlation_id)
                 whole = answer_of(correlation_id, LARGE_BYTES)
                 broker.answer(whole)

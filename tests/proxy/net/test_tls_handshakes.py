@@ -39,7 +39,9 @@ class Doors:
     async def connect(self):
         """Shakes hands; reader and writer."""
         host, port = self.listener.bound
-        return await asyncio.open_connection(host, port, ssl=self.context, server_hostname="localhost")
+        return await asyncio.open_connection(
+            host, port, ssl=self.context, server_hostname="localhost"
+        )
 
 
 @asynccontextmanager

@@ -12,7 +12,11 @@ def build_known(epoch=5):
 
 
 def offsets(leader_state):
-    return leader_state.high_watermark, leader_state.last_stable_offset, leader_state.log_start_offset
+    return (
+        leader_state.high_watermark,
+        leader_state.last_stable_offset,
+        leader_state.log_start_offset,
+    )
 
 
 def test_nothing_is_known_at_first():

@@ -2,7 +2,12 @@
 
 import pytest
 
-from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, SEQUENCES, DuplicateCheck, ProducerLedger
+from proxy.partitions.producer_state import (
+    NUM_BATCHES_TO_RETAIN,
+    SEQUENCES,
+    DuplicateCheck,
+    ProducerLedger,
+)
 
 UNDECIDED, NOT_DUPLICATE, RESENT = (
     DuplicateCheck.UNDECIDED,
@@ -31,7 +36,10 @@ def test_the_first_five_may_be_retries_of_another_process():
 
 def test_without_a_producer_id_there_are_no_duplicates():
     ledger = ProducerLedger()
-    assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [NOT_DUPLICATE, NOT_DUPLICATE]
+    assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [
+        NOT_DUPLICATE,
+        NOT_DUPLICATE,
+    ]
     assert len(ledger) == 0
 
 
@@ -97,7 +105,9 @@ def test_at_the_bound_the_least_recently_seen_goes_and_starts_again():
     warm(ledger, producer_id=1)
     warm(ledger, producer_id=2)
     assert len(ledger) == 2
-    assert send(ledger, [50], producer_id=1) == [NOT_DUPLICATE]  # so 2 is the one not seen for longest
+    assert send(ledger, [50], producer_id=1) == [
+        NOT_DUPLICATE
+    ]  # so 2 is the one not seen for longest
     assert send(ledger, [0], producer_id=3) == [UNDECIDED]
     assert len(ledger) == 2
     assert send(ledger, [60], producer_id=1) == [NOT_DUPLICATE]

@@ -30,7 +30,17 @@ def build_stored(high_watermark=20, last_stable_offset=None, log_start_offset=0)
     return broker, partition
 
 
-def look(broker, partition, offset, *, isolation=UNCOMMITTED, version=13, now=0.0, epoch=EPOCH, fetched=-1):
+def look(
+    broker,
+    partition,
+    offset,
+    *,
+    isolation=UNCOMMITTED,
+    version=13,
+    now=0.0,
+    epoch=EPOCH,
+    fetched=-1,
+):
     asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
     status = plan_partition(broker.cache, asked, partition, isolation, version, now)
     assert status.asked is asked
@@ -89,7 +99,11 @@ def test_without_a_proven_epoch_the_broker_is_asked():
 @pytest.mark.parametrize("offset", [15, 20])
 def test_without_a_lease_the_broker_is_asked(offset):
     broker, partition = build_stored()
-    assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (ReadState.UNCONFIRMED, "epoch", -1)
+    assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (
+        ReadState.UNCONFIRMED,
+        "epoch",
+        -1,
+    )
     assert look(broker, partition, offset, now=LEASE_UNTIL_S - 1e-6)[0] in (
         ReadState.READABLE,
         ReadState.AT_END,
@@ -107,7 +121,9 @@ def test_an_epoch_not_checked_for_divergence_is_asked_about():
     assert look(broker, partition, 15) == (ReadState.UNCONFIRMED, "epoch", -1)
 
 
-@pytest.mark.parametrize(("epoch", "fetched"), [(EPOCH - 1, -1), (EPOCH + 1, -1), (EPOCH, 4), (-1, 0)])
+@pytest.mark.parametrize(
+    ("epoch", "fetched"), [(EPOCH - 1, -1), (EPOCH + 1, -1), (EPOCH, 4), (-1, 0)]
+)
 def test_only_the_broker_answers_about_other_epochs_and_divergence(epoch, fetched):
     assert look(*build_stored(), 15, epoch=epoch, fetched=fetched) == (ReadState.MISS, "epoch", -1)
 
@@ -180,11 +196,15 @@ def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_cl
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
 
     def status(**changes):
-        return plan_partition(broker.cache, asked._replace(**changes), partition, UNCOMMITTED, 13, 0.0)
+        return plan_partition(
+            broker.cache, asked._replace(**changes), partition, UNCOMMITTED, 13, 0.0
+        )
 
     assert status().offsets_known
     assert status().lagging
-    assert not status(fetch_offset=4).offsets_known  # below the log start: an error is the broker's to tell
+    assert not status(
+        fetch_offset=4
+    ).offsets_known  # below the log start: an error is the broker's to tell
     assert not status(fetch_offset=15, current_leader_epoch=EPOCH + 1).offsets_known
 
 
@@ -246,7 +266,9 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
             is_committed = isolation == COMMITTED
             limit = find_limit(broker.cache, asked, partition, offset, is_committed, version, now)
             if broker.cache.contiguous_end(partition.slot, offset) > offset:
-                assert limit == (status.limit_offset if status.state is ReadState.READABLE else -1), (
+                assert limit == (
+                    status.limit_offset if status.state is ReadState.READABLE else -1
+                ), (
                     status,
                     change,
                 )

@@ -28,7 +28,9 @@ def build(steps, *, high_watermark=AT_END, stable=None, seen=None, known_from=FI
         getattr(log, name)(*arguments)
     if known_from is not None:
         partition.transactions.shown(known_from, known_from, 0, 0.0)
-        partition.transactions.observed(*log.read(0, (AT_END if seen is None else seen) - FIRST + 1))
+        partition.transactions.observed(
+            *log.read(0, (AT_END if seen is None else seen) - FIRST + 1)
+        )
     learn(partition, high_watermark, min(high_watermark, log.end) if stable is None else stable)
     return broker, partition
 
@@ -52,7 +54,12 @@ COMMITTED_AT_18 = [PLAIN, PLAIN, ("data", A), *[PLAIN] * 5, ("commit", A)]
         ([], {}, 21, (ReadState.UNCONFIRMED, "unproven", 20)),
         (OPEN_AT_14, {"stable": 14}, 10, (ReadState.READABLE, "", 14)),
         (OPEN_AT_14, {"stable": 14}, 14, (ReadState.AT_END, "", 14)),
-        (OPEN_AT_14, {"stable": 14}, 17, (ReadState.AT_END, "", 14)),  # beyond the LSO it waits as at it
+        (
+            OPEN_AT_14,
+            {"stable": 14},
+            17,
+            (ReadState.AT_END, "", 14),
+        ),  # beyond the LSO it waits as at it
         (OPEN_AT_14, {"stable": 14}, 20, (ReadState.AT_END, "", 14)),
         (OPEN_AT_14, {"stable": 14}, 21, (ReadState.UNCONFIRMED, "unproven", 14)),
         (ABORTED_TO_15, {}, 10, (ReadState.READABLE, "", 20)),

@@ -95,7 +95,9 @@ def test_a_new_generation_knows_nothing():
     assert fetched(fidelity, b"zipped", 200) is None
 
 
-@pytest.mark.parametrize(("size", "kept"), [(SAMPLE_LIMIT_BYTES, True), (SAMPLE_LIMIT_BYTES + 1, None)])
+@pytest.mark.parametrize(
+    ("size", "kept"), [(SAMPLE_LIMIT_BYTES, True), (SAMPLE_LIMIT_BYTES + 1, None)]
+)
 def test_a_sample_is_of_bounded_size(size, kept):
     body = bytes(size)
     assert fetched(build_sampled(body), body) is kept

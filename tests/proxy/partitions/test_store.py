@@ -190,6 +190,7 @@ def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
     store._insert(broker, partition, run, 0, len(run), 10, "watch")
     assert read(broker.cache, partition.slot, 10) == run
     assert (
-        sum(size_bytes for _, _, size_bytes, _ in told) == broker.cache.peek_admitted_bytes() - admitted_bytes
+        sum(size_bytes for _, _, size_bytes, _ in told)
+        == broker.cache.peek_admitted_bytes() - admitted_bytes
     )
     assert [following for _, following, _, _ in told] == [20, 30]

@@ -26,7 +26,12 @@ def test_the_limit_is_what_the_arena_has_room_for():
     broker = QuietBroker(max_partitions=3)
     topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
     assert partitions.limit == 3
-    assert [partitions.follow(topic, index) is not None for index in range(4)] == [True, True, True, False]
+    assert [partitions.follow(topic, index) is not None for index in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert (len(partitions), partitions.refused) == (3, 1)
 
 

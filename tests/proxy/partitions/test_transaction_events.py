@@ -102,7 +102,9 @@ def test_a_cut_piece_goes_on_from_there():
     assert shape([part]) == [(0, 9, [begun(2), ended(6), begun(8)])]
 
 
-SAID = st.lists(st.tuples(st.integers(1, 2), st.sampled_from((Event.BEGUN, Event.ABORTED))), max_size=12)
+SAID = st.lists(
+    st.tuples(st.integers(1, 2), st.sampled_from((Event.BEGUN, Event.ABORTED))), max_size=12
+)
 RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), max_size=8)
 
 

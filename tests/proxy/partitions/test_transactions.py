@@ -35,10 +35,14 @@ def followed(log):
 def test_the_stable_offset_is_the_first_open_transaction(steps, stable):
     log = log_of(*steps)
 
-    assert followed(log).last_stable_offset(log.high_watermark) == stable == log.last_stable_offset()
+    assert (
+        followed(log).last_stable_offset(log.high_watermark) == stable == log.last_stable_offset()
+    )
 
 
-@pytest.mark.parametrize(("high_watermark", "stable"), [(0, 0), (1, 1), (3, 1), (4, 1), (5, 5), (6, 6)])
+@pytest.mark.parametrize(
+    ("high_watermark", "stable"), [(0, 0), (1, 1), (3, 1), (4, 1), (5, 5), (6, 6)]
+)
 def test_a_marker_counts_once_the_high_watermark_is_above_it(high_watermark, stable):
     """ProducerStateManager.unreplicatedTxns: markers at or above the HW leave a transaction unstable."""
     log = log_of(("append",), ("data", A), ("append",), ("append",), ("commit", A), ("append",))
@@ -127,7 +131,11 @@ def test_epochs_of_producers_do_not_matter():
     for at, type_ in ((2, ControlType.ABORT), (4, ControlType.COMMIT)):
         marker = build_control(at, bytes((0, 0, 0, type_)), producer=(A, at // 2))
         batches[at] = batches[at]._replace(
-            start=len(buf), end=len(buf) + len(marker), attributes=0x30, producer_id=A, record_count=1
+            start=len(buf),
+            end=len(buf) + len(marker),
+            attributes=0x30,
+            producer_id=A,
+            record_count=1,
         )
         buf += marker
 
@@ -220,7 +228,9 @@ def test_what_may_have_begun_before_the_run_is_in_no_list(is_seen):
     with an offset that nobody has seen; or for a fetch that has nothing of it.
     """
     between = ("data", A) if is_seen else ("append",)
-    log = log_of(("data", A), ("data", B), between, ("abort", A), ("commit", B), ("data", A), ("abort", A))
+    log = log_of(
+        ("data", A), ("data", B), between, ("abort", A), ("commit", B), ("data", A), ("abort", A)
+    )
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.shown(5, 1, 0, 0)
     transactions.observed(*log.read(1, 7))
@@ -295,7 +305,9 @@ def test_pieces_are_cut_by_a_truncation():
     assert transactions.last_stable_offset(9) == 1
 
 
-@pytest.mark.parametrize(("waited_s", "begins_anew"), [(PATIENCE_S - 0.1, False), (PATIENCE_S, True)])
+@pytest.mark.parametrize(
+    ("waited_s", "begins_anew"), [(PATIENCE_S - 0.1, False), (PATIENCE_S, True)]
+)
 def test_a_hole_that_stays_is_left_behind(waited_s, begins_anew):
     log = log_of(("data", A), ("abort", A), ("append",), ("append",), ("append",))
     transactions = Transactions(LIMIT, PATIENCE_S)
@@ -330,7 +342,12 @@ def test_a_marker_that_cannot_be_read_ends_what_is_known(key, known):
     batch = log.read(0, 1)[1][0]
     marker = build_control(3, key, producer=(A, 0))
     batch = batch._replace(
-        base_offset=3, last_offset=3, end=len(marker), attributes=0x30, producer_id=A, record_count=bool(key)
+        base_offset=3,
+        last_offset=3,
+        end=len(marker),
+        attributes=0x30,
+        producer_id=A,
+        record_count=bool(key),
     )
 
     transactions.observed(marker, [batch], 3, 4)

@@ -48,7 +48,9 @@ def test_decided_transactions_above_the_high_watermark_are_bounded(count, stable
     assert transactions.last_stable_offset(5) == 5
 
 
-@pytest.mark.parametrize(("count", "kept"), [(PIECES_LIMIT, PIECES_LIMIT), (PIECES_LIMIT + 1, PIECES_LIMIT)])
+@pytest.mark.parametrize(
+    ("count", "kept"), [(PIECES_LIMIT, PIECES_LIMIT), (PIECES_LIMIT + 1, PIECES_LIMIT)]
+)
 def test_pieces_are_bounded(count, kept):
     transactions = Transactions(LIMIT, PATIENCE_S)
     for at in range(count):

@@ -45,7 +45,9 @@ class Beside:
 
     def ask(self, offset: int, max_bytes: int) -> Shown:
         asked = self.reader.asked()._replace(fetch_offset=offset, max_bytes=max_bytes)
-        ((said, records),) = self.client.fetch(13, [asked], max_wait_ms=0, isolation_level=COMMITTED)
+        ((said, records),) = self.client.fetch(
+            13, [asked], max_wait_ms=0, isolation_level=COMMITTED
+        )
         assert said.error_code == 0
         batches = scan_batches(records, 0, len(records))
         end = batches[-1].last_offset + 1 if batches else offset
@@ -71,14 +73,22 @@ class Beside:
         """Length of the aborted list of one fetch, which must be the broker's; None where it is not known."""
         before = self.ask(fetch_offset, max_bytes)
         if self.followed.end >= before.high_watermark:
-            assert self.followed.last_stable_offset(before.high_watermark) == before.last_stable_offset
+            assert (
+                self.followed.last_stable_offset(before.high_watermark) == before.last_stable_offset
+            )
         aborted = self.followed.aborted(fetch_offset, before.end)
         if aborted is None:
             # markers are written behind the answer
-            assert fetch_offset < self.followed.known_from or self.followed.end < before.high_watermark
+            assert (
+                fetch_offset < self.followed.known_from or self.followed.end < before.high_watermark
+            )
             return None
         # The broker's upper bound is an index entry's (LogSegment.fetchUpperBoundOffset): it may list more.
-        wanted = [one for one in before.aborted if one[1] < before.end] if before.end > fetch_offset else []
+        wanted = (
+            [one for one in before.aborted if one[1] < before.end]
+            if before.end > fetch_offset
+            else []
+        )
         assert aborted == wanted
         return len(aborted)
 
@@ -94,7 +104,9 @@ class Life:
 
     def step(self) -> None:
         writer = self.rng.choice(self.writers)
-        step = self.rng.choice(("write", "write", "write", "commit", "abort", "abort", "fence", "plain"))
+        step = self.rng.choice(
+            ("write", "write", "write", "commit", "abort", "abort", "fence", "plain")
+        )
         if step == "write":
             writer.write(self.rng.randint(1, 3))
         elif step in ("commit", "abort"):
@@ -119,7 +131,8 @@ def test_the_follower_says_what_the_broker_says(broker: "KafkaCluster") -> None:
             life.step()
             seen = beside.follow(seen)
             lists += [
-                beside.compare(rng.randint(0, seen), rng.choice((1, 200, 1000, 1 << 20))) for _ in range(4)
+                beside.compare(rng.randint(0, seen), rng.choice((1, 200, 1000, 1 << 20)))
+                for _ in range(4)
             ]
         assert beside.followed.known_from == 0
         assert sum(length or 0 for length in lists) > 50

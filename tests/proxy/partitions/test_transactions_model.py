@@ -44,11 +44,15 @@ class Life:
 
     def replicated(self):
         least = self.log.high_watermark
-        self.log.high_watermark = self.rng.choice((self.log.end, self.rng.randint(least, self.log.end)))
+        self.log.high_watermark = self.rng.choice(
+            (self.log.end, self.rng.randint(least, self.log.end))
+        )
 
     def broker_answers(self):
         """Now, or an older answer after a newer one; in some lives the HW is older than the LSO."""
-        self.answers.append((self.log.high_watermark, self.log.last_stable_offset(), self.log.start))
+        self.answers.append(
+            (self.log.high_watermark, self.log.last_stable_offset(), self.log.start)
+        )
         at = self.rng.choice((len(self.answers) - 1, self.rng.randrange(len(self.answers))))
         high_watermark = self.answers[max(0, at - self.rng.randint(0, self.races))][0]
         self.followed.shown(high_watermark, *self.answers[at][1:], self.now_s)
@@ -75,7 +79,9 @@ class Life:
         """To what is replicated, or after an unclean election, to anything."""
         unclean = self.rng.random() < 0.2
         least = self.log.start if unclean else self.log.high_watermark
-        offset = self.rng.choice([entry.base for entry in self.log.entries if entry.base >= least] or [-1])
+        offset = self.rng.choice(
+            [entry.base for entry in self.log.entries if entry.base >= least] or [-1]
+        )
         if offset >= 0:
             self.log.truncate(offset)
             self.answers = [(0, 0, 0)]
@@ -109,7 +115,9 @@ class Life:
         if aborted is None:
             assert not self.sees_all() or fetch_offset < self.followed.known_from
             return
-        assert log.consume(fetch_offset, end_offset, aborted) == log.committed(fetch_offset, end_offset)
+        assert log.consume(fetch_offset, end_offset, aborted) == log.committed(
+            fetch_offset, end_offset
+        )
         self.check_list(aborted, log.aborted(fetch_offset, end_offset))
 
     def check_list(self, aborted, expected):
@@ -118,7 +126,8 @@ class Life:
         """
         for producer_id, offset in aborted:
             assert any(
-                one.producer_id == producer_id and one.first <= offset < one.marker for one in expected
+                one.producer_id == producer_id and one.first <= offset < one.marker
+                for one in expected
             )
         if self.followed.known_from == 0 or not self.races:
             assert sorted(aborted) == sorted((one.producer_id, one.first) for one in expected)

@@ -30,7 +30,9 @@ def asked(epoch=EPOCH):
 
 
 def answered(error_code, current_leader=None):
-    return fetch.FetchedPartition(TOPIC_ID, 0, error_code, -1, -1, -1, -1, None, current_leader, None, 0, 0)
+    return fetch.FetchedPartition(
+        TOPIC_ID, 0, error_code, -1, -1, -1, -1, None, current_leader, None, 0, 0
+    )
 
 
 def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
@@ -65,7 +67,9 @@ def test_a_success_ends_the_back_off(broker):
     partition = broker.follow()
     learn_error(broker, partition, asked(), answered(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert partition.retry_at > broker.now()
-    said = answered(ErrorCode.NONE)._replace(high_watermark=0, last_stable_offset=0, log_start_offset=0)
+    said = answered(ErrorCode.NONE)._replace(
+        high_watermark=0, last_stable_offset=0, log_start_offset=0
+    )
     observe(broker, [asked()], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.5, "proof")
     assert partition.retry_at <= 0.5
     assert partition.failures == 0
@@ -80,7 +84,9 @@ def brought(broker, high_watermark, marker_offset=None, epoch=EPOCH, stable=None
         log_start_offset=0,
         end=len(frame),
     )
-    asking = asked(epoch)._replace(fetch_offset=high_watermark if marker_offset is None else marker_offset)
+    asking = asked(epoch)._replace(
+        fetch_offset=high_watermark if marker_offset is None else marker_offset
+    )
     observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), frame, 0.0, "watch")
 
 
@@ -147,13 +153,19 @@ class Log:
     def ask(self):
         """The next question about the partition."""
         edges = self.broker.cache.edges(self.partition.slot, 0)
-        return plan_asked(self.partition, edges if may_be_truncated(self.partition) else NOTHING_STORED, 4096)
+        return plan_asked(
+            self.partition, edges if may_be_truncated(self.partition) else NOTHING_STORED, 4096
+        )
 
     def answer(self, epoch, high_watermark=None, checks=False, diverging=None, error=0):
         """Answer a question in `epoch`; `checks`: as it is asked, else one that stood at the HW."""
         self.leader_state.suggest(epoch, True)
         high_watermark = self.end if high_watermark is None else high_watermark
-        asking = self.ask() if checks or diverging or error else asked(epoch)._replace(fetch_offset=self.end)
+        asking = (
+            self.ask()
+            if checks or diverging or error
+            else asked(epoch)._replace(fetch_offset=self.end)
+        )
         said = answered(error)._replace(
             high_watermark=high_watermark,
             last_stable_offset=high_watermark,
@@ -161,7 +173,12 @@ class Log:
             diverging=diverging,
         )
         observe(
-            self.broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), b"", self.broker.clock_s, "proof"
+            self.broker,
+            [asking],
+            fetch.FetchResponse(0, 0, 0, [said]),
+            b"",
+            self.broker.clock_s,
+            "proof",
         )
 
     @property
@@ -190,7 +207,9 @@ def test_a_frozen_partition_stores_nothing_that_is_fetched(broker):
     log = Log(broker, EPOCH)
     log.leader_state.frozen = True
     run = build_run(10, 1, epoch=EPOCH)
-    said = answered(0)._replace(high_watermark=11, last_stable_offset=11, log_start_offset=0, end=len(run))
+    said = answered(0)._replace(
+        high_watermark=11, last_stable_offset=11, log_start_offset=0, end=len(run)
+    )
     asking = asked()._replace(fetch_offset=10)
     observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), run, 0.0, "watch")
     assert log.stored_end == 10
@@ -277,7 +296,10 @@ def test_a_follower_is_asked_for_a_divergence_each_time(broker):
         broker,
         [asking],
         fetch.FetchResponse(
-            0, 0, 0, [answered(0)._replace(high_watermark=10, last_stable_offset=10, log_start_offset=0)]
+            0,
+            0,
+            0,
+            [answered(0)._replace(high_watermark=10, last_stable_offset=10, log_start_offset=0)],
         ),
         b"",
         0.0,

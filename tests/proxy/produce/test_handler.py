@@ -56,7 +56,9 @@ def test_it_goes_at_once_as_it_came_and_gives_its_slot_back(broker):
     assert held(broker) == 0
 
 
-def test_those_of_a_connection_keep_their_order_and_nothing_that_must_not_overtake_them_does(broker):
+def test_those_of_a_connection_keep_their_order_and_nothing_that_must_not_overtake_them_does(
+    broker,
+):
     link = Link(broker)
     for sequence in range(3):
         link.produce(("a", sequence, 0))
@@ -265,7 +267,9 @@ def test_a_transaction_passes_or_fails_whole_and_probes_whole(wide):
     assert link.codes() == [{("a", 1): REFUSED, B: REFUSED}]
     wide.clock.advance(2.0)
     link.produce(("a", 1, 0), ("b", 0, 0), transactional_id="t")
-    assert link.seen() == [[("a", 1), B]], "else nothing of a transaction would ever find out that it answers"
+    assert link.seen() == [[("a", 1), B]], (
+        "else nothing of a transaction would ever find out that it answers"
+    )
 
 
 def test_what_waits_for_a_topic_that_comes_to_hang_is_refused(monkeypatch):

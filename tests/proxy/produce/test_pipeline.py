@@ -16,7 +16,10 @@ SETTINGS = {
     "admission": ON,
     "few slots": {
         **ON,
-        "isolation": {"dataSlots": {"floor": 1, "initial": 2, "ceiling": 3}, "maxQueueWait": "300ms"},
+        "isolation": {
+            "dataSlots": {"floor": 1, "initial": 2, "ceiling": 3},
+            "maxQueueWait": "300ms",
+        },
     },
 }
 SEEDS, STEPS = 25, 80
@@ -63,7 +66,10 @@ class Script:
         self.sequences = {}
 
     def request(self):
-        topic, partition = self.random.choice(["orders", "orders", "other"]), self.random.choice([0, 0, 1])
+        topic, partition = (
+            self.random.choice(["orders", "orders", "other"]),
+            self.random.choice([0, 0, 1]),
+        )
         producer = None
         if self.random.random() < 0.3:
             key = (topic, partition)
@@ -127,7 +133,9 @@ class Script:
         number = self.random.randrange(4)
         name, index = ("orders", "other")[number // 2], number % 2
         high_watermark = self.pair.offsets[name, index]
-        self.pair.do("learn", number, self.random.choice([0, 0, 0, 1]), high_watermark, high_watermark, 0)
+        self.pair.do(
+            "learn", number, self.random.choice([0, 0, 0, 1]), high_watermark, high_watermark, 0
+        )
 
     def forget(self):
         for world in self.pair.worlds:
@@ -135,10 +143,22 @@ class Script:
 
     def run(self, steps):
         weighed = {
-            self.ask: 30, self.ask_at_once: 6, self.ask_in_parts: 4, self.ask_else: 3, self.answer: 30,
-            self.answer_several: 6, self.read: 6, self.fill: 3, self.wait: 8, self.look: 2, self.learn: 4,
-            self.forget: 1, self.park: 1, self.wake: 4, self.sip: 5,
-        }  # fmt: skip
+            self.ask: 30,
+            self.ask_at_once: 6,
+            self.ask_in_parts: 4,
+            self.ask_else: 3,
+            self.answer: 30,
+            self.answer_several: 6,
+            self.read: 6,
+            self.fill: 3,
+            self.wait: 8,
+            self.look: 2,
+            self.learn: 4,
+            self.forget: 1,
+            self.park: 1,
+            self.wake: 4,
+            self.sip: 5,
+        }
         for _ in range(steps):
             (step,) = self.random.choices(list(weighed), list(weighed.values()))
             step()

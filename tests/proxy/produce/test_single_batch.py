@@ -139,7 +139,8 @@ def test_an_answer_of_another_form_is_heard_all_the_same(link):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", build_answer(100)[:-9], build_answer(100, index=1), build_answer(100, topic=b"others")]
+    "answer",
+    [b"", build_answer(100)[:-9], build_answer(100, index=1), build_answer(100, topic=b"others")],
 )
 def test_an_answer_that_is_garbage_or_about_something_else_is_passed_on(link, answer):
     assert link.produce(batch_v2(3))
@@ -163,7 +164,9 @@ def test_what_fails_while_storing_is_ours_and_the_client_is_answered(link):
     assert link.answered_ordinal == 1
 
 
-def test_the_first_five_of_a_producer_are_left_to_the_watch_and_an_epoch_that_changes_on_the_way_voids(link):
+def test_the_first_five_of_a_producer_are_left_to_the_watch_and_an_epoch_that_changes_on_the_way_voids(
+    link,
+):
     for number in range(6):
         assert link.produce(batch_v2(1, producer=(7, 0, number)))
         link.reply(100 + number)

@@ -32,7 +32,10 @@ async def played(request, tmp_path):
     """Connected, with one Produce on its way."""
     played = Played(request.param, tmp_path)
     await played.connect()
-    for wire, sink in ((played.link.wire, played.answered), (played.link.upstream.wire, played.sent)):
+    for wire, sink in (
+        (played.link.wire, played.answered),
+        (played.link.upstream.wire, played.sent),
+    ):
         transport = Transport(sink.append)
         transport.wire = wire
         wire.connection_made(transport)

@@ -73,7 +73,9 @@ async def play():
         return played.counters, played.link.client_id
 
 
-def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_same(monkeypatch, passages):
+def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_same(
+    monkeypatch, passages
+):
     passed = uvloop.run(play())
     assert sum(size > LARGE_BYTES for size in passages) == 10
     passages.clear()
@@ -108,7 +110,9 @@ def test_pipelined_requests_of_all_sizes_reach_the_broker_in_their_order(run, pa
         async with front(PASSING) as played:
             await greet(played)
             stream = b"".join(requests)
-            sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(played.client, stream))
+            sending = asyncio.ensure_future(
+                asyncio.get_running_loop().sock_sendall(played.client, stream)
+            )
             await until(lambda: len(played.broker.seen) == 1 + len(requests))
             await sending
             assert b"".join(played.broker.seen[1:]) == stream
@@ -130,7 +134,10 @@ def test_a_broker_that_goes_within_a_request_ends_the_client(run, passages):
             played.broker.close()
             assert await played.take(1) == b""
             await until(lambda: not played.forebay.listeners[0].links)
-            assert (played.counters["upstream_reopened"], played.counters["connection_errors"]) == (0, 1)
+            assert (played.counters["upstream_reopened"], played.counters["connection_errors"]) == (
+                0,
+                1,
+            )
             assert played.counters["requests_in"][0].frames == 1
             assert played.forebay.broker.requests.in_flight_bytes == 0
 
@@ -174,7 +181,9 @@ def test_what_the_broker_does_not_take_is_charged_and_the_client_is_not_read(pas
             await greet(played)
             played.broker.writers[-1].transport.pause_reading()
             whole = produce(24 << 20)
-            sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(played.client, whole))
+            sending = asyncio.ensure_future(
+                asyncio.get_running_loop().sock_sendall(played.client, whole)
+            )
             await until(lambda: passages and played.link.wire.reading_held)
             assert 0 < played.forebay.broker.requests.in_flight_bytes < 3 << 20
             played.broker.writers[-1].transport.resume_reading()
@@ -198,7 +207,9 @@ def test_nothing_else_goes_to_the_broker_within_a_request(passages):
     uvloop.run(scenario())
 
 
-@pytest.mark.parametrize("settings", [OFF, {"isolation": {"enabled": False}, "throttle": {"enabled": False}}])
+@pytest.mark.parametrize(
+    "settings", [OFF, {"isolation": {"enabled": False}, "throttle": {"enabled": False}}]
+)
 def test_where_a_queue_or_memory_has_a_say_none_passes(settings):
     async def scenario():
         async with front({"cache": {"size": "16MiB", "directory": ""}, **settings}) as played:

@@ -27,7 +27,9 @@ class AskedBroker(QuietBroker):
         )
         self.suggested = []
         monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")
-        monkeypatch.setattr(control, "build_describe_configs_request", lambda *_a, brokers, **_k: brokers[0])
+        monkeypatch.setattr(
+            control, "build_describe_configs_request", lambda *_a, brokers, **_k: brokers[0]
+        )
         monkeypatch.setattr(metadata, "scan_metadata_response", self.cluster)
         monkeypatch.setattr(control, "scan_describe_configs_response", self.describe)
 
@@ -39,7 +41,9 @@ class AskedBroker(QuietBroker):
         if self.error_code:
             return [control.DescribedConfig(self.error_code, f"{node_id}", {})]
         if node_id != self.this:
-            return [control.DescribedConfig(ErrorCode.INVALID_REQUEST, f"{node_id}", {}, self.message)]
+            return [
+                control.DescribedConfig(ErrorCode.INVALID_REQUEST, f"{node_id}", {}, self.message)
+            ]
         return [control.DescribedConfig(0, f"{node_id}", {"fetch.max.bytes": "65536"})]
 
     def send(self, frame, _correlation_id, on_answer):

@@ -181,7 +181,9 @@ def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monk
     def describe(now, code, *values):
         cleanup.tick(now)
         rows = [control.DescribedConfig(code, "orders", dict(zip(SETTINGS, values, strict=False)))]
-        monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+        monkeypatch.setattr(
+            control, "scan_describe_configs_response", lambda _frame, _version: rows
+        )
         broker.link.sent.pop()[1](b"answer")
 
     describe(0.0, ErrorCode.NONE, "delete", "producer", "CreateTime")

@@ -178,7 +178,9 @@ def test_the_line_is_bounded_and_what_is_left_out_is_counted():
     assert len(played.questions._own_paces) <= TOPICS_LIMIT
 
 
-@pytest.mark.parametrize("error", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID]
+)
 def test_what_forebay_may_not_describe_is_asked_on_the_link_of_who_reads_it(error):
     played = Played()
     key = ID if error == ErrorCode.UNKNOWN_TOPIC_ID else "secret"

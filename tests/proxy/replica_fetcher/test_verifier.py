@@ -45,11 +45,16 @@ def build_at(base_offset: int, count: int = 2, **more: Any) -> bytearray:
 
 
 def build_answer(
-    records: bytes, error_code: int = 0, aborted: list[tuple[int, int]] | None = None, stable: int = 99
+    records: bytes,
+    error_code: int = 0,
+    aborted: list[tuple[int, int]] | None = None,
+    stable: int = 99,
 ) -> bytes:
     views = (records,) if records else ()
     said = FetchAnswer(TOPIC_ID, 0, error_code, 99, stable, 0, aborted, views, len(records))
-    parts = build_response(VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
+    parts = build_response(
+        VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said]
+    )
     return b"".join(parts)
 
 
@@ -140,7 +145,15 @@ def tell_apart(
         ([(7, 9)], [(7, 3)]),
         ([], [(7, 16), (8, 20)]),
     ],
-    ids=["none", "null", "one", "another-order", "twice", "began-before", "more-than-its-records-need"],
+    ids=[
+        "none",
+        "null",
+        "one",
+        "another-order",
+        "twice",
+        "began-before",
+        "more-than-its-records-need",
+    ],
 )
 def test_the_same_aborted_transactions_are_no_difference(
     told: list[tuple[int, int]], brokers: list[tuple[int, int]] | None
@@ -150,7 +163,13 @@ def test_the_same_aborted_transactions_are_no_difference(
 
 @pytest.mark.parametrize(
     ("told", "brokers"),
-    [([(7, 12)], []), ([(7, 12)], None), ([], [(7, 12)]), ([(7, 12)], [(7, 14)]), ([(7, 12)], [(8, 12)])],
+    [
+        ([(7, 12)], []),
+        ([(7, 12)], None),
+        ([], [(7, 12)]),
+        ([(7, 12)], [(7, 14)]),
+        ([(7, 12)], [(8, 12)]),
+    ],
     ids=["too-many", "too-many-of-none", "too-few", "another-place", "another-producer"],
 )
 def test_other_aborted_transactions_are_a_difference(
@@ -160,7 +179,9 @@ def test_other_aborted_transactions_are_a_difference(
 
 
 def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> None:
-    assert tell_apart([(7, 14)], [], theirs=bytes(RUN[: 2 * ONE])) == "", "the broker's answer ends before it"
+    assert tell_apart([(7, 14)], [], theirs=bytes(RUN[: 2 * ONE])) == "", (
+        "the broker's answer ends before it"
+    )
     assert tell_apart([], [(7, 14)], ours=bytes(RUN[: 2 * ONE])) == "", "ours does"
     assert tell_apart([(7, 14)], [], theirs=bytes(RUN[:ONE] + RUN[2 * ONE :])) == "", (
         "the cleaner has been there"
@@ -184,7 +205,9 @@ class Setting:
         self.counters = Counters()
         self.sent: list[tuple[bytes, Callable[[bytes | None], None]]] = []
         self.dropped: list[Partition] = []
-        link = SimpleNamespace(send=lambda frame, _id, on_answer: self.sent.append((frame, on_answer)))
+        link = SimpleNamespace(
+            send=lambda frame, _id, on_answer: self.sent.append((frame, on_answer))
+        )
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: link)
         self.partition = self.follow(0)
         self.verifier = Verifier(self, ratio, draw)  # type: ignore[arg-type]
@@ -252,7 +275,9 @@ def test_what_read_committed_was_told_is_asked_as_it_asks(
     setting = Setting()
     setting.serve(bytes(RUN), committed=Committed([(7, 12)], 16))
     frame, on_answer = setting.sent[0]
-    assert fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).isolation_level == 1
+    assert (
+        fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).isolation_level == 1
+    )
     on_answer(build_answer(bytes(RUN), 0, aborted))
     assert setting.counters.verified == {"equal" if aborted else "mismatch": 1}
     assert bool(setting.dropped) != bool(aborted)
@@ -260,7 +285,8 @@ def test_what_read_committed_was_told_is_asked_as_it_asks(
 
 
 @pytest.mark.parametrize(
-    "answer", [None, build_answer(b"", ErrorCode.OFFSET_OUT_OF_RANGE), build_answer(b""), b"\0\0\0\1x"]
+    "answer",
+    [None, build_answer(b"", ErrorCode.OFFSET_OUT_OF_RANGE), build_answer(b""), b"\0\0\0\1x"],
 )
 def test_an_answer_without_records_compares_nothing(answer: bytes | None) -> None:
     setting = Setting()

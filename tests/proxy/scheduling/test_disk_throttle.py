@@ -47,7 +47,9 @@ class Machine:
 
     def __init__(self, tmp_path, monkeypatch, **settings):
         self.loop = Loop()
-        monkeypatch.setattr(pacer_module, "asyncio", SimpleNamespace(get_running_loop=lambda: self.loop))
+        monkeypatch.setattr(
+            pacer_module, "asyncio", SimpleNamespace(get_running_loop=lambda: self.loop)
+        )
         self.path, self.pressure_path = tmp_path / "diskstats", tmp_path / "pressure"
         self.busy = False
         self.admitted_bytes = 0
@@ -197,7 +199,12 @@ def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machin
     machine.run(3)
     assert not ticket.granted
     machine.run(2)
-    assert (ticket.granted, ticket.overdue, machine.went, machine.failed) == (True, False, [("c", 1)], [])
+    assert (ticket.granted, ticket.overdue, machine.went, machine.failed) == (
+        True,
+        False,
+        [("c", 1)],
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,12 +270,18 @@ def test_a_miss_that_has_waited_long_enough_goes_regardless(machine):
 
 def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     weights = (Weight(client_id="heavy", weight=3.0),)
-    machine = Machine(tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights)
+    machine = Machine(
+        tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights
+    )
     machine.disk_throttle.start()
     machine.saturate(plug_bytes=MIB)
     tickets = [
         machine.disk_throttle.submit(
-            client, client, missed(offset), MIB // 2, lambda one=client: machine.went.append((one, 0))
+            client,
+            client,
+            missed(offset),
+            MIB // 2,
+            lambda one=client: machine.went.append((one, 0)),
         )
         for offset in range(1, 100)
         for client in ("heavy", "light")
@@ -286,7 +299,9 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"waiting_requests": 2}, {"waiting_size_bytes": 100 * MIB}], ids=["requests", "bytes"]
+    "settings",
+    [{"waiting_requests": 2}, {"waiting_size_bytes": 100 * MIB}],
+    ids=["requests", "bytes"],
 )
 def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
     machine = Machine(tmp_path, monkeypatch, max_delay_s="1h", **settings)
@@ -302,7 +317,11 @@ def test_what_nobody_wants_does_not_go(machine):
     ticket = machine.submit(1, size_bytes=64 * MIB)
     machine.disk_throttle.cancel(ticket)
     machine.run(30)
-    assert (machine.went, machine.disk_throttle._on_granted, machine.disk.queue.waiting_requests) == (
+    assert (
+        machine.went,
+        machine.disk_throttle._on_granted,
+        machine.disk.queue.waiting_requests,
+    ) == (
         [],
         {},
         0,
@@ -330,7 +349,9 @@ def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
     ],
     ids=["missing", "empty", "odd", "binary", "another-disk", "odd-line"],
 )
-def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(machine, caplog, content):
+def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
+    machine, caplog, content
+):
     caplog.set_level("INFO")
     machine.saturate()
     waiting = machine.submit(1, size_bytes=500 * MIB)
@@ -371,7 +392,9 @@ def test_without_pressure_the_disk_is_seen_all_the_same_and_it_is_said_once(
 
 
 def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
-    machine = Machine(tmp_path, monkeypatch, busy_pressure=0.3, busy_await_s="1s", busy_in_flight=65536)
+    machine = Machine(
+        tmp_path, monkeypatch, busy_pressure=0.3, busy_await_s="1s", busy_in_flight=65536
+    )
     total = 0
 
     def move():
@@ -403,7 +426,9 @@ class Restarted:
         self.machine.saturate()
         leader_state = SimpleNamespace(high_watermark=10_000)
         topic = SimpleNamespace(name="t")
-        self.partition = SimpleNamespace(topic=topic, index=0, leader_state=leader_state, missed_from=None)
+        self.partition = SimpleNamespace(
+            topic=topic, index=0, leader_state=leader_state, missed_from=None
+        )
 
     def waits(self, offset):
         limit = self.partition.leader_state.high_watermark

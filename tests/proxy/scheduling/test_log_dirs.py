@@ -46,7 +46,9 @@ async def settle(disks):
 def told(monkeypatch):
     """What the broker says of its directories, whatever its bytes."""
     said = []
-    monkeypatch.setattr(control, "scan_describe_log_dirs_response", lambda frame, version: list(said))
+    monkeypatch.setattr(
+        control, "scan_describe_log_dirs_response", lambda frame, version: list(said)
+    )
     return said
 
 
@@ -132,7 +134,9 @@ def test_the_device_is_found_by_its_number(tmp_path):
     number = tmp_path.stat().st_dev
     counters = "1 0 8 1 0 0 0 0 0 1 1"
     stats = tmp_path / "diskstats"
-    stats.write_text(f"259 9 other {counters}\n{os.major(number)} {os.minor(number)} mine {counters}\n")
+    stats.write_text(
+        f"259 9 other {counters}\n{os.major(number)} {os.minor(number)} mine {counters}\n"
+    )
     assert build({"directory": str(tmp_path)}, diskstats_file=str(stats)).names == ["mine"]
 
 
@@ -152,7 +156,9 @@ async def test_mounted_directories_are_listed_at_once_and_again(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     (one / "t-0").mkdir(parents=True)
     two.mkdir()
-    found = build({"device": "sda", "directory": str(one)}, {"device": "sdb", "directory": str(two)})
+    found = build(
+        {"device": "sda", "directory": str(one)}, {"device": "sdb", "directory": str(two)}
+    )
     found.tick(5.0)
     await settle(found)
     assert (found.disk_of("t", 0), found.disk_of("t", 1)) == ("sda", None)
@@ -182,10 +188,15 @@ async def test_the_broker_is_asked_for_what_is_not_mounted(told, tmp_path):
     assert [found.disk_of("t", index) for index in range(3)] == ["sda", "sdb", None]
 
 
-TWO = ({"device": "sda", "broker_directory": "/d/one/"}, {"device": "sdb", "broker_directory": "/d/two"})
+TWO = (
+    {"device": "sda", "broker_directory": "/d/one/"},
+    {"device": "sdb", "broker_directory": "/d/two"},
+)
 
 
-async def test_a_directory_that_the_broker_does_not_tell_of_is_said_once_and_when_it_is_back(told, caplog):
+async def test_a_directory_that_the_broker_does_not_tell_of_is_said_once_and_when_it_is_back(
+    told, caplog
+):
     caplog.set_level("INFO")
     own_connections = OwnLinks()
     found = build(*TWO, own_connections=own_connections)
@@ -251,7 +262,9 @@ async def test_closed_it_leaves_no_task(tmp_path, monkeypatch):
         await waiting.wait()
 
     monkeypatch.setattr(log_dirs.asyncio, "to_thread", never)
-    found = build({"device": "sda", "directory": str(tmp_path)}, {"device": "sdb", "broker_directory": "/b"})
+    found = build(
+        {"device": "sda", "directory": str(tmp_path)}, {"device": "sdb", "broker_directory": "/b"}
+    )
     found.tick(0.0)
     tasks = list(found._tasks)
     found.close()

@@ -33,7 +33,10 @@ def test_switched_off_with_isolation():
 
 
 def test_the_first_pattern_that_matches_counts_and_each_topic_has_its_own_account():
-    first, rest = {"pattern": "big-*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 10}
+    first, rest = (
+        {"pattern": "big-*", "in_flight_bytes": 100},
+        {"pattern": "*", "in_flight_bytes": 10},
+    )
     quotas = table(topic_quotas=[first, rest])
     assert quotas.reserve("c", ["big-1"], 60, 0.0)
     assert quotas.reserve("c", ["big-1"], 41, 0.0) is None
@@ -51,7 +54,10 @@ def test_a_topic_named_twice_is_charged_once():
 
 @pytest.mark.parametrize("used_up", ["client", "topic"])
 def test_all_or_nothing_is_held(used_up):
-    tight, wide = {"pattern": "*", "in_flight_bytes": 100}, {"pattern": "*", "in_flight_bytes": 1000}
+    tight, wide = (
+        {"pattern": "*", "in_flight_bytes": 100},
+        {"pattern": "*", "in_flight_bytes": 1000},
+    )
     quotas = table(
         client_quotas=[tight if used_up == "client" else wide],
         topic_quotas=[wide if used_up == "client" else tight],
@@ -69,10 +75,15 @@ def test_all_or_nothing_is_held(used_up):
 
 def test_the_longest_debt_of_client_and_topics_is_what_a_fetch_waits():
     rate = {"pattern": "*", "fetch_rate_bytes": MIB}
-    quotas = table(client_quotas=[rate], topic_quotas=[{"pattern": "t", "fetch_rate_bytes": MIB // 2}])
+    quotas = table(
+        client_quotas=[rate], topic_quotas=[{"pattern": "t", "fetch_rate_bytes": MIB // 2}]
+    )
     assert quotas.peek_delay_s("c", ["t"], 0.0) == 0.0
     quotas.charge("c", "t", 4 * MIB, 0.0)
-    of_topic, of_client = quotas.peek_delay_s("c", ["t"], 0.0), quotas.peek_delay_s("c", ["other"], 0.0)
+    of_topic, of_client = (
+        quotas.peek_delay_s("c", ["t"], 0.0),
+        quotas.peek_delay_s("c", ["other"], 0.0),
+    )
     assert of_topic > of_client > 0
     assert quotas.peek_delay_s("d", ["other"], 0.0) == 0.0
     assert quotas.peek_delay_s("c", ["t"], of_topic) == 0.0
@@ -90,9 +101,13 @@ class Poll:
         session_id = first.plan_response(answers, 0.0).session_id
         context = open_fetch(table, asking.fetch((session_id, 1)), asking.NAMES, "me", 0.0)
         broker = SimpleNamespace(
-            scheduler=SimpleNamespace(quotas=quotas), now=lambda: 0.0, topics=SimpleNamespace(find=self.find)
+            scheduler=SimpleNamespace(quotas=quotas),
+            now=lambda: 0.0,
+            topics=SimpleNamespace(find=self.find),
         )
-        self.record = SimpleNamespace(link=SimpleNamespace(broker=broker, client_id="c"), context=context)
+        self.record = SimpleNamespace(
+            link=SimpleNamespace(broker=broker, client_id="c"), context=context
+        )
 
     def find(self, topic):
         self.named.append(topic)

@@ -83,7 +83,9 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     Asking(broker, link, log, "2")
     broker.clock.advance(1.1)
     assert log == ["busy begins", "busy ends"]
-    assert (len(broker.scheduler.lines), len(broker.scheduler._of_connection)) == (1, 0), "the busy one"
+    assert (len(broker.scheduler.lines), len(broker.scheduler._of_connection)) == (1, 0), (
+        "the busy one"
+    )
 
 
 def test_an_error_in_going_closes_that_client_and_gives_back(broker):
@@ -143,7 +145,9 @@ def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monke
 
 
 def test_what_it_counts_is_what_happened(monkeypatch):
-    broker = make_broker(monkeypatch, queue_requests=3, max_queue_wait_s="1s", release_after_s="60s")
+    broker = make_broker(
+        monkeypatch, queue_requests=3, max_queue_wait_s="1s", release_after_s="60s"
+    )
     links = [Link(broker) for _ in range(5)]
     asking = [Asking(broker, link, [], str(n), is_ordered=True) for n, link in enumerate(links)]
     stands = queue(broker)

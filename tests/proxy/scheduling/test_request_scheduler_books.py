@@ -94,8 +94,13 @@ def test_a_hanging_topic_is_back_by_an_answer_to_its_probe_and_by_no_other(wide)
     probing.reply()
     assert wide.scheduler.hanging(["a"]) == {}
     assert wide.scheduler.statistics()[1] | {"watched": 0} == {
-        "watched": 0, "hanging": 0, "hangs": 1, "recoveries": 1, "probes": 1, "unwatched": 0
-    }  # fmt: skip
+        "watched": 0,
+        "hanging": 0,
+        "hangs": 1,
+        "recoveries": 1,
+        "probes": 1,
+        "unwatched": 0,
+    }
 
 
 def test_what_was_answered_is_remembered_for_a_bounded_number_of_topics(wide):
@@ -157,7 +162,9 @@ def test_those_that_wait_for_followers_give_their_slots_back_up_to_a_share(monke
     broker.clock.advance(5.0)
     assert broker.scheduler.statistics()[0][0]["lingering_acks"] == 1, "a quarter of four"
     links[1].reply()
-    assert broker.scheduler.statistics()[0][0]["lingering_acks"] == 1, "one lingers no more, so the next may"
+    assert broker.scheduler.statistics()[0][0]["lingering_acks"] == 1, (
+        "one lingers no more, so the next may"
+    )
     for link in (links[0], *links[2:]):
         link.reply()
     assert held(broker) == 0
@@ -177,7 +184,9 @@ def test_the_report_counts_what_is_unanswered(wide):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_client_alone(wide, times):
+def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_client_alone(
+    wide, times
+):
     link, other = Link(wide), Link(wide)
     other.produce(("a", 1, 0))
     send, failures = link.upstream.send, [ValueError("of ours")] * times

@@ -71,7 +71,9 @@ def missed(wanted, partition=PARTITION, reason="cold"):
 
 def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
-    record = SimpleNamespace(head=SimpleNamespace(api_version=version, client_id="c"), request=request)
+    record = SimpleNamespace(
+        head=SimpleNamespace(api_version=version, client_id="c"), request=request
+    )
     assert link.reads.begin(record, [missed(one, partition) for one in wanted], waiter or Waiter())
 
 
@@ -93,9 +95,13 @@ def test_one_read_serves_all_who_ask_the_same_meanwhile():
     reads = [find(link) for link in links]
     assert [read.stage for read in reads] == [Stage.ARRIVED] * 3
     assert {bytes(read.records(1 << 20, True)) for read in reads} == {RECORDS}
-    assert [read.throttle_time_ms for read in reads] == [9, 0, 0], "the first one's quota is its own"
+    assert [read.throttle_time_ms for read in reads] == [9, 0, 0], (
+        "the first one's quota is its own"
+    )
     assert [waiter.wakeups for waiter in waiters] == [1, 1, 1]
-    assert [len(link.learned) for link in links] == [1, 0, 0], "the right of the others is theirs to prove"
+    assert [len(link.learned) for link in links] == [1, 0, 0], (
+        "the right of the others is theirs to prove"
+    )
     assert links[0].broker.counters.shared_reads == 2
     assert [link.broker.responses.in_flight_bytes for link in links] == [len(RECORDS)] * 3
     assert len(links[0].broker.shared_reads) == 0
@@ -133,7 +139,9 @@ def test_fewer_bytes_are_a_part_of_what_is_read():
 
 def test_only_what_the_broker_answers_at_once_is_shared():
     wanted = asked(offset=500)
-    assert build_coalescing_key(missed(wanted), VERSION, 0) is None, "at the end the broker would wait"
+    assert build_coalescing_key(missed(wanted), VERSION, 0) is None, (
+        "at the end the broker would wait"
+    )
     assert build_coalescing_key(missed(asked(offset=499)), VERSION, 0) is not None
     assert build_coalescing_key(missed(asked())._replace(state=ReadState.PASS), VERSION, 0) is None
 
@@ -232,7 +240,9 @@ def test_who_has_lost_its_right_meanwhile_gets_nothing_of_it():
     links[0].upstream.answer(answer())
     assert find(links[2], partition=None) is None, "and when it has arrived"
     assert find(links[0], partition=None) is not None, "its own answer is its right"
-    assert links[1].broker.responses.in_flight_bytes == links[2].broker.responses.in_flight_bytes == 0
+    assert (
+        links[1].broker.responses.in_flight_bytes == links[2].broker.responses.in_flight_bytes == 0
+    )
 
 
 def test_a_joiner_that_goes_away_is_charged_nothing():

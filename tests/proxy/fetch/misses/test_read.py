@@ -13,7 +13,9 @@ def arrived(records, limit=500):
     asked = FetchPartition("t", 0, -1, 100, -1, -1, 1000)
     read = Read(PartitionStatus(asked, None, ReadState.MISS, "cold", limit), ASKER, 1000, 0.0)
     read.stage, read.frame = Stage.ARRIVED, b"head" + records
-    read.answered = FetchedPartition("t", 0, 0, 500, 500, 0, -1, None, None, None, 4, 4 + len(records))
+    read.answered = FetchedPartition(
+        "t", 0, 0, 500, 500, 0, -1, None, None, None, 4, 4 + len(records)
+    )
     return read
 
 

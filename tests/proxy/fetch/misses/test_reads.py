@@ -199,7 +199,12 @@ def test_partitions_missed_together_are_asked_together():
 
 @pytest.mark.parametrize(
     "other",
-    [(asked(offset=101), 0), (asked(epoch=3), 0), (asked(), COMMITTED), (asked(), 0, 500, VERSION + 1)],
+    [
+        (asked(offset=101), 0),
+        (asked(epoch=3), 0),
+        (asked(), COMMITTED),
+        (asked(), 0, 500, VERSION + 1),
+    ],
     ids=["offset", "epoch", "isolation", "version"],
 )
 def test_another_question_drops_the_read_and_its_late_answer(other):
@@ -264,7 +269,12 @@ def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
     begin(link, asked(), waiter=waiter)
     link.upstream.answer(answer(error_code=29, records=b""))
     read = find(link, asked())
-    assert (read.stage, read.has_error, read.held_bytes, waiter.wakeups) == (Stage.ARRIVED, True, 0, 1)
+    assert (read.stage, read.has_error, read.held_bytes, waiter.wakeups) == (
+        Stage.ARRIVED,
+        True,
+        0,
+        1,
+    )
     link.reads.leave(waiter)
     assert find(link, asked()) is None
     begin(link, asked(), waiter=waiter)

@@ -11,7 +11,16 @@ from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import PATIENCE_S
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
-from tests.proxy.fetch.misses.test_reads import RECORDS, Link, Upstream, Waiter, answer, asked, begin, find
+from tests.proxy.fetch.misses.test_reads import (
+    RECORDS,
+    Link,
+    Upstream,
+    Waiter,
+    answer,
+    asked,
+    begin,
+    find,
+)
 
 TOPIC_ID = bytes(range(16))
 

@@ -25,7 +25,11 @@ def opened(table, session, *partitions, forget=(), version=IDS, owner="me", now_
 def begun(table, *answers, version=IDS, owner="me"):
     """The id of a session that has been shown these answers."""
     context = opened(
-        table, INITIAL, *(asked(one.topic, one.partition) for one in answers), version=version, owner=owner
+        table,
+        INITIAL,
+        *(asked(one.topic, one.partition) for one in answers),
+        version=version,
+        owner=owner,
     )
     assert context.kind is Kind.FULL
     planned = context.plan_response(answers, 0)
@@ -45,7 +49,11 @@ def test_sessionless_requests_get_no_session(table):
 
     planned = context.plan_response([answer(A, 0)], 0)
 
-    assert (context.kind, planned.session_id, keys(planned.answers)) == (Kind.SESSIONLESS, 0, [(A, 0)])
+    assert (context.kind, planned.session_id, keys(planned.answers)) == (
+        Kind.SESSIONLESS,
+        0,
+        [(A, 0)],
+    )
     assert table.statistics().created == 0
 
 
@@ -211,7 +219,9 @@ def test_an_error_of_the_first_answer_that_went_away_is_told(table):
     """FetchSessionTest.testResolveUnknownPartitions: a topic id that was unknown at first."""
     session_id = begun(table, answer(A, 0, -1, log_start=-1, error=100))
 
-    assert named(opened(table, (session_id, 1)), answer(A, 0, -1, log_start=-1, error=100)) == [(A, 0)]
+    assert named(opened(table, (session_id, 1)), answer(A, 0, -1, log_start=-1, error=100)) == [
+        (A, 0)
+    ]
     assert named(opened(table, (session_id, 2)), answer(A, 0, 0)) == [(A, 0)]
 
 
@@ -230,7 +240,9 @@ def test_partitions_with_records_go_last(table):
 def test_a_session_starts_in_the_order_of_its_first_answer(table):
     """FullFetchContext.createNewSession walks the answers, of which those with errors come last."""
     context = opened(table, INITIAL, asked(A, 0), asked(A, 1))
-    session_id = context.plan_response([answer(A, 1, records=b"x"), answer(A, 0, error=3)], 0).session_id
+    session_id = context.plan_response(
+        [answer(A, 1, records=b"x"), answer(A, 0, error=3)], 0
+    ).session_id
 
     assert keys(opened(table, (session_id, 1)).partitions) == [(A, 1), (A, 0)]
 
@@ -276,12 +288,18 @@ def test_an_old_session_gives_way_to_a_used_one():
     """FetchSessionTest.testFetchSessionExpiration."""
     table = SessionCache(2, 1000, 1, Random(7))
     first, second = (
-        opened(table, INITIAL, asked(A, 0), now_s=now_s).plan_response([answer(A, 0)], now_s).session_id
+        opened(table, INITIAL, asked(A, 0), now_s=now_s)
+        .plan_response([answer(A, 0)], now_s)
+        .session_id
         for now_s in (0, 0.5)
     )
     opened(table, (first, 1), now_s=1.0)
 
-    third = opened(table, INITIAL, asked(A, 0), now_s=1.501).plan_response([answer(A, 0)], 1.501).session_id
+    third = (
+        opened(table, INITIAL, asked(A, 0), now_s=1.501)
+        .plan_response([answer(A, 0)], 1.501)
+        .session_id
+    )
 
     assert third > 0
     assert opened(table, (first, 2)).kind is Kind.INCREMENTAL
@@ -356,10 +374,15 @@ def test_a_session_of_one_partition_goes_on_as_it_would_by_itself():
     tables = [SessionCache(10, 1000, 100, Random(7)) for _ in range(2)]
     session_id, _ = (begun(table, answer(A, 0)) for table in tables)
     for epoch in (1, 2):
-        asking, shown = asked(A, 0, 10 * epoch), answer(A, 0, 100 * epoch, log_start=epoch, records=b"x")
+        asking, shown = (
+            asked(A, 0, 10 * epoch),
+            answer(A, 0, 100 * epoch, log_start=epoch, records=b"x"),
+        )
         opened(tables[0], (session_id, epoch), asking, now_s=epoch).plan_response([shown], epoch)
         session = find_single(tables[1], session_id, epoch, "me", asking, IDS)
-        note_records(tables[1], session, asking, shown.high_watermark, shown.log_start_offset, epoch)
+        note_records(
+            tables[1], session, asking, shown.high_watermark, shown.log_start_offset, epoch
+        )
         one, other = (table.find(session_id, "me") for table in tables)
         assert (one.epoch, one.last_used_s, one.in_order()) == (
             other.epoch,
@@ -372,7 +395,13 @@ def test_a_session_of_one_partition_goes_on_as_it_would_by_itself():
 
 @pytest.mark.parametrize(
     ("epoch", "owner", "partition", "version"),
-    [(2, "me", 0, IDS), (1, "you", 0, IDS), (1, "me", 1, IDS), (1, "me", 0, NAMES), (0, "me", 0, IDS)],
+    [
+        (2, "me", 0, IDS),
+        (1, "you", 0, IDS),
+        (1, "me", 1, IDS),
+        (1, "me", 0, NAMES),
+        (0, "me", 0, IDS),
+    ],
 )
 def test_another_epoch_owner_partition_or_naming_is_not_the_same_session(
     table, epoch, owner, partition, version
@@ -381,4 +410,6 @@ def test_another_epoch_owner_partition_or_naming_is_not_the_same_session(
     assert find_single(table, session_id, epoch, owner, asked(A, partition), version) is None
     assert find_single(table, session_id, 1, "me", asked(A, 0), IDS) is not None
     opened(table, (session_id, 1), asked(B, 0))
-    assert find_single(table, session_id, 2, "me", asked(A, 0), IDS) is None, "it has another partition"
+    assert find_single(table, session_id, 2, "me", asked(A, 0), IDS) is None, (
+        "it has another partition"
+    )

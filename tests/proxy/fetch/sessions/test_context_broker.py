@@ -96,7 +96,9 @@ def test_a_session_is_the_brokers(broker: "KafkaCluster", version: int) -> None:
                 assert producer.flush(20) == 0
             picked = rng.sample(range(PARTITIONS), rng.choice((0, 1, 1, 2, PARTITIONS)))
             partitions = [asked(topic, one, offsets[one], max_bytes=MAX_BYTES) for one in picked]
-            forgotten = [(topic, one) for one in rng.sample(range(PARTITIONS), rng.choice((0, 0, 0, 1, 4)))]
+            forgotten = [
+                (topic, one) for one in rng.sample(range(PARTITIONS), rng.choice((0, 0, 0, 1, 4)))
+            ]
             epoch = twins.epoch if rng.random() < 0.8 else rng.choice(EPOCHS)
             named, error = twins.step(epoch, version, partitions, forgotten if epoch > 0 else [])
             outcomes.add((error, min(len(named), 2)))

@@ -50,7 +50,9 @@ class Follower:
             self.session = (planned.session_id, 1) if planned.session_id else (0, 0)
         else:
             assert told <= set(self.in_session)
-            self.session = (planned.session_id, self.session[1] + 1) if planned.session_id else (0, 0)
+            self.session = (
+                (planned.session_id, self.session[1] + 1) if planned.session_id else (0, 0)
+            )
         return True
 
 
@@ -75,7 +77,11 @@ class Sessions(RuleBasedStateMachine):
         log["start"] = min(log["start"] + 1, log["end"], self.wanted.get(partition, log["end"]))
         self.poll_often(polls)
 
-    @rule(partition=st.sampled_from(PARTITIONS), error=st.sampled_from((6, UNKNOWN_TOPIC_ID)), polls=POLLS)
+    @rule(
+        partition=st.sampled_from(PARTITIONS),
+        error=st.sampled_from((6, UNKNOWN_TOPIC_ID)),
+        polls=POLLS,
+    )
     def fail(self, partition, error, polls):
         self.log[partition]["error"] = 0 if self.log[partition]["error"] else error
         self.poll_often(polls)
@@ -119,7 +125,9 @@ class Sessions(RuleBasedStateMachine):
     def poll(self, everything):
         """One fetch; the broker answers for all, or as a caller may, only for what must be answered."""
         request = self.client.request(self.wanted)
-        self.view = {partition: seen for partition, seen in self.view.items() if partition in self.wanted}
+        self.view = {
+            partition: seen for partition, seen in self.view.items() if partition in self.wanted
+        }
         context = open_fetch(self.table, request, IDS, "me", self.now_s)
         if context.kind is not Kind.ERROR:
             assert {one.partition: one.fetch_offset for one in context.partitions} == self.wanted
@@ -128,7 +136,12 @@ class Sessions(RuleBasedStateMachine):
             found = self.read(one, with_records < READ_AT_ONCE)
             with_records += bool(found.records_bytes)
             news = found.records_bytes or found.error_code
-            if everything or context.kind is not Kind.INCREMENTAL or news or self.moved(context, found):
+            if (
+                everything
+                or context.kind is not Kind.INCREMENTAL
+                or news
+                or self.moved(context, found)
+            ):
                 answers.append(found)
         planned = context.plan_response(answers, self.now_s)
         if self.client.handle(planned):
@@ -140,7 +153,9 @@ class Sessions(RuleBasedStateMachine):
         log = self.log[one.partition]
         if log["error"]:
             high_watermark, log_start = self.shown_with_error(log)
-            return answer(TOPIC, one.partition, high_watermark, log_start=log_start, error=log["error"])
+            return answer(
+                TOPIC, one.partition, high_watermark, log_start=log_start, error=log["error"]
+            )
         records = b"x" * (log["end"] - one.fetch_offset) if may_read else b""
         return answer(TOPIC, one.partition, log["end"], log_start=log["start"], records=records)
 
@@ -150,7 +165,10 @@ class Sessions(RuleBasedStateMachine):
 
     def moved(self, context, found):
         kept = context.session.partitions[key(found)]
-        return (kept.high_watermark, kept.log_start_offset) != (found.high_watermark, found.log_start_offset)
+        return (kept.high_watermark, kept.log_start_offset) != (
+            found.high_watermark,
+            found.log_start_offset,
+        )
 
     def see(self, told):
         self.view[told.partition] = (told.error_code, told.high_watermark, told.log_start_offset)

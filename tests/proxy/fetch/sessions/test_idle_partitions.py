@@ -40,10 +40,14 @@ class Scene:
             purgatory=SimpleNamespace(idle_partitions=defaultdict(dict)),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
-            watch=SimpleNamespace(cover=lambda partition, link: self.covered.append(partition.index)),
+            watch=SimpleNamespace(
+                cover=lambda partition, link: self.covered.append(partition.index)
+            ),
             own_connections=SimpleNamespace(usable=True),
         )
-        self.link = Link(broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads())
+        self.link = Link(
+            broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads()
+        )
         kept = {}
         for partition in self.partitions:
             partition.leader_state.learn(1, 10, 10, 0, 99.0)
@@ -197,7 +201,9 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
 def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
     status = []
     scene.look()
-    scene.idle_partitions.fetch = SimpleNamespace(evaluate_again=lambda: status.append(scene.look()[1]))
+    scene.idle_partitions.fetch = SimpleNamespace(
+        evaluate_again=lambda: status.append(scene.look()[1])
+    )
     broker = scene.link.broker
     broker.wakeups.gather()
     scene.wake(0)
@@ -220,7 +226,11 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
         scene.table.remove(scene.session)
     else:
         scene.idle_partitions.close()
-    assert (scene.marks(), scene.session.idle_partitions, scene.link.broker.purgatory.idle_partitions) == (
+    assert (
+        scene.marks(),
+        scene.session.idle_partitions,
+        scene.link.broker.purgatory.idle_partitions,
+    ) == (
         [0] * COUNT,
         None,
         {},
@@ -234,7 +244,9 @@ def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
 
     async def play():
         scene.look()
-        scene.idle_partitions.fetch = SimpleNamespace(evaluate_again=lambda: wakeups.append(scene.look()[0]))
+        scene.idle_partitions.fetch = SimpleNamespace(
+            evaluate_again=lambda: wakeups.append(scene.look()[0])
+        )
         scene.table.remove(scene.session)
         await asyncio.sleep(0)
 
