@@ -7,7 +7,7 @@ returns False. A request that waited for a slot goes there, too, if a check fail
 Invariants: until all checks have passed nothing has changed; a request has the same effects on both
 paths.
 
-Why two paths: docs/decisions/0012. Why a waiting request stays on this one: 0021.
+docs/decisions/0025 says why there are two paths, and why a waiting request stays on this one.
 """
 
 from __future__ import annotations
