@@ -42,7 +42,7 @@ tidy: build ## print large files, functions and classes, writes to other objects
 test: check tools ## everything that CI runs; WORKERS=2 run side by side
 	$(PYTEST)
 
-unit: build ## the tests that need neither a broker nor Java; under two minutes
+unit: build ## the tests that need neither a broker nor Java
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark
