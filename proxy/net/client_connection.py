@@ -501,9 +501,7 @@ class ClientConnection:
         self._materialize()
         self._open = False
         self._counters.active_connections -= 1
-        if cause in BOUNDS:
-            self._counters.disconnects[cause] += 1
-        elif blame:
+        if blame and cause not in BOUNDS:
             self._counters.connection_errors += 1
         else:
             self._counters.disconnects[cause] += 1

@@ -37,7 +37,7 @@ class Confirmation(Protocol):
         """It is not followed any more."""
 
 
-class TopicLookup(Protocol):
+class TopicQueries(Protocol):
     """Asks the broker about topics."""
 
     def ask(self, topic: str | bytes) -> None:
@@ -76,7 +76,7 @@ class PartitionServices(Protocol):
         """Who asks for confirmation."""
 
     @property
-    def topic_lookup(self) -> TopicLookup:
+    def topic_lookup(self) -> TopicQueries:
         """Who asks about topics."""
 
     @property

@@ -145,7 +145,7 @@ class HostileRun:
         quiet_s, beside_s, direct_s = ROUND_S
         self._watch(self.quiet, sidecar, topics, WARM_UP_S)
         self.quiet = Phase()
-        before, opened = resident_bytes(sidecar), descriptors(sidecar)
+        before, opened = sidecar.resident_bytes, sidecar.descriptors
         for number in range(self._rounds):
             self._watch(self.quiet, sidecar, topics, quiet_s)
             crowd = subprocess.Popen(
@@ -186,7 +186,7 @@ class HostileRun:
             one.start()
         until = time.monotonic() + seconds
         while time.monotonic() < until and not all(one.error for one in clients):
-            self._most_bytes = max(self._most_bytes, resident_bytes(sidecar))
+            self._most_bytes = max(self._most_bytes, sidecar.resident_bytes)
             time.sleep(0.2)
         for one in clients:
             one.finish()
@@ -203,8 +203,8 @@ class HostileRun:
         deadline, left = time.monotonic() + PATIENCE_S, {"": 1.0}
         while left and time.monotonic() < deadline:
             left = {k[0]: v for k, v in sidecar.metrics().items() if k[0] in ZERO and v}
-            if not left and descriptors(sidecar) > opened + OWN:
-                left = {"descriptors": descriptors(sidecar) - opened - OWN}
+            if not left and sidecar.descriptors > opened + OWN:
+                left = {"descriptors": sidecar.descriptors - opened - OWN}
             time.sleep(0.2)
         self.problems += [f"left behind: {name} {value:g}" for name, value in left.items()]
         self._say(f"{self._tell()}; memory grew by {self.growth_bytes >> 20} MiB")
@@ -221,16 +221,6 @@ class HostileRun:
         """The good clients' p99 beside the crowd, in quiet ones."""
         quiet_s = self.quiet.find_cut_s(99)
         return self.beside.find_cut_s(99) / quiet_s if quiet_s else float("inf")
-
-
-def resident_bytes(sidecar: Sidecar) -> int:
-    """Private memory: the arena is shared, and counted as its own."""
-    fields = Path(f"/proc/{sidecar.pid}/statm").read_text().split()
-    return (int(fields[1]) - int(fields[2])) * 4096
-
-
-def descriptors(sidecar: Sidecar) -> int:
-    return sum(1 for _ in Path(f"/proc/{sidecar.pid}/fd").iterdir())
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ import statistics
 import struct
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +32,7 @@ from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 
@@ -129,15 +129,6 @@ def measure(pair: Pair, topic: str, rounds: int) -> list[float]:
     return taken
 
 
-def resident_bytes(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    return (int(fields[1]) - int(fields[2])) * 4096
-
-
-def descriptors(pair: Pair) -> int:
-    return sum(1 for _ in Path(f"/proc/{pair.sidecar.pid}/fd").iterdir())
-
-
 def check_nothing_stays(pair: Pair) -> None:
     held = (
         "forebay_active_connections",
@@ -164,13 +155,13 @@ def test_a_good_client_hardly_notices(
 ) -> None:
     topic = create_topic(pair.direct)
     alone = measure(pair, topic, ROUNDS)
-    resident, opened = resident_bytes(pair.sidecar.pid), descriptors(pair)
+    resident, opened = pair.sidecar.resident_bytes, pair.sidecar.descriptors
     crowd = [Hostile(harm, pair.through, number) for number in range(CLIENTS)]
     for one in crowd:
         one.start()
     beside = measure(pair, topic, ROUNDS)
     time.sleep(1)
-    growth = resident_bytes(pair.sidecar.pid) - resident
+    growth = pair.sidecar.resident_bytes - resident
     for one in crowd:
         one.finish()
     for one in crowd:
@@ -179,7 +170,7 @@ def test_a_good_client_hardly_notices(
     assert sum(one.times for one in crowd) >= CLIENTS or harm is drip
     assert growth < MOST_GROWTH_BYTES
     check_nothing_stays(pair)
-    assert descriptors(pair) <= opened + 2
+    assert pair.sidecar.descriptors <= opened + 2
     direct = read_all(pair.direct, topic)
     assert read_all(pair.through, topic, end=end_of(direct)) == direct
 
@@ -194,7 +185,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     """Twelve of them, of 60 MB each, beside a good client and one whose requests are large, too."""
     topic = create_topic(pair.direct)
     alone = measure(pair, topic, ROUNDS)
-    resident, part = resident_bytes(pair.sidecar.pid), bytes(1 << 20)
+    resident, part = pair.sidecar.resident_bytes, bytes(1 << 20)
     over = threading.Event()
 
     def send_most() -> None:
@@ -211,7 +202,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     with RawClient(pair.through) as writer:
         for _ in range(20):
             writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
-            most = max(most, resident_bytes(pair.sidecar.pid) - resident)
+            most = max(most, pair.sidecar.resident_bytes - resident)
     over.set()
     for one in crowd:
         one.join(2 * PATIENCE_S)
@@ -241,18 +232,18 @@ def test_clients_that_ask_for_much_and_never_read(
             entry = {"listen": address, "upstream": pair.direct, "tls": tls}
             sidecar = stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}))
         alone = measure(pair, topic, ROUNDS)
-        resident, most = resident_bytes(sidecar.pid), 0
+        resident, most = sidecar.resident_bytes, 0
         for _ in range(READERS):
             client = stack.enter_context(Raw(address))
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             if encrypted:
                 client.socket = stack.enter_context(trust_all().wrap_socket(client.socket))
             client.send(*(build_fetch(big, 0, 100, BIG_BYTES * 100) for _ in range(4)))
-            most = max(most, resident_bytes(sidecar.pid) - resident)
+            most = max(most, sidecar.resident_bytes - resident)
         beside = measure(pair, topic, ROUNDS)
         for _ in range(20):
             time.sleep(0.2)
-            most = max(most, resident_bytes(sidecar.pid) - resident)
+            most = max(most, sidecar.resident_bytes - resident)
         assert most < REQUEST_MEMORY_BYTES + RESPONSE_MEMORY_BYTES + MOST_MORE_BYTES
         check_calm(alone, beside)
         direct = read_all(pair.direct, big, end=10)

@@ -88,6 +88,17 @@ class Sidecar:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def resident_bytes(self) -> int:
+        """Private memory of the process: the arena is shared, and counted as its own."""
+        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        return (int(fields[1]) - int(fields[2])) * 4096
+
+    @property
+    def descriptors(self) -> int:
+        """How many file descriptors the process has open."""
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
     def log_tail(self, size_bytes: int = 6000) -> str:
         """The end of Forebay's own log."""
         return (

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.batch import CONTROL, TRANSACTIONAL, Batch
-from protocol.produce import ProducedPartition
 from proxy.partitions import store
 from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, DuplicateCheck
 from proxy.partitions.store import (
@@ -18,17 +17,13 @@ from proxy.partitions.store import (
     settle,
 )
 from tests.kit.cache_batches import build_run, insert, read
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.followed import EPOCH, QuietBroker, learn
 
 NONE, GZIP, ZSTD = 0, 1, 4
 
 
 def build_sent(*, magic=2, codec=NONE, sequence=-1, producer_id=-1, count=10):
     return Batch(0, 100, 0, count - 1, -1, magic, 0, codec, 0, producer_id, 0, sequence, count)
-
-
-def build_acknowledged(base_offset=100):
-    return ProducedPartition(TOPIC_ID, 0, 0, base_offset, -1, 0)
 
 
 def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100, frozen=False):
