@@ -222,6 +222,8 @@ def pass_on(
         def on_begun(
             begun: bytes, frame_bytes: int, source: FramedTransport
         ) -> SpliceTransfer | None:
+            if link.broker.responses.has_room(frame_bytes) or not link.may_begin_pieces(reply):
+                return None
             on_end = partial(scheduler.answered, entry)
             return link.begin_pieces(
                 head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end

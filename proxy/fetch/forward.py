@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 
 SESSIONLESS = (0, -1)
 """Session id and epoch of a Fetch without a session (FetchMetadata.LEGACY)."""
+NO_PLAN = PlannedResponse[FetchAnswer](ErrorCode.NONE, 0, [])
+"""What a session makes of a response that does not concern it: nothing."""
+WHOLE_BYTES = 4 << 20
+"""Largest response that is received whole where memory has room: four times what a consumer takes
+of a partition by default (max.partition.fetch.bytes).
+"""
 
 
 def forward_fetch(
@@ -76,27 +82,35 @@ def forward_fetch(
     def on_begun(
         entry: Entry, sent_at: float, begun: bytes, frame_bytes: int, source: FramedTransport
     ) -> SpliceTransfer | None:
-        """Send a large response in pieces as they arrive, if the budget of response bytes has no
-        room for it.
+        """Return the splice that sends a large response in pieces as they arrive; None: the response
+        is received whole.
 
-        None: the response is received whole. A response in pieces carries no session id, which ends
-        the session that the request names.
+        So memory never holds what one client asked for and perhaps never takes. A response whose
+        partitions are not known yet leaves in pieces only if memory has no room for it: its bytes
+        are not counted, and it ends the session that the request names.
         """
-        if link.broker.responses.has_room(frame_bytes):
-            return None
         response = _scan_begun(head, begun, frame_bytes)
-        on_sent = record.passing(statuses, response)
-        on_end = partial(scheduler.answered, entry)
-        passage = link.begin_pieces(
-            head, record.reply, record.request_bytes, on_sent, begun, frame_bytes, source, on_end
+        has_joiners = any(one.joiners for one in shared_reads)
+        is_wanted = response is None or frame_bytes <= WHOLE_BYTES or has_joiners
+        has_room = link.broker.responses.has_room(frame_bytes)
+        if (is_wanted and has_room) or not link.may_begin_pieces(record.reply):
+            return None
+        if response is not None:
+            link.authorization.learn_answer(response, sent_at)
+            begun = _begun_in_session(record, response, begun)
+        # Joiners fetch for themselves: the whole frame is never in memory here.
+        end_forwarded(link.broker, shared_reads, None, None)
+        shared_reads.clear()
+        return link.begin_pieces(
+            head,
+            record.reply,
+            record.request_bytes,
+            record.passing(statuses, response),
+            begun,
+            frame_bytes,
+            source,
+            partial(scheduler.answered, entry),
         )
-        if passage is not None:
-            if response is not None:
-                link.authorization.learn_answer(response, sent_at)
-            # Joiners fetch for themselves: the whole frame is never in memory here.
-            end_forwarded(link.broker, shared_reads, None, None)
-            shared_reads.clear()
-        return passage
 
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
@@ -176,39 +190,53 @@ def _list_asked(record: FetchRecord, context: FetchContext) -> list[FetchPartiti
 
 
 def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:
-    """Return the broker's response with the session's id.
+    """Return the broker's response with the session's id, or an error response if the session is in
+    error.
 
     All partitions stay in the response: a client accepts more partitions than it needs.
     """
+    if response is None:
+        return answer
+    planned = _plan_session(record, response)
+    if planned.error_code == ErrorCode.NONE:
+        return _stamp_session(record, planned, answer)
+    return build_error(record, planned.error_code, planned.session_id, response.throttle_time_ms)
+
+
+def _begun_in_session(record: FetchRecord, response: FetchResponse, begun: bytes) -> bytes:
+    """Return the first bytes of the broker's response with the session's id. A session in error
+    ends: the response stays without an id (FetchSessionHandler.handleResponse).
+    """
+    planned = _plan_session(record, response)
+    if planned.error_code != ErrorCode.NONE:
+        return begun
+    return bytes(_stamp_session(record, planned, begun))
+
+
+def _plan_session(record: FetchRecord, response: FetchResponse) -> PlannedResponse[FetchAnswer]:
+    """Return what the session makes of the broker's response; call once. Its partitions are not
+    used: the broker's frame names them. An error code other than NONE replaces the response.
+    """
     context, request = record.context, record.request
-    if context is None or response is None or request.session_at < 0:
-        return answer
+    if context is None or request.session_at < 0:
+        return NO_PLAN
     if response.error_code != ErrorCode.NONE:  # of the whole request: FetchRequest.getErrorResponse
-        if context.kind is Kind.INCREMENTAL and not context.changed:
-            return build_error(
-                record, response.error_code, request.session_id, response.throttle_time_ms
-            )
-        planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, request.session_id, [])
-        return _show_session(record, planned, answer, response.throttle_time_ms)
+        is_bare = context.kind is Kind.INCREMENTAL and not context.changed
+        error_code = response.error_code if is_bare else ErrorCode.NONE
+        return PlannedResponse(error_code, request.session_id, [])
     if response.throttle_time_ms > 0 and not response.partitions:
-        planned = context.plan_throttled()
-        return _show_session(record, planned, answer, response.throttle_time_ms)
+        return context.plan_throttled()
     if context.kind is not Kind.INCREMENTAL and len(response.partitions) != len(context.partitions):
-        return answer
-    planned = context.plan_response(
+        return NO_PLAN
+    return context.plan_response(
         [_shown(one) for one in response.partitions], record.link.broker.now()
     )
-    return _show_session(record, planned, answer, response.throttle_time_ms)
 
 
-def _show_session(
-    record: FetchRecord, planned: PlannedResponse[FetchAnswer], answer: Frame, throttle_time_ms: int
+def _stamp_session(
+    record: FetchRecord, planned: PlannedResponse[FetchAnswer], answer: Frame
 ) -> Frame:
-    """Return the response with its session id stamped in place; an error response if the session is
-    in error.
-    """
-    if planned.error_code != ErrorCode.NONE:
-        return build_error(record, planned.error_code, planned.session_id, throttle_time_ms)
+    """Return the response, or its first bytes, with the session id stamped in place."""
     if planned.session_id:
         answer = bytearray(answer) if isinstance(answer, bytes) else answer
         stamp_response_session(answer, record.head.api_version, planned.session_id)

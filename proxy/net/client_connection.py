@@ -335,6 +335,13 @@ class ClientConnection:
         if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()
 
+    def may_begin_pieces(self, reply: Reply) -> bool:
+        """Return True if the response of `reply` could leave at once: it is the oldest, and nothing
+        waits to be sent.
+        """
+        line = self.replies.line
+        return bool(line) and line[0] is reply and self.wire.is_idle
+
     def begin_pieces(
         self,
         head: RequestHeader,
@@ -345,15 +352,10 @@ class ClientConnection:
         frame_bytes: int,
         source: FramedTransport,
         on_end: Callable[[], None],
-    ) -> SpliceTransfer | None:
-        """Splice a large response with the first bytes `begun`, if the budget has no room, its place is the
-        oldest and nothing waits to be sent. `on_end` runs with the last bytes. None: receive it whole.
+    ) -> SpliceTransfer:
+        """Return the splice of a large response with the first bytes `begun`; `may_begin_pieces` is
+        True. `on_end` runs with the last bytes.
         """
-        line = self.replies.line
-        if not (line and line[0] is reply and self.wire.is_idle) or self.broker.responses.has_room(
-            frame_bytes
-        ):
-            return None
 
         def ended(last: bytes) -> None:
             on_end()

@@ -16,7 +16,7 @@ from tests.proxy.net.test_framed_transport import PlayedTransport
 class PlayedDial:
     """A broker that takes each connection at once."""
 
-    host, port, max_frame_bytes = "broker", 9092, 1 << 20
+    host, port, max_frame_bytes = "broker", 9092, 16 << 20
 
     def __init__(self):
         self.transports = []

@@ -5,7 +5,9 @@ import pytest
 from protocol import fetch
 from protocol.errors import ErrorCode
 from protocol.fetch import scan_request
+from protocol.fetch_build import stamp_response_session
 from protocol.header import peek_request
+from proxy.fetch.forward import WHOLE_BYTES
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.followed import TOPIC_ID
 from tests.proxy.hitting import END, build_fetch
@@ -85,23 +87,61 @@ async def test_an_answer_that_refuses_the_whole_request_names_its_session():
     assert said == (0, UNKNOWN_SERVER_ERROR, session_id, [])
 
 
-async def test_a_large_answer_that_there_is_no_room_for_leaves_as_it_comes_and_has_no_session():
-    scene = Scene()
+async def ask_for_much(scene, size_bytes):
+    """A Fetch in a session, which the broker answers with so many bytes of records: the frame, and the session's id."""
     session_id = await begin(scene)
     scene.receive(build_fetch(BELOW, correlation_id=2, session=(session_id, 1)))
     await scene.turn()
+    return scene.build_fetch_answer(said_of(TOPIC_ID, records=bytes(size_bytes))), session_id
+
+
+def deliver_in_pieces(scene, frame, most_bytes):
+    """The most that was charged for it meanwhile, in bytes; no more than `most_bytes` arrive at once."""
+    charged_bytes, responses = 0, scene.broker.responses
+    for at in range(0, len(frame), most_bytes):
+        scene.deliver(frame[at : at + most_bytes])
+        charged_bytes = max(charged_bytes, responses.in_flight_bytes)
+    return charged_bytes
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_large_answer_leaves_as_it_comes_and_stays_in_its_session(has_room):
+    size_bytes = WHOLE_BYTES + 1 if has_room else 300_000
+    scene = Scene()
+    frame, session_id = await ask_for_much(scene, size_bytes)
     responses, counters = scene.broker.responses, scene.broker.counters
-    responses.in_flight_bytes += responses.limit_bytes
-    records, told_bytes = bytes(300_000), sum(counters.fetch_bytes.values())
-    frame = scene.build_fetch_answer(said_of(TOPIC_ID, records=records))
-    before, left = len(scene.transport.pieces), frame
-    for size_bytes in (100_000, 10, 150_000, len(frame)):
-        scene.deliver(left[:size_bytes])
-        left = left[size_bytes:]
-        assert responses.in_flight_bytes <= responses.limit_bytes + (1 << 16)
+    held_bytes = 0 if has_room else responses.limit_bytes
+    responses.in_flight_bytes += held_bytes
+    told_bytes, before = sum(counters.fetch_bytes.values()), len(scene.transport.pieces)
+    assert deliver_in_pieces(scene, frame, 100_000) <= held_bytes + (1 << 16)
+    answer = bytearray(frame)
+    stamp_response_session(answer, 13, session_id)
+    assert b"".join(scene.transport.pieces[before:]) == answer
+    assert responses.in_flight_bytes == held_bytes
+    assert not responses.waiting
+    assert sum(counters.fetch_bytes.values()) == told_bytes + size_bytes
+    assert counters.responses_out[1].size_bytes == sum(map(len, scene.sent))
+    responses.in_flight_bytes -= held_bytes
+    scene.receive(build_fetch(END - 1, correlation_id=3, session=(session_id, 2)))
+    said, _ = scene.hear()
+    assert (said.error_code, said.session_id) == (0, session_id)
+
+
+async def test_a_large_answer_of_a_session_that_has_moved_on_carries_no_session():
+    scene = Scene()
+    frame, _ = await ask_for_much(scene, WHOLE_BYTES + 1)
+    (session,) = scene.broker.sessions._sessions.values()
+    session.epoch += 1  # another connection's request has come between
+    before = len(scene.transport.pieces)
+    deliver_in_pieces(scene, frame, 100_000)
     assert b"".join(scene.transport.pieces[before:]) == frame
     assert fetch.scan_response(frame, 13).session_id == 0
-    assert responses.in_flight_bytes == responses.limit_bytes
-    assert not responses.waiting
-    assert sum(counters.fetch_bytes.values()) == told_bytes + len(records)
-    assert counters.responses_out[1].size_bytes == sum(map(len, scene.sent))
+
+
+async def test_an_answer_that_memory_has_room_for_is_received_whole():
+    scene = Scene()
+    frame, session_id = await ask_for_much(scene, WHOLE_BYTES - 1000)
+    before = len(scene.transport.pieces)
+    assert deliver_in_pieces(scene, frame, 100_000) >= len(frame)
+    answer = b"".join(scene.transport.pieces[before:])
+    assert fetch.scan_response(answer, 13).session_id == session_id
