@@ -1,8 +1,10 @@
 """Eight good clients, alone and then beside a crowd of hostile ones: `python -m tests.chaos.hostile --minutes 10`.
 
 Owns the broker with a Forebay, the good clients and the judgement: not one of them meets an error, what they wrote is
-read, Forebay's memory and descriptors stay within their bounds, and nothing of the crowd is left behind. How much
-slower they become (p99, both phases of one run) is judged by the long run alone: a short one only says it.
+read, Forebay's memory and descriptors stay within their bounds, and nothing of the crowd is left behind. A long run
+also judges the good clients' p99: at most MOST_TIMES the quiet one. Four more clients work at the broker itself all the
+while. Where the broker or the machine makes those slower too, their p99 beside the crowd stands for the quiet one. A
+short run only says the figures.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 
 GOOD = 8
 PAUSE_S = 0.05
-ROUND_S = 10.0, 30.0, 10.0
-"""Of each round: the good clients alone, beside the crowd, and at the broker itself beside it."""
+AT_THE_BROKER = 4
+"""Clients that do the same at the broker itself, at the same time."""
+ROUND_S = 10.0, 30.0
+"""Of each round: without the crowd, and beside it."""
 WARM_UP_S = 3.0
 OWN = 8
 """Descriptors that Forebay may open for itself meanwhile: the pipe to splice by, own connections. A crowd that
@@ -83,39 +87,56 @@ class Good(threading.Thread):
 
 
 class Phase:
-    """What the good clients met in all rounds of one kind: seconds, and what went wrong."""
+    """Measurements of one kind of rounds: the seconds that the good clients' deeds took, through Forebay and at the
+    broker itself (`direct`), and `errors`.
+    """
 
     def __init__(self) -> None:
         self.taken: list[float] = []
+        self.direct: list[float] = []
         self.errors: list[str] = []
 
-    def add(self, clients: list[Good]) -> None:
+    def add(self, clients: list[Good], direct: list[Good]) -> None:
         """They have finished."""
         self.taken += [took for one in clients for took in one.taken]
+        self.direct += [took for one in direct for took in one.taken]
         self.errors += [one.error for one in clients if one.error]
+        self.errors += [f"at the broker itself: {one.error}" for one in direct if one.error]
         self.errors += ["a good client came to no end" for one in clients if one.is_alive()]
         if sum(len(one.taken) for one in clients) < GOOD:
             self.errors.append("the good clients did next to nothing")
 
-    def find_cut_s(self, percent: int) -> float:
-        """The percentile."""
-        return statistics.quantiles(self.taken, n=100)[percent - 1] if len(self.taken) > 1 else 0.0
+    @property
+    def p99_s(self) -> float:
+        return find_cut_s(self.taken, 99)
+
+    @property
+    def direct_p99_s(self) -> float:
+        return find_cut_s(self.direct, 99)
 
     def tell(self) -> str:
-        """Both percentiles, in words."""
-        return f"p50 {self.find_cut_s(50) * 1000:.1f} ms, p99 {self.find_cut_s(99) * 1000:.1f} ms"
+        """Percentiles, in words."""
+        p50_s = find_cut_s(self.taken, 50)
+        return (
+            f"p50 {p50_s * 1000:.1f} ms, p99 {self.p99_s * 1000:.1f} ms "
+            f"(at the broker itself p99 {self.direct_p99_s * 1000:.1f} ms)"
+        )
+
+
+def find_cut_s(taken: list[float], percent: int) -> float:
+    """The percentile; 0.0 of fewer than two."""
+    return statistics.quantiles(taken, n=100)[percent - 1] if len(taken) > 1 else 0.0
 
 
 class HostileRun:
-    """One run, in rounds, so that a machine's bad moments meet all phases alike. After `run`: `problems`; its phases
-    `quiet` and `beside`, and `direct`: at the broker itself, beside the same crowd; how often each kind was at work,
-    `crowd`.
+    """One run, in rounds, so that a machine's bad moments meet both phases alike. After `run`: `problems`; its phases
+    `quiet` and `beside`; how often each kind was at work, `crowd`.
     """
 
     def __init__(self, seed: int, minutes: float, say: Callable[[str], None] = print) -> None:
         self._seed, self._say = seed, say
         self._rounds = max(1, round(minutes * 60 / sum(ROUND_S)))
-        self.quiet, self.beside, self.direct = Phase(), Phase(), Phase()
+        self.quiet, self.beside = Phase(), Phase()
         self.crowd: Counter[str] = Counter()
         self.growth_bytes = self._most_bytes = 0
         self.problems: list[str] = []
@@ -140,14 +161,15 @@ class HostileRun:
         with RawClient(direct) as writer:
             for _ in range(LARGE_RECORDS):
                 writer.produce(large, batch_v2(1, value=b"x" * LARGE_BYTES))
-        topics = [create_topic(direct) for _ in range(GOOD)]
+        goods = [(sidecar.bootstrap, create_topic(direct)) for _ in range(GOOD)]
+        at_the_broker = [(direct, create_topic(direct)) for _ in range(AT_THE_BROKER)]
         addresses = (sidecar.bootstrap, tls_address, f"{HOST}:{sidecar.admin_port}", large)
-        quiet_s, beside_s, direct_s = ROUND_S
-        self._watch(self.quiet, sidecar, topics, WARM_UP_S)
+        quiet_s, beside_s = ROUND_S
+        self._watch(self.quiet, sidecar, goods, at_the_broker, WARM_UP_S)
         self.quiet = Phase()
         before, opened = sidecar.resident_bytes, sidecar.descriptors
         for number in range(self._rounds):
-            self._watch(self.quiet, sidecar, topics, quiet_s)
+            self._watch(self.quiet, sidecar, goods, at_the_broker, quiet_s)
             crowd = subprocess.Popen(
                 [
                     sys.executable,
@@ -162,8 +184,7 @@ class HostileRun:
             )
             assert crowd.stdout is not None
             crowd.stdout.readline()
-            self._watch(self.beside, sidecar, topics, beside_s)
-            self._watch(self.direct, sidecar, topics, direct_s, direct)
+            self._watch(self.beside, sidecar, goods, at_the_broker, beside_s)
             said, _ = crowd.communicate(timeout=2 * PATIENCE_S)
             self.crowd.update(json.loads(said))
             self._say(f"round {number + 1} of {self._rounds}: {self._tell()}")
@@ -174,23 +195,24 @@ class HostileRun:
         self,
         phase: Phase,
         sidecar: Sidecar,
-        topics: list[str],
+        goods: list[tuple[str, str]],
+        at_the_broker: list[tuple[str, str]],
         seconds: float,
-        address: str | None = None,
     ) -> None:
-        """The good clients at work for so long, at the Forebay or at `address`; the most that Forebay held of memory
-        meanwhile is noted.
+        """The clients (addresses and topics) at work for so long; the most that Forebay held of memory meanwhile is
+        noted.
         """
-        clients = [Good(address or sidecar.bootstrap, topic) for topic in topics]
-        for one in clients:
+        clients = [Good(*one) for one in goods]
+        direct = [Good(*one) for one in at_the_broker]
+        for one in clients + direct:
             one.start()
         until = time.monotonic() + seconds
         while time.monotonic() < until and not all(one.error for one in clients):
             self._most_bytes = max(self._most_bytes, sidecar.resident_bytes)
             time.sleep(0.2)
-        for one in clients:
+        for one in clients + direct:
             one.finish()
-        phase.add(clients)
+        phase.add(clients, direct)
 
     def _judge(self, sidecar: Sidecar, opened: int) -> None:
         self.problems += [f"alone: {error}" for error in self.quiet.errors]
@@ -211,16 +233,15 @@ class HostileRun:
         self._say("at work: " + ", ".join(f"{kind} {times}" for kind, times in self.crowd.items()))
 
     def _tell(self) -> str:
-        return (
-            f"alone {self.quiet.tell()}; beside the crowd {self.beside.tell()}, {self.ratio:.2f} times; at the broker "
-            f"itself {self.direct.tell()}"
-        )
+        return f"alone {self.quiet.tell()}; beside the crowd {self.beside.tell()}, {self.ratio:.2f} times"
 
     @property
     def ratio(self) -> float:
-        """The good clients' p99 beside the crowd, in quiet ones."""
-        quiet_s = self.quiet.find_cut_s(99)
-        return self.beside.find_cut_s(99) / quiet_s if quiet_s else float("inf")
+        """The good clients' p99 beside the crowd, in their quiet one, or in that of the clients at the broker itself
+        beside the crowd where that is more.
+        """
+        base_s = max(self.quiet.p99_s, self.beside.direct_p99_s)
+        return self.beside.p99_s / base_s if base_s else float("inf")
 
 
 def main() -> int:
@@ -232,7 +253,7 @@ def main() -> int:
     run = HostileRun(given.seed, given.minutes)
     problems = run.run()
     if run.ratio > MOST_TIMES:
-        problems.append(f"the good clients' p99 is {run.ratio:.2f} times their quiet one")
+        problems.append(f"the good clients' p99 is {run.ratio:.2f} times the quiet one")
     print("\n".join(problems) or "no good client was harmed", flush=True)
     return int(bool(problems))
 
