@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.wire import Frame
     from proxy.net.client_connection import ClientConnection
+    from proxy.net.response_order import Place
 
     Handler = Callable[[ClientConnection, RequestHeader, Frame], None]
 
@@ -63,8 +64,8 @@ FETCH_KEY = api.FETCH.to_bytes(2, "big")
 
 
 class Dispatch:
-    """Handles the requests of one client connection. Call `open` once the connection is
-    constructed.
+    """Handles the requests of one client connection, and owns what handlers keep for it
+    (`net.services.Handlers`).
     """
 
     __slots__ = ("_link",)
@@ -80,6 +81,31 @@ class Dispatch:
         link.reads = Reads(link)
         link.wire.framer.lend = find_lender(link.broker, link.stores)
         let_produces_pass(link)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no miss fetch is open."""
+        return not self._link.reads.by_key
+
+    def complete_delayed(self, place: Place | None = None) -> None:
+        """Answer the delayed Fetch that holds `place` with the bytes readable now; None: all of the
+        connection.
+        """
+        purgatory = self._link.broker.purgatory
+        if place is None:
+            purgatory.leave(self._link)
+        else:
+            purgatory.leave_one(self._link, place)
+
+    def close(self) -> None:
+        """Release all that is kept for the connection, which has ended."""
+        link, broker = self._link, self._link.broker
+        broker.purgatory.drop(link)
+        broker.watch.drop_link(link)
+        broker.scheduler.drop_link(link)
+        link.authorization.close()
+        link.reads.close()
+        broker.sessions.remove_owned(link)
 
     def receive(self, frame: Frame) -> None:
         """Handle one whole request frame. Closes the client if the frame's header cannot be read.

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from time import time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
-    from proxy.partitions.table import Partition
 
 
 TICKS: Final = 10
@@ -27,6 +26,24 @@ QUEUE_SHARE: Final = 4
 """Divisor of the log's queue: the lines of all runs may take a quarter of it when the log is
 closed.
 """
+
+
+class StoredTopic(Protocol):
+    """The name ("" while unknown) and the id of a topic."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> bytes: ...
+
+
+class StoredPartition(Protocol):
+    """A partition whose batches are stored. Compared by identity."""
+
+    @property
+    def topic(self) -> StoredTopic: ...
+    @property
+    def index(self) -> int: ...
 
 
 class Run:
@@ -54,15 +71,15 @@ class StoredRuns:
         """`queue_lines`: capacity of the log's queue, in lines."""
         self._access_log, self._cache = access_log, cache
         self.limit = queue_lines // QUEUE_SHARE
-        self._runs: dict[Partition, Run] = {}
-        self._due: deque[Partition] = deque()  # partitions whose runs end in this round of ticks
+        self._runs: dict[StoredPartition, Run] = {}
+        self._due: deque[StoredPartition] = deque()  # their runs end in this round of ticks
         self._share = 0
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def add(
-        self, partition: Partition, first: int, following: int, size_bytes: int, source: str
+        self, partition: StoredPartition, first: int, following: int, size_bytes: int, source: str
     ) -> None:
         """Note that batches of offsets [first, following) were admitted. They extend the
         partition's run if they continue it from the same source, else they begin a new one.
@@ -91,7 +108,7 @@ class StoredRuns:
         for partition in list(self._runs):
             self._end(partition)
 
-    def _end(self, partition: Partition) -> None:
+    def _end(self, partition: StoredPartition) -> None:
         run, topic = self._runs.pop(partition, None), partition.topic
         if run is None:
             return

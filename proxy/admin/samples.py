@@ -6,7 +6,7 @@ Owns the join of counters, statistics and metric names. Must not count anything 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from isolation.classify import queue_name
 from metrics.access_log_schema import RESULT_REASONS
@@ -18,11 +18,14 @@ from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from proxy.accounting.counters import Traffic
-    from proxy.app import Forebay
+    from proxy.admin.http import AdminServer
+    from proxy.admin.log_queue import LogQueue
     from proxy.broker import Broker
+    from proxy.net.listener import Listener
+    from proxy.net.own_connections import OwnConnections
 
 COMMIT_UNKNOWN = ""
 QUEUE_GAUGES = (
@@ -36,22 +39,39 @@ QUEUE_GAUGES = (
 )
 
 
-def collect(forebay: Forebay) -> Iterator[Sample]:
+class Process(Protocol):
+    """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
+
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def listeners(self) -> Sequence[Listener]: ...
+    @property
+    def own_connections(self) -> OwnConnections: ...
+    @property
+    def admin(self) -> AdminServer: ...
+    @property
+    def own_log(self) -> LogQueue | None: ...
+    def readiness(self) -> tuple[bool, list[str]]:
+        """Whether clients should connect, and the reasons if not."""
+
+
+def collect(process: Process) -> Iterator[Sample]:
     """All samples of this moment. Flushes the pipeline's deferred counts first."""
-    broker = forebay.broker
+    broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
-    yield Sample("forebay_ready", (), int(forebay.readiness()[0]))
+    yield Sample("forebay_ready", (), int(process.readiness()[0]))
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)
     yield from _throttle(broker)
     yield from _isolation(broker)
-    yield from _connections(forebay)
+    yield from _connections(process)
     yield from _traffic(broker)
-    yield from _limits(forebay)
+    yield from _limits(process)
     yield from _access_log(broker)
-    yield from _own_log(forebay)
+    yield from _own_log(process)
 
 
 def _fetches(broker: Broker) -> Iterator[Sample]:
@@ -185,8 +205,8 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_fetch_refused_total", (), broker.counters.fetch_refused)
 
 
-def _connections(forebay: Forebay) -> Iterator[Sample]:
-    counters = forebay.broker.counters
+def _connections(process: Process) -> Iterator[Sample]:
+    counters = process.broker.counters
     yield Sample("forebay_connections_total", (), counters.connections)
     yield Sample("forebay_active_connections", (), counters.active_connections)
     yield Sample("forebay_connection_errors_total", (), counters.connection_errors)
@@ -196,11 +216,11 @@ def _connections(forebay: Forebay) -> Iterator[Sample]:
     yield Sample("forebay_wide_requests_total", (), counters.wide_requests)
     yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
-    links = [link for one in forebay.listeners for link in one.links]
+    links = [link for one in process.listeners for link in one.links]
     connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
-    connected += forebay.own_connections.connected
+    connected += process.own_connections.connected
     yield Sample("forebay_upstream_connections", (), connected)
-    silent_s = forebay.own_connections.silent_s(forebay.broker.now())
+    silent_s = process.own_connections.silent_s(process.broker.now())
     yield Sample("forebay_upstream_silent_seconds", (), silent_s)
     yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
     yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
@@ -221,8 +241,8 @@ def _traffic(broker: Broker) -> Iterator[Sample]:
             yield Sample(f"forebay_{point}_bytes_total", (name,), traffic.size_bytes)
 
 
-def _limits(forebay: Forebay) -> Iterator[Sample]:
-    broker = forebay.broker
+def _limits(process: Process) -> Iterator[Sample]:
+    broker = process.broker
     for direction, bound in (("request", broker.requests), ("response", broker.responses)):
         yield Sample("forebay_in_flight_bytes", (direction,), bound.in_flight_bytes)
         yield Sample("forebay_unfinished_frame_bytes", (direction,), bound.unfinished_bytes)
@@ -237,7 +257,7 @@ def _limits(forebay: Forebay) -> Iterator[Sample]:
         ("handshakes", len(broker.handshakes), broker.handshakes.limit),
         (
             "admin_connections",
-            forebay.admin.connections,
+            process.admin.connections,
             broker.config.admin.max_connections + RESERVED,
         ),
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
@@ -273,10 +293,10 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
 
 
-def _own_log(forebay: Forebay) -> Iterator[Sample]:
-    if forebay.own_log is None:
+def _own_log(process: Process) -> Iterator[Sample]:
+    if process.own_log is None:
         return
-    statistics = forebay.own_log.statistics()
+    statistics = process.own_log.statistics()
     yield Sample("forebay_queue_depth", ("log_lines",), statistics.queued_lines)
     yield Sample("forebay_queue_limit", ("log_lines",), statistics.limit_lines)
     yield Sample("forebay_log_dropped_lines_total", (), statistics.dropped_lines)

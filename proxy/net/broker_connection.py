@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from proxy.accounting.counters import Counters, Traffic
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
+    from proxy.net.services import PipelinedRequests
     from proxy.net.splice import SpliceTransfer
-    from proxy.produce.pipeline import Pipeline
 
     Answer = Callable[[Frame | None], None]
     Begin = Callable[[bytes, int, FramedTransport], SpliceTransfer | None]
@@ -125,7 +125,7 @@ class BrokerConnection:
         self._counters = counters
         self._on_lost = on_lost
         self._transport: FramedTransport | None = None
-        self.pipeline: Pipeline | None = None
+        self.pipeline: PipelinedRequests | None = None
         """Produces in flight that are not in `expected`; all of them follow those. None until there
         can be any.
         """
@@ -224,7 +224,7 @@ class BrokerConnection:
 
     # -- the pipeline --------------------------------------------------------------------------------------
 
-    def carry(self, pipeline: Pipeline) -> None:
+    def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `complete` sees each response frame first."""
         self.pipeline = pipeline
         if self._transport is not None:

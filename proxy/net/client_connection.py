@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
     from proxy.net.send_buffer import Sendable
-    from proxy.produce.pipeline import Pipeline
+    from proxy.net.services import Handlers, PipelinedRequests
 
 log = logging.getLogger("forebay.client")
 
@@ -63,6 +63,7 @@ class ClientConnection:
         "fetches",
         "finishing",
         "gone",
+        "handlers",
         "holds_client",
         "is_signed_in",
         "lane",
@@ -90,7 +91,7 @@ class ClientConnection:
 
     def __init__(self, listener: Listener, number: int) -> None:
         """`number` counts the listener's connections. `listener.dispatch` makes the objects of handlers."""
-        dispatch = listener.dispatch(self)
+        self.handlers: Handlers = listener.dispatch(self)
         self.listener = listener
         self.broker: Broker = listener.broker
         self.stores = self.broker.stores_on(listener)
@@ -110,7 +111,7 @@ class ClientConnection:
         self.sasl_rounds = 1  # SASL responses without error that are missing until then
         self.wire = FramedTransport(
             self._limits.max_request_frame_bytes,
-            dispatch.receive,
+            self.handlers.receive,
             self._on_closed,
             self.on_bad,
             self._on_eof,
@@ -135,13 +136,13 @@ class ClientConnection:
             0,
             self.broker.now(),
         )  # at the last check that found it not idle
-        self.pipeline: Pipeline | None = None  # until there can be Produces in it
+        self.pipeline: PipelinedRequests | None = None  # until there can be Produces in it
         self.lane = CatchUpConnection(self.broker, listener.catch_up_dial)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
         self.gone = 0  # grows with each forwarded request and each response
         self.preferred_replicas = False
-        dispatch.open()
+        self.handlers.open()
 
     def _on_made(self) -> None:
         self._open = True
@@ -201,7 +202,7 @@ class ClientConnection:
             self.close("client_closed")
             return False
         self.finishing = True
-        self.broker.purgatory.leave(self)
+        self.handlers.complete_delayed()
         return True
 
     def _on_closed(self, exc: Exception | None) -> None:
@@ -222,7 +223,7 @@ class ClientConnection:
 
     def _on_idle_closed(self) -> bool:
         """Close an idle client whose broker has closed, as without Forebay. False if not idle."""
-        if self.seen_frames != self.wire.frames or self.is_busy or self.reads.by_key:
+        if self.seen_frames != self.wire.frames or self.is_busy or not self.handlers.is_idle:
             return False
         self.close("idle")
         return True
@@ -446,7 +447,7 @@ class ClientConnection:
         """Complete the oldest request, a delayed Fetch, if a control response waits behind it."""
         oldest = self.replies.oldest
         if oldest is not None and not oldest.is_control:
-            self.broker.purgatory.leave_one(self, oldest)
+            self.handlers.complete_delayed(oldest)
 
     def _on_drained(self) -> None:
         if self._is_broker_paused:
@@ -478,7 +479,7 @@ class ClientConnection:
         self._materialize()
         self.finishing = True
         self.wire.hold_reading(self)
-        self.broker.purgatory.leave(self)
+        self.handlers.complete_delayed()
         if self.replies.oldest is None and not self.wire.unsent_bytes:
             self.close("drained")
 
@@ -509,12 +510,7 @@ class ClientConnection:
             self._counters.disconnects[cause] += 1
         if blame:
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
-        self.broker.purgatory.drop(self)
-        self.broker.watch.drop_link(self)
-        self.broker.scheduler.drop_link(self)
-        self.authorization.close()
-        self.reads.close()
-        self.broker.sessions.remove_owned(self)
+        self.handlers.close()
         self.upstream.close()
         self.lane.close()
         self.replies.abandon()

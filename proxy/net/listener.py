@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
@@ -21,27 +21,17 @@ from proxy.net.tls_handshakes import TlsServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
     from proxy.broker import Broker
     from proxy.config.model import Limits, UpstreamTls
     from proxy.config.model import Listener as ListenerConfig
     from proxy.config.units import Address
+    from proxy.net.services import Handlers
 
 log = logging.getLogger("forebay.listener")
 
 BACKLOG = 1024
 PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
-
-
-class Dispatch(Protocol):
-    """Handles the requests of one client connection."""
-
-    def open(self) -> None:
-        """Make the objects that handlers keep for the connection, whose construction is complete."""
-
-    def receive(self, frame: Frame) -> None:
-        """Handle one whole request frame."""
 
 
 class Listener:
@@ -51,9 +41,9 @@ class Listener:
         self,
         broker: Broker,
         config: ListenerConfig,
-        dispatch: Callable[[ClientConnection], Dispatch],
+        dispatch: Callable[[ClientConnection], Handlers],
     ) -> None:
-        """`dispatch` makes the handler of a connection's requests. Raises OSError (ssl.SSLError
+        """`dispatch` makes the handlers of a connection's requests. Raises OSError (ssl.SSLError
         included) if a file of `upstreamTls` cannot be loaded.
         """
         self.broker = broker

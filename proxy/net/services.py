@@ -1,4 +1,4 @@
-"""The objects of other rooms that Forebay's own connections, and clients' second ones, use.
+"""The objects of other rooms that connections use.
 
 Owns their types alone. It must not know who has them. Invariant: nothing here is written.
 """
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocol.wire import Frame
     from proxy.accounting.counters import Counters
     from proxy.config.model import Config
     from proxy.net.byte_budget import ByteBudget
+    from proxy.net.framed_transport import FramedTransport
+    from proxy.net.response_order import Place
 
 
 class Sending(Protocol):
@@ -48,3 +51,46 @@ class NetServices(Protocol):
     @property
     def now(self) -> Callable[[], float]:
         """The clock, in seconds."""
+
+
+class Handlers(Protocol):
+    """Handles the requests of one client connection, and owns the objects kept for it."""
+
+    def open(self) -> None:
+        """Make those objects. The construction of the connection is complete."""
+
+    def receive(self, frame: Frame) -> None:
+        """Handle one whole request frame."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no read is open beside the requests in the response order."""
+
+    def complete_delayed(self, place: Place | None = None) -> None:
+        """Answer the delayed request that holds `place` now; None: all delayed requests."""
+
+    def close(self) -> None:
+        """Release all that is kept for the connection, which has ended."""
+
+
+class PipelinedRequests(Protocol):
+    """Requests in flight that are not among a broker connection's `expected`; all of them follow
+    those.
+    """
+
+    wire: FramedTransport
+    """The broker connection's framed transport."""
+
+    def __len__(self) -> int:
+        """Return the number of requests in flight."""
+
+    def complete(self, answer: bytes) -> bool:
+        """Handle a response frame. Return False if it does not answer the oldest request."""
+
+    def begin(self, now: float) -> None:
+        """Note that all requests before these are answered. `now` is in seconds."""
+
+    def materialize(self) -> None:
+        """Call before any event other than the next in-order response: makes normal requests of
+        them.
+        """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from isolation.quotas import Reservation
     from proxy.net.client_connection import ClientConnection
-    from proxy.produce.pipeline import Pipeline
+    from proxy.net.services import PipelinedRequests
     from proxy.produce.single_batch import SingleBatchProduce
     from proxy.scheduling.services import SchedulingServices
 
@@ -71,7 +71,7 @@ class RequestScheduler:
         # all other requests of a client: waiting, or sent on another broker connection
         self._of_connection: defaultdict[ClientConnection, dict[Entry, None]] = defaultdict(dict)
         # pipelines whose requests are counted, but not listed here
-        self.pipelines: dict[Pipeline, None] = {}
+        self.pipelines: dict[PipelinedRequests, None] = {}
         self._admitted: deque[Entry] = deque()
         self.is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
