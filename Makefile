@@ -6,7 +6,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo lab bench growth test check tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth test check tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ lab: build tools ## tailing consumers beside lagging ones on a slow disk, with a
 
 bench: build tools ## Forebay, haproxy and Kroxylicious before one broker, in turns; writes bench/results/ladder
 	$(BIN)/python -m bench.ladder $(BENCH)
+
+shape: build tools ## the shapes of real clients: many partitions and connections; writes bench/results/shape
+	$(BIN)/python -m bench.shape $(SHAPE)
 
 growth: build tools ## how cost grows with bytes, requests, idle partitions and connections; writes bench/results/growth
 	$(BIN)/python -m bench.ladder.growth $(GROWTH)

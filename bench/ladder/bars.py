@@ -1,4 +1,4 @@
-"""What issue 5 demands of the ladder, as ratios within one round.
+"""What the ladder demands, as ratios within one round.
 
 Owns the bars and the pairing: a figure of one rung is held against the same round's figure of another. Must
 not know how they were measured. Invariants: a bar's value is the median over the rounds that have both.
@@ -135,10 +135,10 @@ def by_round(rows: Sequence[Row]) -> list[dict[tuple[str, str, str], float]]:
     return [rounds[number] for number in sorted(rounds)]
 
 
-def hold_bars(rows: Sequence[Row]) -> list[Held]:
-    """Every bar that at least one round can say something of."""
+def hold_bars(rows: Sequence[Row], wanted: Sequence[Bar] = BARS) -> list[Held]:
+    """Every wanted bar that at least one round can say something of."""
     held = []
-    for bar in BARS:
+    for bar in wanted:
         values = list(_values(bar.measure, by_round(rows)))
         if values:
             held.append(Held(bar, statistics.median(values), min(values), max(values)))

@@ -78,12 +78,17 @@ def spread(values: Sequence[float]) -> str:
 
 
 def build_page(
-    rows: Sequence[Row], extras: Sequence[tuple[str, str]], notes: Sequence[str], command: str
+    rows: Sequence[Row],
+    extras: Sequence[tuple[str, str]],
+    notes: Sequence[str],
+    command: str,
+    title: str = "The ladder",
+    wanted: Sequence[bars.Bar] = bars.BARS,
 ) -> str:
-    """The whole page."""
+    """The whole page, with the wanted bars."""
     rounds = len({row.round for row in rows})
     parts = [
-        "# The ladder",
+        f"# {title}",
         "",
         f"`{command}`",
         "",
@@ -91,7 +96,7 @@ def build_page(
     ]
     parts += [f"* {rounds} rounds; median (smallest to largest) of the rounds", "", "## Bars", ""]
     parts += ["| bar | bound | measured | |", "| --- | --- | --- | --- |"]
-    for one in bars.hold_bars(rows):
+    for one in bars.hold_bars(rows, wanted):
         bound = f"{'at most' if one.bar.at_most else 'at least'} {one.bar.bound:g}"
         measured = f"{one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
         parts.append(
@@ -126,10 +131,10 @@ def _against(rows: Sequence[Row], load: str, figures: Sequence[str]) -> str:
     return "; ".join(f"{figure} {spread(ratios)}" for figure, ratios in pairs.items() if ratios)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """CPU and throughput of each rung, every round a dot."""
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(4 * len(SHOWN), 3.2))
-    for axis, (load, (key, label)) in zip(axes, SHOWN.items(), strict=True):
+def plot(rows: Sequence[Row], path: Path, shown: Mapping[str, tuple[str, str]] = SHOWN) -> None:
+    """The figures of `shown` (load: figure, label) of each rung, every round a dot."""
+    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3.2))
+    for axis, (load, (key, label)) in zip(axes, shown.items(), strict=True):
         of_load = [row for row in rows if row.load == load.strip() and row.figures.get(key)]
         names = [one for one in arms.ALL if any(row.arm == one for row in of_load)]
         axis.scatter(
@@ -150,10 +155,16 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def write_report(directory: Path, page: str, rows: Sequence[Row]) -> None:
-    """README.md, rows.json and ladder.png."""
+def write_report(
+    directory: Path,
+    page: str,
+    rows: Sequence[Row],
+    picture: str = "ladder.png",
+    shown: Mapping[str, tuple[str, str]] = SHOWN,
+) -> None:
+    """README.md, rows.json and the picture."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "README.md").write_text(page + "\n![all rounds](ladder.png)\n")
+    (directory / "README.md").write_text(page + f"\n![all rounds]({picture})\n")
     rounded: list[Any] = [
         [
             row.round,
@@ -167,4 +178,4 @@ def write_report(directory: Path, page: str, rows: Sequence[Row]) -> None:
     (directory / "rows.json").write_text(
         "\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n"
     )
-    plot(rows, directory / "ladder.png")
+    plot(rows, directory / picture, shown)

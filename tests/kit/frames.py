@@ -24,7 +24,7 @@ REQUEST_HEADER = struct.Struct(">hhih")
 NO_TAGS = b"\0"
 
 
-def _uvarint(value: int) -> bytes:
+def build_uvarint(value: int) -> bytes:
     """Base 128, as compact types have their lengths (ByteUtils.writeUnsignedVarint)."""
     out = bytearray()
     while value > 0x7F:
@@ -36,11 +36,11 @@ def _uvarint(value: int) -> bytes:
 
 def _varint(value: int) -> bytes:
     """Zigzag, as records have it (ByteUtils.writeVarint)."""
-    return _uvarint((value << 1) ^ (value >> 63))
+    return build_uvarint((value << 1) ^ (value >> 63))
 
 
-def _compact(value: bytes) -> bytes:
-    return _uvarint(len(value) + 1) + value
+def build_compact(value: bytes) -> bytes:
+    return build_uvarint(len(value) + 1) + value
 
 
 def build_record(delta: int, value: bytes) -> bytes:
@@ -88,9 +88,11 @@ def build_produce(
     """A Produce of one batch to partition 0 (ProduceRequest.json, version 9)."""
     name = client_id.encode()
     head = REQUEST_HEADER.pack(PRODUCE, PRODUCE_VERSION, correlation_id, len(name)) + name + NO_TAGS
-    partition = struct.pack(">i", 0) + _compact(batch) + NO_TAGS
-    data = _compact(topic.encode()) + _uvarint(2) + partition + NO_TAGS
-    body = _uvarint(0) + struct.pack(">hi", acks, TIMEOUT_MS) + _uvarint(2) + data + NO_TAGS
+    partition = struct.pack(">i", 0) + build_compact(batch) + NO_TAGS
+    data = build_compact(topic.encode()) + build_uvarint(2) + partition + NO_TAGS
+    body = (
+        build_uvarint(0) + struct.pack(">hi", acks, TIMEOUT_MS) + build_uvarint(2) + data + NO_TAGS
+    )
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 

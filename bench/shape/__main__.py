@@ -1,0 +1,189 @@
+"""`python -m bench.shape`: the shapes that real clients have, on a broker, tuned haproxy and Forebay in turns.
+
+Owns the arguments, the table of loads and the order of a run. Exit codes: 0 it ran (bars may be broken: the page says
+so), 1 it could not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import shlex
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from bench.demo.progress import Progress
+from bench.ladder import arms, loads, report
+from bench.ladder.cells import measure_cell
+from bench.shape import bars, clients, requests
+from tests.kit.broker.topics import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.ladder.arms import Arm, Ladder
+    from bench.ladder.cells import Row
+    from bench.ladder.loads import Figures
+
+    Load = Callable[[Ladder, Arm, float], Figures]
+
+RESULTS = Path(__file__).parents[1] / "results" / "shape"
+ARMS = (arms.DIRECT, arms.TUNED, arms.PASS, arms.CACHE, arms.AGAINST)
+PRODUCE_CALLS, FETCH_CALLS, SESSION_ROUNDS = 1600, 800, 200
+CROWD_S, TAIL_S = 3.0, 6.0
+
+
+def _fresh(ladder: Ladder, arm: Arm, partitions: int) -> str:
+    """A topic of its own, whose batches are provably stored where they may be."""
+    topic = create_topic(ladder.broker.direct, partitions=partitions)
+    loads.prove_codec(arm, ladder.broker.direct, topic)
+    loads.wait_unwatched(arm)
+    return topic
+
+
+def _produce(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
+    topic, calls = _fresh(ladder, arm, partitions), max(int(PRODUCE_CALLS * scale / size_kb), 50)
+    return requests.wide_produce(arm, ladder.broker_pid, topic, partitions, size_kb * 1000, calls)
+
+
+def _fetch(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
+    topic, calls = _fresh(ladder, arm, partitions), max(int(FETCH_CALLS * scale), 50)
+    return requests.wide_fetch(
+        arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, size_kb * 1000, calls
+    )
+
+
+def _session(partitions: int, news: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
+    topic, rounds = _fresh(ladder, arm, partitions), max(int(SESSION_ROUNDS * scale), 20)
+    return requests.session_news(
+        arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, news, rounds
+    )
+
+
+def _crowd(connections: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
+    topic = _fresh(ladder, arm, 1)
+    return requests.crowd(arm, ladder.broker_pid, topic, connections, CROWD_S * scale)
+
+
+def _tail(
+    partitions: int,
+    rate: int,
+    groups: int,
+    is_busy: bool,
+    ladder: Ladder,
+    arm: Arm,
+    scale: float,
+) -> Figures:
+    topic = _fresh(ladder, arm, partitions)
+    with clients.busy_processors() if is_busy else contextlib.nullcontext():
+        return clients.tail_many(
+            arm, ladder.broker_pid, topic, partitions, groups, rate, TAIL_S * scale
+        )
+
+
+def build_loads() -> dict[str, tuple[Load, tuple[str, ...]]]:
+    """Each load by its name, with the rungs that it runs on."""
+    found: dict[str, tuple[Load, tuple[str, ...]]] = {}
+    for shape in bars.PRODUCES:
+        found[bars.name_produce(*shape)] = partial(_produce, *shape), ARMS[1:]
+    for shape in bars.FETCHES:
+        found[bars.name_fetch(*shape)] = partial(_fetch, *shape), ARMS[1:]
+    for shape in (bars.SESSION, bars.NEWS):
+        found[bars.name_session(*shape)] = partial(_session, *shape), (arms.CACHE, arms.AGAINST)
+    found[bars.name_crowd(bars.CROWD)] = partial(_crowd, bars.CROWD), ARMS
+    for tail in bars.TAILS:
+        for is_busy in (False, True):
+            found[bars.name_tail(*tail, is_busy=is_busy)] = partial(_tail, *tail, is_busy), ARMS
+    return found
+
+
+LOADS = build_loads()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options; the defaults are the full form."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.shape", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="how often each load runs (default: 4)"
+    )
+    parser.add_argument(
+        "--arms", default=",".join(ARMS), help="which rungs, by commas (default: all)"
+    )
+    parser.add_argument(
+        "--loads", default=";".join(LOADS), help="which loads, by semicolons (default: all)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="how much of each load (default: 1)"
+    )
+    parser.add_argument("--against", type=Path, help="another tree of Forebay: a rung of its own")
+    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the page goes")
+    return parser
+
+
+def run(options: argparse.Namespace, progress: Progress) -> str:
+    """All of it; the page."""
+    wanted = [name for name in options.arms.split(",") if name != arms.AGAINST or options.against]
+    rows: list[Row] = []
+    notes: list[str] = []
+    with ExitStack() as stack:
+        progress.step("starting the broker and the rungs")
+        ladder = arms.open_ladder(stack, wanted, options.against)
+        notes += [f"left out: {name}: {why}" for name, why in ladder.left_out.items()]
+        for number in range(options.rounds):
+            cells = [
+                (load, name)
+                for load in options.loads.split(";")
+                for name in LOADS[load][1]
+                if name in ladder.arms
+            ]
+            random.Random(number).shuffle(cells)
+            for load, name in cells:
+                progress.step(f"round {number + 1} of {options.rounds}: {load}, {name}")
+                ask = partial(LOADS[load][0], ladder, ladder.arms[name], options.scale)
+                try:
+                    rows.append(measure_cell(number, load, name, ask))
+                except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
+                    notes.append(f"failed: round {number + 1}, {load}, {name}: {error}")
+                    progress.step(notes[-1])
+    command = f"python -m bench.shape {shlex.join(sys.argv[1:])}".strip()
+    page = report.build_page(rows, [], notes, command, "Shapes of real clients", bars.build_bars())
+    report.write_report(options.directory, page, rows, "shape.png", SHOWN)
+    return page
+
+
+SHOWN = {
+    bars.name_produce(8, 1): ("cpu_us_per_request", "CPU, us per request"),
+    bars.name_fetch(8, 64): ("cpu_us_per_request", "CPU, us per request"),
+    bars.name_crowd(bars.CROWD): ("requests_per_s", "requests/s"),
+    bars.name_tail(48, 1000, 4, is_busy=False): ("cpu_ms_per_s", "CPU, ms per s"),
+}
+
+
+def main() -> int:
+    """Run; the exit code."""
+    options = build_parser().parse_args()
+    unknown = set(options.loads.split(";")) - set(LOADS)
+    if unknown:
+        print(
+            f"no such load: {', '.join(sorted(unknown))}; there are: {'; '.join(LOADS)}",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        print(run(options, Progress()))
+    except arms.CANNOT_RUN as error:
+        print(f"the shapes could not be measured: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Loads of the raw client: requests of several partitions, sessions of many, many connections.
+
+Owns what one turn of each asks and checks. Must not know rungs by name. Invariants: frames are built and answers are
+checked outside the measured time; where memory may serve, the turn proves that it stored, or that bytes came from it.
+"""
+
+from __future__ import annotations
+
+import selectors
+import statistics
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from bench.ladder.loads import Figures, Meter, Wrong
+from bench.ladder.raw import Line
+from bench.shape.frames import FETCH_VERSION, build_wide_fetch, build_wide_produce
+from protocol import fetch, produce
+from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
+from tests.kit.raw_fetch import RawClient
+from tests.kit.session_client import SessionClient
+
+if TYPE_CHECKING:
+    from bench.ladder.arms import Arm
+
+STORED = ("forebay_produce_batches_total", "store")
+LEAST_STORED = 0.95
+"""Share of the batches that must be stored, or of the bytes that must come from memory, where an arm serves."""
+RING = 8
+"""Batches of each partition that are read round and round."""
+DEPTH = 5
+SETTLE_S = 20.0
+
+
+def _check(line: Line, size: int) -> None:
+    answer = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+    if any(one.error_code for one in answer.partitions):
+        raise Wrong(f"a Produce was refused: {answer}")
+
+
+def _count_stored(arm: Arm) -> float:
+    return arm.sidecar.metrics().get(STORED, 0.0) if arm.sidecar is not None else 0.0
+
+
+def wide_produce(
+    arm: Arm, broker_pid: int, topic: str, partitions: int, size_bytes: int, calls: int
+) -> Figures:
+    """`calls` Produces of one batch of `size_bytes` for each partition, acks=all, five deep."""
+    frame = build_wide_produce(topic, build_batch(size_bytes), range(partitions))
+    with Line(arm.address, arm.trust) as line:
+        _wait_until_stored(arm, line, frame, partitions)
+        stored = _count_stored(arm)
+        meter = Meter(arm.pid, broker_pid)
+        line.pipeline(frame, calls, DEPTH)
+        spent = meter.stop()
+        _check(line, line.call(frame))
+    if arm.serves and _count_stored(arm) - stored < LEAST_STORED * calls * partitions:
+        raise Wrong(f"{arm.name} stored {_count_stored(arm) - stored} of {calls * partitions}")
+    return {
+        "cpu_us_per_request": spent.cpu_s / calls * 1e6,
+        "broker_us_per_request": spent.broker_s / calls * 1e6,
+        "requests_per_s": calls / spent.elapsed_s,
+    }
+
+
+def wide_fetch(
+    arm: Arm, broker_pid: int, direct: str, topic: str, partitions: int, size_bytes: int, calls: int
+) -> Figures:
+    """`calls` Fetches of a batch of `size_bytes` of each partition, one in flight, round a ring of RING batches."""
+    records = max(size_bytes // 1000, 1)
+    with RawClient(direct) as asking:
+        words = asking.topic(topic, partitions)
+    filling = build_wide_produce(topic, build_batch(size_bytes), range(partitions))
+    with Line(arm.address, arm.trust) as line:
+        _wait_until_stored(arm, line, filling, partitions)
+        size = line.call(filling)
+        said = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions
+        starts = [one.base_offset for one in sorted(said, key=lambda one: one.partition)]
+        for _ in range(RING - 1):
+            _check(line, line.call(filling))
+        most = size_bytes + 2000
+        frames = [
+            build_wide_fetch(words, [start + step * records for start in starts], most)
+            for step in range(RING)
+        ]
+        least = partitions * size_bytes
+        _settle(arm, line, frames, least)
+        before = _hit_bytes(arm)
+        meter = Meter(arm.pid, broker_pid)
+        read = sum(line.call(frames[number % RING]) for number in range(calls))
+        spent = meter.stop()
+        answer = fetch.scan_response(bytes(line.buffer[: line.call(frames[0])]), FETCH_VERSION)
+    if read < LEAST_STORED * calls * least or any(one.error_code for one in answer.partitions):
+        raise Wrong(f"{arm.name} answered {read} bytes of {calls * least}")
+    if arm.serves and _hit_bytes(arm) - before < LEAST_STORED * read:
+        raise Wrong(f"{arm.name} served {_hit_bytes(arm) - before} bytes of {read} from memory")
+    return {
+        "cpu_us_per_request": spent.cpu_s / calls * 1e6,
+        "broker_us_per_request": spent.broker_s / calls * 1e6,
+        "mb_per_s": read / 1e6 / spent.elapsed_s,
+    }
+
+
+def _wait_until_stored(arm: Arm, line: Line, frame: bytes, batches: int) -> None:
+    """Send the Produce `frame` until all of its batches are stored, where an arm stores: partitions become known."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        before = _count_stored(arm)
+        _check(line, line.call(frame))
+        if not arm.serves or _count_stored(arm) - before >= batches:
+            return
+    raise Wrong(f"{arm.name} does not store what is produced")
+
+
+def _hit_bytes(arm: Arm) -> float:
+    if arm.sidecar is None:
+        return 0.0
+    return sum(size for key, size in arm.sidecar.fetch_counts().items() if key[0] == "hit")
+
+
+def _settle(arm: Arm, line: Line, frames: list[bytes], least: int) -> None:
+    """Round the ring until memory serves it, where it may."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        before = _hit_bytes(arm)
+        for frame in frames:
+            line.call(frame)
+        if not arm.serves or _hit_bytes(arm) - before >= LEAST_STORED * least * len(frames):
+            return
+    assert arm.sidecar is not None
+    raise Wrong(f"{arm.name} does not serve from memory: {arm.sidecar.fetch_counts()}")
+
+
+def session_news(
+    arm: Arm, broker_pid: int, direct: str, topic: str, partitions: int, news: int, rounds: int
+) -> Figures:
+    """A fetch session at the tail of `partitions` partitions; a Produce of `news` of them, then polls until all of its
+    batches have come; `rounds` times.
+    """
+    frame = build_wide_produce(topic, build_batch(1000), range(news))
+    with (
+        RawClient(direct) as asking,
+        RawClient(arm.address) as client,
+        Line(arm.address, arm.trust) as line,
+    ):
+        words = asking.topic(topic, partitions)
+        line.call(build_wide_produce(topic, build_batch(1000), range(partitions)))
+        consumer = SessionClient(client, FETCH_VERSION)
+        ends = _read_ends(client, words.id, partitions)
+        for index in range(partitions):
+            asked = fetch.FetchPartition(words.id, index, -1, ends[index], -1, -1, 1 << 20)
+            consumer.want[words.id, index] = asked
+        for _ in range(DEPTH):
+            _check(line, line.call(frame))
+            _poll_news(consumer, words.id, news)
+        meter = Meter(arm.pid, broker_pid)
+        for _ in range(rounds):
+            line.call(frame)
+            _poll_news(consumer, words.id, news)
+        spent = meter.stop()
+    return {
+        "cpu_us_per_round": spent.cpu_s / rounds * 1e6,
+        "broker_us_per_round": spent.broker_s / rounds * 1e6,
+    }
+
+
+def _read_ends(client: RawClient, topic_id: bytes, partitions: int) -> list[int]:
+    """The end offset of each partition, as an empty answer at 0 with no bytes says it."""
+    asked = [fetch.FetchPartition(topic_id, index, -1, 0, -1, -1, 1) for index in range(partitions)]
+    answer = client.call(client.build_fetch(FETCH_VERSION, asked, max_wait_ms=0))
+    said = fetch.scan_response(answer, FETCH_VERSION).partitions
+    return [one.high_watermark for one in sorted(said, key=lambda one: one.partition)]
+
+
+def _poll_news(consumer: SessionClient, topic_id: bytes, news: int) -> None:
+    """Poll until each of the first `news` partitions has moved by one record."""
+    lacking = set(range(news))
+    deadline = time.monotonic() + SETTLE_S
+    while lacking:
+        if time.monotonic() > deadline:
+            raise Wrong(f"{len(lacking)} partitions have no news")
+        response, _ = consumer.poll(500)
+        for one in response.partitions:
+            if one.error_code:
+                raise Wrong(f"a Fetch failed: {one}")
+            if one.end > one.start >= 0:
+                key = topic_id, one.partition
+                asked = consumer.want[key]
+                consumer.want[key] = asked._replace(fetch_offset=asked.fetch_offset + 1)
+                lacking.discard(one.partition)
+
+
+def crowd(arm: Arm, broker_pid: int, topic: str, connections: int, seconds: float) -> Figures:
+    """1 KB Produces to one partition from `connections` connections, one in flight each, for `seconds`."""
+    frame = build_produce(topic, build_batch(1000))
+    late_ns: list[int] = []
+    with ExitStack() as stack:
+        lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(connections)]
+        for line in lines:
+            _check(line, line.call(frame))
+        ready = stack.enter_context(selectors.DefaultSelector())
+        for line in lines:
+            ready.register(line.socket, selectors.EVENT_READ, line)
+        meter = Meter(arm.pid, broker_pid)
+        sent_at = dict.fromkeys(lines, time.monotonic_ns())
+        until_ns = time.monotonic_ns() + int(seconds * 1e9)
+        for line in lines:
+            line.socket.sendall(frame)
+        while sent_at:
+            for key, _ in ready.select(SETTLE_S):
+                line = key.data
+                size = line.receive()
+                now = time.monotonic_ns()
+                late_ns.append(now - sent_at[line])
+                if now < until_ns:
+                    sent_at[line] = now
+                    line.socket.sendall(frame)
+                else:
+                    del sent_at[line]
+        spent = meter.stop()
+        _check(line, size)
+    return {
+        "cpu_us_per_request": spent.cpu_s / len(late_ns) * 1e6,
+        "broker_us_per_request": spent.broker_s / len(late_ns) * 1e6,
+        "requests_per_s": len(late_ns) / spent.elapsed_s,
+        "p50_us": statistics.median(late_ns) / 1e3,
+        "p99_us": statistics.quantiles(late_ns, n=100)[98] / 1e3,
+    }

@@ -1,0 +1,46 @@
+"""Every bar is about a load that exists, and fails where its figure is too large."""
+
+import pytest
+
+from bench.ladder.arms import CACHE, DIRECT, TUNED
+from bench.ladder.bars import hold_bars
+from bench.ladder.cells import Row
+from bench.shape.__main__ import LOADS
+from bench.shape.bars import build_bars, name_produce, name_tail
+
+TAIL = name_tail(48, 1000, 4, is_busy=False)
+
+
+def test_every_bar_is_about_a_load() -> None:
+    for bar in build_bars():
+        assert bar.name.partition(": ")[0] in LOADS, bar.name
+
+
+@pytest.mark.parametrize(("cpu_us", "holds"), [(80, True), (81, False)])
+def test_a_wide_produce_is_held_against_haproxy(cpu_us: float, holds: bool) -> None:
+    load = name_produce(8, 1)
+    rows = [
+        Row(0, load, TUNED, {"cpu_us_per_request": 40}),
+        Row(0, load, CACHE, {"cpu_us_per_request": cpu_us}),
+    ]
+    (held,) = hold_bars(rows, build_bars())
+    assert held.holds is holds
+
+
+@pytest.mark.parametrize(("dropped", "holds"), [(0, True), (1, False)])
+def test_no_line_may_be_dropped(dropped: float, holds: bool) -> None:
+    rows = [Row(0, TAIL, CACHE, {"log_lines_dropped": dropped})]
+    (held,) = hold_bars(rows, build_bars())
+    assert held.holds is holds
+
+
+def test_a_tail_is_held_against_direct() -> None:
+    rows = [
+        Row(0, TAIL, DIRECT, {"broker_ms_per_s": 100}),
+        Row(0, TAIL, CACHE, {"broker_ms_per_s": 101, "cpu_ms_per_s": 300}),
+    ]
+    held = {one.bar.name: one.holds for one in hold_bars(rows, build_bars())}
+    assert held == {
+        f"{TAIL}: CPU, ms a second": True,
+        f"{TAIL}: broker's CPU / direct": False,
+    }
