@@ -20,7 +20,7 @@ from proxy.admin.log_queue import LogQueue, Stream
 
 LONGEST_TEXT = 4096  # characters of a field, since clients choose some of the text
 LONGEST_TRACE = 16_384
-EACH = frozenset({"forebay.verify"})
+EACH = frozenset({"forebay.verifier"})
 """Loggers whose lines are never suppressed (LogQueue)."""
 REDACTED = "<redacted>"
 _SECRET = re.compile(

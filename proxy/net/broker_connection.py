@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Sent = Callable[[bool], None]
     Expected = tuple[int, int, Answer, Traffic | None, Begin | None]
 
-log = logging.getLogger("forebay.upstream")
+log = logging.getLogger("forebay.broker_connection")
 
 read_int = INT32.unpack_from
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.services import NetServices
 
-log = logging.getLogger("forebay.lane")
+log = logging.getLogger("forebay.catch_up")
 
 REPEATABLE = frozenset({"PLAIN", "OAUTHBEARER"})
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 80.0

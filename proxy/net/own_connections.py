@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import Listener
     from proxy.net.services import NetServices
 
-log = logging.getLogger("forebay.own-link")
+log = logging.getLogger("forebay.own_connections")
 
 CLIENT_ID = "forebay"
 API_VERSIONS_VERSION = 3
@@ -52,7 +52,7 @@ class OwnConnections:
     def __init__(self, broker: NetServices, listener: Listener) -> None:
         self._broker = broker
         self._listener = listener
-        self._links: dict[str, BrokerConnection] = {}
+        self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self.usable = False
@@ -65,7 +65,7 @@ class OwnConnections:
     @property
     def connected(self) -> int:
         """Number of connections that are open."""
-        return sum(link.is_connected for link in self._links.values())
+        return sum(connection.is_connected for connection in self._connections.values())
 
     def silent_s(self, now: float) -> float:
         """Seconds for which the broker has owed a response, or could not be reached; 0 while it
@@ -78,15 +78,15 @@ class OwnConnections:
         `limits.upstreamTimeout`.
         """
         timeout_s = self._broker.config.limits.upstream_timeout_s
-        link = self._links.get("proof")
-        if link is None:
+        connection = self._connections.get("proof")
+        if connection is None:
             return  # being opened, which asks the broker, too
         if self.silent_s(now) >= timeout_s:
             self._give_up(f"it has not answered for {timeout_s:g} s")
         elif not self._heartbeat_pending and now - self._heartbeat_at >= timeout_s / HEARTBEATS:
             self._heartbeat_pending, self._heartbeat_at = True, now
             self._silent_since = now if self._silent_since is None else self._silent_since
-            link.send(self._build_hello(), 0, self._on_heartbeat)
+            connection.send(self._build_hello(), 0, self._on_heartbeat)
 
     def _on_heartbeat(self, answer: Frame | None) -> None:
         self._heartbeat_pending = False
@@ -107,9 +107,9 @@ class OwnConnections:
             "the broker at %s is given up: %s; it is tried again", self._listener.upstream, reason
         )
         self.reachable, self.refusal = False, reason
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.close()
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
         self._open("proof")
 
     def _build_hello(self) -> bytes:
@@ -129,11 +129,11 @@ class OwnConnections:
         """The connection of that name if it is open; else None. The connection is then being
         opened, and the replica fetcher runs again when it is open.
         """
-        link = self._links.get(name)
-        if link is None or link.closed:
+        connection = self._connections.get(name)
+        if connection is None or connection.closed:
             self._open(name)
             return None
-        return link
+        return connection
 
     def _open(self, name: str) -> None:
         if name not in self._opening and not self._closed:
@@ -142,7 +142,7 @@ class OwnConnections:
     async def _keep_opening(self, name: str) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._closed:
-            link = BrokerConnection(
+            connection = BrokerConnection(
                 self._listener.dial,
                 self._broker.responses,
                 self._broker.counters,
@@ -152,45 +152,45 @@ class OwnConnections:
                 self._silent_since = self._broker.now()
             try:
                 async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
-                    await self._prepare(link)
+                    await self._prepare(connection)
             except (ConnectionError, OSError, TimeoutError, BadFrame, sasl_client.Refused) as error:
-                link.close()
+                connection.close()
                 self._refused(name, error)
                 longest_s = UNREACHABLE_PAUSE_S if isinstance(error, OSError) else REFUSED_PAUSE_S
                 pause_s = min(pause_s, longest_s)
                 await asyncio.sleep(pause_s)
                 pause_s *= 2
                 continue
-            self._links[name] = link
+            self._connections[name] = connection
             break
         self._opening.pop(name, None)
         if not self.usable and not self._closed:
-            log.info("the watch has its own link to %s", self._listener.upstream)
+            log.info("the replica fetcher has its own connection to %s", self._listener.upstream)
         self.usable, self.refusal = True, ""
         self._broker.watch.pump()
 
-    async def _prepare(self, link: BrokerConnection) -> None:
+    async def _prepare(self, connection: BrokerConnection) -> None:
         """Send ApiVersions, which every listener answers, then `_sign_in`. Raises Refused if the
         broker closes during that.
         """
         hello = self._build_hello()
-        control.scan_api_versions_response(await link.call(hello, 0), API_VERSIONS_VERSION)
+        control.scan_api_versions_response(await connection.call(hello, 0), API_VERSIONS_VERSION)
         self._note_answer()
         try:
-            await self._sign_in(link)
+            await self._sign_in(connection)
         except ConnectionError as error:  # the broker has answered ApiVersions, so it is reachable
             raise sasl_client.Refused(f"{error}") from error
 
-    async def _sign_in(self, link: BrokerConnection) -> None:
+    async def _sign_in(self, connection: BrokerConnection) -> None:
         """Authenticate if credentials are configured, and send one Metadata request to see whether
         Forebay may ask at all. Raises Refused, ConnectionError, BadFrame.
         """
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:
-            await sasl_client.authenticate(link, credentials)
+            await sasl_client.authenticate(connection, credentials)
             self._listener.wants_sasl = True
         ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
-        metadata = scan_metadata_response(await link.call(ask, 0), METADATA_VERSION)
+        metadata = scan_metadata_response(await connection.call(ask, 0), METADATA_VERSION)
         if metadata.error_code != ErrorCode.NONE:
             raise ConnectionError(f"the broker refuses Metadata with error {metadata.error_code}")
 
@@ -202,8 +202,8 @@ class OwnConnections:
             log.warning("the broker at %s does not answer: %s", self._listener.upstream, reason)
         elif reason != self.refusal:
             log.warning(
-                "the watch has no link of its own to %s (%s): partitions are watched on links of clients "
-                "that wait; where the broker asks for credentials, set upstreamCredentials",
+                "the replica fetcher has no connection of its own to %s (%s): it uses connections of "
+                "waiting clients; where the broker asks for credentials, set upstreamCredentials",
                 self._listener.upstream,
                 reason,
             )
@@ -213,8 +213,11 @@ class OwnConnections:
             self.reachable = self.reachable and not is_away
 
     def _lost(self, name: str, why: str) -> None:
-        if self._links.pop(name, None) is not None and not self._closed:
-            log.info("a link of the watch was lost", extra={"link": name, "reason": why})
+        if self._connections.pop(name, None) is not None and not self._closed:
+            log.info(
+                "a connection of the replica fetcher was lost",
+                extra={"connection": name, "reason": why},
+            )
             if name == "proof":
                 self._open(name)
 
@@ -224,6 +227,6 @@ class OwnConnections:
         for task in list(self._opening.values()):
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        for link in self._links.values():
-            link.close()
-        self._links = {}
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}

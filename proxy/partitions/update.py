@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition, Waiter
 
-log = logging.getLogger("forebay.observe")
+log = logging.getLogger("forebay.partitions")
 
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 OTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.replica_fetcher.services import FetcherServices
 
-log = logging.getLogger("forebay.node")
+log = logging.getLogger("forebay.broker_settings")
 
 METADATA_VERSION = 12
 VERSION = 4

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topic
     from proxy.replica_fetcher.services import FetcherServices
 
-log = logging.getLogger("forebay.cleanup")
+log = logging.getLogger("forebay.compaction")
 
 VERSION = 4
 CLIENT_ID = "forebay-cleanup"

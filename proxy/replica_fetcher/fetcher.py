@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
-log = logging.getLogger("forebay.watch")
+log = logging.getLogger("forebay.replica_fetcher")
 
 REFRESH_EPOCH_S = 30.0
 """How often the epoch of a partition that only Produce feeds is proven again, in seconds."""

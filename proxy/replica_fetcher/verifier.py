@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
-log = logging.getLogger("forebay.verify")
+log = logging.getLogger("forebay.verifier")
 
 VERSION = 13
 CLIENT_ID = "forebay-verify"

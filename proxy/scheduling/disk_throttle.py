@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from throttle.disks import Pressure
     from throttle.throttle import ThrottleStatistics
 
-log = logging.getLogger("forebay.pacer")
+log = logging.getLogger("forebay.disk_throttle")
 
 ENTER_SHARE, LEAVE_SHARE = 5 / 6, 1 / 2
 """Shares of the target: above the first a disk counts as busy, below the second it no longer does.

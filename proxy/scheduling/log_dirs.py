@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proxy.config.throttle import Disk, Throttle
     from proxy.scheduling.services import SchedulingServices
 
-log = logging.getLogger("forebay.disks")
+log = logging.getLogger("forebay.log_dirs")
 
 REFRESH_S = 30.0
 VERSION = 4
@@ -115,7 +115,8 @@ class LogDirs:
         if link is None:
             if own_connections.refusal:
                 self._say(
-                    "link", "the broker cannot be asked, for Forebay has no link of its own to it"
+                    "link",
+                    "the broker cannot be asked, for Forebay has no connection of its own to it",
                 )
             return
         self._asked_at = now

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from proxy.produce.single_batch import SingleBatchProduce
     from proxy.scheduling.services import SchedulingServices
 
-log = logging.getLogger("forebay.gate")
+log = logging.getLogger("forebay.request_scheduler")
 
 
 class RequestScheduler:

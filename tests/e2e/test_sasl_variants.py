@@ -96,7 +96,7 @@ def test_every_mechanism_passes_and_hits(fronts: Fronts, front: str, mechanism: 
 
 @pytest.mark.parametrize("front", [PLAIN_TEXT, TLS])
 def test_forebay_signs_in_with_its_own(fronts: Fronts, front: str) -> None:
-    fronts.sidecars[front].wait_for_log("the watch has its own link")
+    fronts.sidecars[front].wait_for_log("the replica fetcher has its own connection")
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])

@@ -185,7 +185,7 @@ def test_sasl_passes_through_and_own_credentials_give_hits(
     secured: Secured, mechanism: str
 ) -> None:
     wait_hits(secured.own, secured.own.bootstrap, sign_in(mechanism), secured.broker.direct)
-    secured.own.wait_for_log("the watch has its own link")
+    secured.own.wait_for_log("the replica fetcher has its own connection")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -193,7 +193,7 @@ def test_without_own_credentials_clients_links_carry_the_watch(
     secured: Secured, mechanism: str
 ) -> None:
     wait_hits(secured.bare, secured.bare.bootstrap, sign_in(mechanism), secured.broker.direct)
-    secured.bare.wait_for_log("the watch has no link of its own")
+    secured.bare.wait_for_log("the replica fetcher has no connection of its own")
 
 
 def refusal_to_sign_in(bootstrap: str, topic: str, options: Mapping[str, Any]) -> None:

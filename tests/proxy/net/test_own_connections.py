@@ -97,7 +97,7 @@ async def played(**limits):
 
 @pytest.fixture
 def said(caplog):
-    caplog.set_level(logging.INFO, "forebay.own-link")
+    caplog.set_level(logging.INFO, "forebay.own_connections")
     return caplog
 
 
@@ -163,6 +163,6 @@ async def test_a_broker_that_falls_silent_is_given_up_and_found_again(said):
         broker.answers.set()
         await until(lambda: stand.links.reachable and stand.links.link("proof") is not None)
         assert stand.links.silent_s(stand.clock_s) == 0
-    lines = [line for line in said.messages if "its own link" not in line]
+    lines = [line for line in said.messages if "its own connection" not in line]
     assert "is given up: it has not answered for 10 s" in lines[0]
     assert "answers again after 10.0 s" in lines[1]

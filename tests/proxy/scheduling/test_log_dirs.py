@@ -240,7 +240,7 @@ def test_without_a_link_of_its_own_it_says_so_once_and_goes_on_trying(caplog):
     own_connections.refusal = "the broker wants credentials"
     found.tick(1.0)
     found.tick(2.0)
-    assert caplog.text.count("no link of its own") == 1
+    assert caplog.text.count("no connection of its own") == 1
     own_connections.usable = True
     found.tick(3.0)
     assert len(own_connections.asked) == 1
