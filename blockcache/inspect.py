@@ -25,7 +25,7 @@ from blockcache.layout import (
     STATES,
     UNIT_BYTES,
     BlockHead,
-    Entry,
+    IndexEntry,
     PartitionSlot,
 )
 from blockcache.statistics import CacheStatistics, read_statistics
@@ -45,7 +45,7 @@ class Torn(Exception):
     """What was read does not hang together: it changed meanwhile, or its process died in the middle."""
 
 
-class Span(NamedTuple):
+class StoredSpan(NamedTuple):
     """Offsets [start, end)."""
 
     start: int
@@ -63,14 +63,14 @@ class PartitionPicture:
     log_start: int
     evicted_end: int
     block_bytes: int  # size class of its own blocks; 0: the shared one
-    runs: tuple[Span, ...]
+    runs: tuple[StoredSpan, ...]
     torn: bool
 
     @property
-    def holes(self) -> tuple[Span, ...]:
+    def holes(self) -> tuple[StoredSpan, ...]:
         """The gaps between the runs."""
         return tuple(
-            Span(left.end, right.start)
+            StoredSpan(left.end, right.start)
             for left, right in zip(self.runs, self.runs[1:], strict=False)
         )
 
@@ -215,7 +215,7 @@ def read_slot(view: memoryview, header: Any, place: int) -> PartitionSlot:
 
 def read_partition(view: memoryview, header: Any, place: int) -> PartitionPicture | None:
     """A partition and its runs; None for a slot that is not open."""
-    runs: tuple[Span, ...] = ()
+    runs: tuple[StoredSpan, ...] = ()
     torn = True
     for _ in range(ATTEMPTS):
         slot = read_slot(view, header, place)
@@ -258,17 +258,17 @@ def read_node(
     return left, list(shape.iter_unpack(view[at : at + count * shape.size]))
 
 
-def scan_starts(view: memoryview, header: Any, number: int, level: int) -> Iterator[Entry]:
+def scan_starts(view: memoryview, header: Any, number: int, level: int) -> Iterator[IndexEntry]:
     """The entries that start a run, ascending; only into nodes that have any."""
     _, below = read_node(view, header, number, level)
     for item in below:
-        if level == 0 and Entry._make(item).run_start:
-            yield Entry._make(item)
+        if level == 0 and IndexEntry._make(item).run_start:
+            yield IndexEntry._make(item)
         elif level > 0 and item[2]:
             yield from scan_starts(view, header, item[1], level - 1)
 
 
-def find_last_below(view: memoryview, header: Any, slot: PartitionSlot, key: int) -> Entry:
+def find_last_below(view: memoryview, header: Any, slot: PartitionSlot, key: int) -> IndexEntry:
     """The last entry whose base offset is below `key`: a descent, then perhaps one leaf to the left. Raises Torn."""
     number = slot.root
     for level in range(slot.height - 1, 0, -1):
@@ -278,13 +278,13 @@ def find_last_below(view: memoryview, header: Any, slot: PartitionSlot, key: int
     found = [entry for entry in entries if entry[1] < key]
     if not found:
         found = read_node(view, header, left, 0)[1]
-    last = Entry._make(found[-1])
+    last = IndexEntry._make(found[-1])
     if last.base_offset >= key:
         raise Torn
     return last
 
 
-def walk_runs(view: memoryview, header: Any, slot: PartitionSlot) -> Iterator[Span]:
+def walk_runs(view: memoryview, header: Any, slot: PartitionSlot) -> Iterator[StoredSpan]:
     """The runs. Raises Torn where the index is not one."""
     if slot.height > lib.FC_HEIGHT_MAX:
         raise Torn
@@ -297,4 +297,4 @@ def walk_runs(view: memoryview, header: Any, slot: PartitionSlot) -> Iterator[Sp
         last = find_last_below(view, header, slot, LAST if after is None else after.base_offset)
         if last.end <= entry.covers_from:
             raise Torn
-        yield Span(entry.covers_from, last.end)
+        yield StoredSpan(entry.covers_from, last.end)

@@ -54,7 +54,7 @@ class PartitionSlot(NamedTuple):
     changes: int
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """fc_entry: one batch."""
 
     covers_from: int

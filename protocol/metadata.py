@@ -38,7 +38,7 @@ _LED = Struct(">hii")  # error, partition, leader
 _LED_EPOCH = Struct(">hiii")
 
 
-class Broker(NamedTuple):
+class BrokerAddress(NamedTuple):
     """One broker of the cluster; `rack` is None where it has none."""
 
     node_id: int
@@ -72,7 +72,7 @@ class Metadata(NamedTuple):
     error_code: int
     cluster_id: str | None
     controller_id: int
-    brokers: list[Broker]
+    brokers: list[BrokerAddress]
     topics: list[TopicMetadata]
 
 
@@ -105,7 +105,7 @@ def scan_metadata_response(frame: Frame, version: int) -> Metadata:
 
 def _scan_brokers(
     encoding: Encoding, version: int, frame: Frame, at: int
-) -> tuple[list[Broker], int]:
+) -> tuple[list[BrokerAddress], int]:
     found = []
     brokers, at = read_array(encoding, frame, at)
     for _ in brokers:
@@ -118,7 +118,7 @@ def _scan_brokers(
             else (None, at + 4)
         )
         at = encoding.skip_tags(frame, at)
-        found.append(Broker(node_id, host, port, rack))
+        found.append(BrokerAddress(node_id, host, port, rack))
     return found, at
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from throttle.disks import Sample
+    from throttle.disks import DiskSample
 
 STEP_LEAST, STEP_MOST, STEP_FIRST = 0.02, 0.5, 0.4
 """Share of the error that a second corrects, on a disk whose load is proportional to its bytes."""
@@ -106,7 +106,7 @@ class Controller:
     def rate_bytes_s(self) -> float:
         return self._rate
 
-    def observe(self, sample: Sample, miss_bytes: int, backlog: bool, now_s: float) -> float:
+    def observe(self, sample: DiskSample, miss_bytes: int, backlog: bool, now_s: float) -> float:
         """A look at the disk, after `miss_bytes` of misses since the last one. `backlog`: some miss waited.
 
         `now_s` is the moment of the look. Returns the rate from then on.

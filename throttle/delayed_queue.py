@@ -17,7 +17,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from throttle.budget import FairShare, TokenBucket
-from throttle.tickets import LaneStatistics, QueueRule, QueueStatistics, Refused, Ticket, TicketKey
+from throttle.tickets import (
+    DelayRefused,
+    DelayRule,
+    DelayStatistics,
+    DelayTicket,
+    LaneStatistics,
+    TicketKey,
+)
 from throttle.timing_wheel import Timer, TimingWheel
 
 if TYPE_CHECKING:
@@ -38,22 +45,24 @@ class _Lane:
         "waited",
     )
 
-    def __init__(self, rule: QueueRule, rate_bytes_s: float, now_s: float) -> None:
+    def __init__(self, rule: DelayRule, rate_bytes_s: float, now_s: float) -> None:
         self.bucket = TokenBucket(rate_bytes_s, rule.burst_s, rule.burst_floor_bytes, now_s)
-        self.share: FairShare[Ticket] = FairShare(rule.fair)
+        self.share: FairShare[DelayTicket] = FairShare(rule.fair)
         self.counts = LaneStatistics()
-        self.reading: OrderedDict[Ticket, None] = OrderedDict()  # on their way, the oldest first
+        self.reading: OrderedDict[DelayTicket, None] = (
+            OrderedDict()
+        )  # on their way, the oldest first
         self.reading_bytes = 0
         self.allowance_bytes = 0.0
         self.known = True
         self.waited = False  # somebody did, since the last look at the disk
 
-    def arrived(self, ticket: Ticket) -> None:
+    def arrived(self, ticket: DelayTicket) -> None:
         """It is no longer on its way."""
         del self.reading[ticket]
         self.reading_bytes -= ticket.size_bytes
 
-    def free_at_s(self, ticket: Ticket, rule: QueueRule, now_s: float) -> float:
+    def free_at_s(self, ticket: DelayTicket, rule: DelayRule, now_s: float) -> float:
         """When there is room for one more on its way, if none of them arrives before."""
         while self.reading:
             oldest = next(iter(self.reading))
@@ -68,13 +77,13 @@ class _Lane:
 class DelayedQueue:
     """The tickets of all disks. Call `advance` at `next_due_s`, and after `set_disk`, `drop_disk` and `done`."""
 
-    def __init__(self, rule: QueueRule, now_s: float) -> None:
+    def __init__(self, rule: DelayRule, now_s: float) -> None:
         self._rule = rule
         self._lanes: dict[str, _Lane] = {}
-        self._wheel: TimingWheel[Ticket] = TimingWheel(now_s, rule.tick_s)
-        self._timers: dict[Ticket, Timer[Ticket]] = {}
-        self._waiting: dict[TicketKey, Ticket] = {}
-        self._by_connection: dict[Hashable, dict[TicketKey, Ticket]] = {}
+        self._wheel: TimingWheel[DelayTicket] = TimingWheel(now_s, rule.tick_s)
+        self._timers: dict[DelayTicket, Timer[DelayTicket]] = {}
+        self._waiting: dict[TicketKey, DelayTicket] = {}
+        self._by_connection: dict[Hashable, dict[TicketKey, DelayTicket]] = {}
         self._ungated = 0
 
     def __len__(self) -> int:
@@ -110,7 +119,7 @@ class DelayedQueue:
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
-    ) -> Ticket | Refused:
+    ) -> DelayTicket | DelayRefused:
         """A miss of about `size_bytes`: a ticket, granted already or waiting; the one that waits by this key
         if there is one. ValueError: a negative size.
         """
@@ -122,11 +131,11 @@ class DelayedQueue:
         lane = self._lanes.get(disk) if disk is not None else None
         if lane is None or not lane.known:
             self._ungated += 1
-            return Ticket.build_free(key, client_id, size_bytes, now_s)
+            return DelayTicket.build_free(key, client_id, size_bytes, now_s)
         bound = self._reached_bound(lane.counts, size_bytes)
         if bound is not None:
-            return Refused(bound)
-        ticket = Ticket(key, client_id, disk, size_bytes, now_s)
+            return DelayRefused(bound)
+        ticket = DelayTicket(key, client_id, disk, size_bytes, now_s)
         self._enter(lane, ticket)
         if self._grant_turns(lane, now_s, only=ticket):
             return ticket
@@ -134,15 +143,15 @@ class DelayedQueue:
         lane.waited = True
         return ticket
 
-    def find(self, key: TicketKey) -> Ticket | None:
+    def find(self, key: TicketKey) -> DelayTicket | None:
         """The ticket that waits by this key."""
         return self._waiting.get(key)
 
-    def of_connection(self, connection: Hashable) -> tuple[Ticket, ...]:
+    def of_connection(self, connection: Hashable) -> tuple[DelayTicket, ...]:
         """What waits of a connection."""
         return tuple(self._by_connection.get(connection, {}).values())
 
-    def cancel(self, ticket: Ticket) -> bool:
+    def cancel(self, ticket: DelayTicket) -> bool:
         """Nobody wants it any more. Whether it was waiting; one that was granted is done, with 0 bytes."""
         if self._waiting.get(ticket.key) is not ticket:
             self.done(ticket, 0)
@@ -158,7 +167,7 @@ class DelayedQueue:
         """It has closed. How many were waiting."""
         return sum(self.cancel(ticket) for ticket in self.of_connection(connection))
 
-    def done(self, ticket: Ticket, actual_bytes: int) -> None:
+    def done(self, ticket: DelayTicket, actual_bytes: int) -> None:
         """A granted miss was answered with so many bytes: the charge is corrected. The second time, nothing."""
         if not ticket.granted or ticket.finished:
             return
@@ -173,7 +182,7 @@ class DelayedQueue:
             lane.counts.in_flight_bytes -= ticket.size_bytes
             lane.counts.done_bytes += actual_bytes
 
-    def advance(self, now_s: float) -> list[Ticket]:
+    def advance(self, now_s: float) -> list[DelayTicket]:
         """What may go now: first what is overdue, then each disk's in their turns."""
         found = []
         for ticket in self._wheel.advance(now_s):
@@ -203,9 +212,9 @@ class DelayedQueue:
         lane = self._lanes.get(disk)
         return lane.counts.done_bytes if lane is not None else 0
 
-    def statistics(self) -> QueueStatistics:
+    def statistics(self) -> DelayStatistics:
         lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}
-        return QueueStatistics(lanes, self._ungated, len(self._wheel))
+        return DelayStatistics(lanes, self._ungated, len(self._wheel))
 
     def _reached_bound(self, counts: LaneStatistics, size_bytes: int) -> str | None:
         if not counts.waiting_requests:
@@ -218,7 +227,7 @@ class DelayedQueue:
             return "bytes"
         return None
 
-    def _ready_at_s(self, lane: _Lane, ticket: Ticket, now_s: float) -> float:
+    def _ready_at_s(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> float:
         if not lane.known:
             return now_s
         free_at_s = lane.free_at_s(ticket, self._rule, now_s)
@@ -226,7 +235,9 @@ class DelayedQueue:
             free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
         )
 
-    def _grant_turns(self, lane: _Lane, now_s: float, only: Ticket | None = None) -> list[Ticket]:
+    def _grant_turns(
+        self, lane: _Lane, now_s: float, only: DelayTicket | None = None
+    ) -> list[DelayTicket]:
         """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""
         found = []
         while (ticket := lane.share.peek()) is not None and (only is None or ticket is only):
@@ -235,7 +246,7 @@ class DelayedQueue:
             found.append(self._grant(lane, ticket, now_s))
         return found
 
-    def _grant(self, lane: _Lane, ticket: Ticket, now_s: float) -> Ticket:
+    def _grant(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> DelayTicket:
         lane.share.take(ticket)
         lane.bucket.charge(ticket.size_bytes)
         self._leave(lane, ticket)
@@ -252,14 +263,14 @@ class DelayedQueue:
         counts.delay_max_s = max(counts.delay_max_s, delay_s)
         return ticket
 
-    def _enter(self, lane: _Lane, ticket: Ticket) -> None:
+    def _enter(self, lane: _Lane, ticket: DelayTicket) -> None:
         lane.share.add(ticket.client_id, ticket, ticket.size_bytes)
         lane.counts.waiting_requests += 1
         lane.counts.waiting_bytes += ticket.size_bytes
         self._waiting[ticket.key] = ticket
         self._by_connection.setdefault(ticket.key.connection, {})[ticket.key] = ticket
 
-    def _leave(self, lane: _Lane, ticket: Ticket) -> None:
+    def _leave(self, lane: _Lane, ticket: DelayTicket) -> None:
         lane.counts.waiting_requests -= 1
         lane.counts.waiting_bytes -= ticket.size_bytes
         del self._waiting[ticket.key]

@@ -130,7 +130,7 @@ class BusyRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DiskSample:
     """A disk over the interval that ended at `at_s`. `interval_s` is 0 where there was none: a first look.
 
     `await_ms`: mean time of a request that completed, queue included; at least the interval where requests
@@ -166,12 +166,12 @@ class DiskGauge:
         self._rule = rule
         self._counters: DiskCounters | None = None
         self._pressure: Pressure | None = None
-        self._last: Sample | None = None
+        self._last: DiskSample | None = None
         self._quiet_s = 0.0
         self.resets = 0
 
     @property
-    def last(self) -> Sample | None:
+    def last(self) -> DiskSample | None:
         return self._last
 
     def forget(self) -> None:
@@ -179,16 +179,18 @@ class DiskGauge:
         self._counters = self._pressure = self._last = None
         self._quiet_s = 0.0
 
-    def observe(self, counters: DiskCounters, pressure: Pressure | None, now_s: float) -> Sample:
+    def observe(
+        self, counters: DiskCounters, pressure: Pressure | None, now_s: float
+    ) -> DiskSample:
         """A look. Without time since the last one (or a clock that went back) it is that one's sample again."""
         last, before = self._last, self._counters
         if last is not None and now_s <= last.at_s:
             return last
         if last is None or before is None:
-            sample = Sample(now_s, in_flight=counters.in_flight)
+            sample = DiskSample(now_s, in_flight=counters.in_flight)
         elif (grown := self._differences(before, counters, now_s - last.at_s)) is None:
             self.resets += 1
-            sample = Sample(now_s, in_flight=counters.in_flight, busy=last.busy)
+            sample = DiskSample(now_s, in_flight=counters.in_flight, busy=last.busy)
         else:
             some = self._pressure_since(pressure, now_s - last.at_s)
             sample = self._measure(
@@ -218,8 +220,8 @@ class DiskGauge:
         )
 
     def _measure(
-        self, last: Sample, grown: DiskCounters, stood: int, pressure_some: float, now_s: float
-    ) -> Sample:
+        self, last: DiskSample, grown: DiskCounters, stood: int, pressure_some: float, now_s: float
+    ) -> DiskSample:
         """`stood`: requests in flight at both ends of the interval."""
         interval_s = now_s - last.at_s
         interval_ms, completed = interval_s * 1000, grown.reads + grown.writes
@@ -228,7 +230,7 @@ class DiskGauge:
         await_ms = interval_ms if hangs else (grown.read_ms + grown.write_ms) / max(1, completed)
         depth = max(grown.weighted_ms / interval_ms, float(stood) if hangs else 0.0)
         load = self._rule.load_of(util, await_ms, depth, pressure_some)
-        return Sample(
+        return DiskSample(
             at_s=now_s,
             interval_s=interval_s,
             util=util,

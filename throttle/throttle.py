@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from throttle.controller import Controller, ControllerRule, ControllerStatistics
 from throttle.delayed_queue import DelayedQueue
-from throttle.disks import BusyRule, DiskCounters, DiskGauge, Pressure, Sample
-from throttle.tickets import LaneStatistics, QueueRule, Refused, Ticket, TicketKey
+from throttle.disks import BusyRule, DiskCounters, DiskGauge, DiskSample, Pressure
+from throttle.tickets import DelayRefused, DelayRule, DelayTicket, LaneStatistics, TicketKey
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -27,7 +27,7 @@ class ThrottleRules:
 
     busy: BusyRule = field(default_factory=BusyRule)
     controller: ControllerRule = field(default_factory=ControllerRule)
-    queue: QueueRule = field(default_factory=QueueRule)
+    queue: DelayRule = field(default_factory=DelayRule)
     stale_s: float = 10.0
 
 
@@ -44,7 +44,7 @@ class DiskStatistics:
     missed_looks: int
     stale: int
     resets: int
-    sample: Sample | None
+    sample: DiskSample | None
     controller: ControllerStatistics
     queue: LaneStatistics
 
@@ -90,7 +90,7 @@ class Throttle:
 
     def observe(
         self, name: str, counters: DiskCounters | None, pressure: Pressure | None, now_s: float
-    ) -> Sample | None:
+    ) -> DiskSample | None:
         """A look at a disk; `counters` None if it was not found. Call `advance` after it. KeyError: no such
         disk was named at construction.
         """
@@ -110,19 +110,19 @@ class Throttle:
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
-    ) -> Ticket | Refused:
+    ) -> DelayTicket | DelayRefused:
         """A miss of at most `size_bytes` (`DelayedQueue.submit`). `Ticket.granted`: it may go now."""
         return self._queue.submit(key, client_id, disk, size_bytes, now_s)
 
-    def find(self, key: TicketKey) -> Ticket | None:
+    def find(self, key: TicketKey) -> DelayTicket | None:
         """The ticket that waits by this key."""
         return self._queue.find(key)
 
-    def of_connection(self, connection: Hashable) -> tuple[Ticket, ...]:
+    def of_connection(self, connection: Hashable) -> tuple[DelayTicket, ...]:
         """What waits of a connection."""
         return self._queue.of_connection(connection)
 
-    def cancel(self, ticket: Ticket) -> bool:
+    def cancel(self, ticket: DelayTicket) -> bool:
         """Nobody wants it any more. Whether it was waiting."""
         return self._queue.cancel(ticket)
 
@@ -130,11 +130,11 @@ class Throttle:
         """It has closed. How many were waiting."""
         return self._queue.cancel_connection(connection)
 
-    def done(self, ticket: Ticket, actual_bytes: int) -> None:
+    def done(self, ticket: DelayTicket, actual_bytes: int) -> None:
         """A granted miss was answered with so many bytes of records (0 if it failed). Once for each grant."""
         self._queue.done(ticket, actual_bytes)
 
-    def advance(self, now_s: float) -> list[Ticket]:
+    def advance(self, now_s: float) -> list[DelayTicket]:
         """What may go now: at `next_due_s`, and after `observe`."""
         for name, disk in self._disks.items():
             if disk.sampled and now_s - disk.looked_s >= self._rules.stale_s:

@@ -24,7 +24,7 @@ class TicketKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRule:
+class DelayRule:
     """The bounds, per disk, and how long a miss may wait at most (`throttle.maxDelay`).
 
     A request larger than `waiting_bytes` may wait alone. `burst_s` of the rate may go at once, and never less
@@ -46,7 +46,7 @@ class QueueRule:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class DelayTicket:
     """A miss that waits, or was granted: `granted`, then `delay_s`. `overdue`: because it had waited too long.
 
     `disk` is the one that it waits for; None if it waits for none, and was granted at once.
@@ -63,7 +63,9 @@ class Ticket:
     finished: bool = False
 
     @classmethod
-    def build_free(cls, key: TicketKey, client_id: str, size_bytes: int, now_s: float) -> Ticket:
+    def build_free(
+        cls, key: TicketKey, client_id: str, size_bytes: int, now_s: float
+    ) -> DelayTicket:
         """One that waits for no disk: it was granted as it came."""
         return cls(key, client_id, None, size_bytes, now_s, granted_s=now_s)
 
@@ -78,7 +80,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DelayRefused:
     """At a bound: `requests` or `bytes`. Answer empty; the client asks again."""
 
     bound: str
@@ -107,7 +109,7 @@ class LaneStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class DelayStatistics:
     """`by_disk` are copies. `ungated`: granted because their disk is not known."""
 
     by_disk: dict[str, LaneStatistics]

@@ -36,7 +36,7 @@ _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00\r\n]*)")
 _log = logging.getLogger(__name__)
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """The response of a handler; status 200 by default."""
 
     body: bytes
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     status: int = HTTPStatus.OK
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request's head. `path` has no query. `keeps_alive`: the connection stays open after the
     response. `authorization`: that header's value, b"" without it.
     """
@@ -63,14 +63,16 @@ class BadRequest(Exception):
         self.status = status
 
 
-Handler = Callable[[], Answer]
+Handler = Callable[[], HttpResponse]
 
 
-def json_answer(value: object) -> Answer:
+def json_answer(value: object) -> HttpResponse:
     """A response with a JSON document, indented for people. Values that JSON does not know are
     written as text.
     """
-    return Answer(json.dumps(value, indent=2, default=str).encode() + b"\n", "application/json")
+    return HttpResponse(
+        json.dumps(value, indent=2, default=str).encode() + b"\n", "application/json"
+    )
 
 
 def build_routes(
@@ -85,18 +87,18 @@ def build_routes(
     and the reasons if not. The other functions return the content of their path.
     """
 
-    def answer_alive() -> Answer:
-        return Answer(b"alive\n")
+    def answer_alive() -> HttpResponse:
+        return HttpResponse(b"alive\n")
 
-    def answer_ready() -> Answer:
+    def answer_ready() -> HttpResponse:
         is_ready, reasons = readiness()
         if is_ready:
-            return Answer(b"ready\n")
+            return HttpResponse(b"ready\n")
         text = "".join(f"not ready: {reason}\n" for reason in reasons or ("starting",))
-        return Answer(text.encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse(text.encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     return {
-        "/metrics": lambda: Answer(metrics(), PROMETHEUS_TEXT),
+        "/metrics": lambda: HttpResponse(metrics(), PROMETHEUS_TEXT),
         "/healthz": answer_alive,
         "/livez": answer_alive,
         "/readyz": answer_ready,
@@ -107,7 +109,7 @@ def build_routes(
     }
 
 
-def scan_head(head: bytes) -> Request:
+def scan_head(head: bytes) -> HttpRequest:
     """Parse a request's head, which ends with its empty line. Raises BadRequest if the head is
     malformed or announces a body.
     """
@@ -128,7 +130,7 @@ def scan_head(head: bytes) -> Request:
             keeps_alive = False
         if name == b"authorization":
             authorization = field[2].strip()
-    return Request(
+    return HttpRequest(
         match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization
     )
 
@@ -220,8 +222,8 @@ class AdminServer:
             answer, allow = self._answer(request)
             request = request._replace(keeps_alive=request.keeps_alive and not is_full)
         except BadRequest as refusal:
-            answer, allow = Answer(f"{refusal}\n".encode(), status=refusal.status), False
-            request = Request("GET", "", keeps_alive=False)
+            answer, allow = HttpResponse(f"{refusal}\n".encode(), status=refusal.status), False
+            request = HttpRequest("GET", "", keeps_alive=False)
         writer.write(
             _build_answer(answer, request.keeps_alive, allow, with_body=request.method != "HEAD")
         )
@@ -244,25 +246,27 @@ class AdminServer:
         except (asyncio.IncompleteReadError, TimeoutError):
             return None
 
-    def _answer(self, request: Request) -> tuple[Answer, bool]:
+    def _answer(self, request: HttpRequest) -> tuple[HttpResponse, bool]:
         """The response, and whether it must name the allowed methods (405)."""
         if not self._is_allowed(request):
-            return Answer(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
+            return HttpResponse(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
         handler = self._routes.get(request.path)
         if handler is None:
             known = " ".join(sorted(self._routes))
-            return Answer(
+            return HttpResponse(
                 f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
             ), False
         if request.method not in ("GET", "HEAD"):
-            return Answer(b"only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED), True
+            return HttpResponse(b"only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED), True
         try:
             return handler(), False
         except Exception:
             _log.exception("the admin handler failed", extra={"path": request.path})
-            return Answer(b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR), False
+            return HttpResponse(
+                b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR
+            ), False
 
-    def _is_allowed(self, request: Request) -> bool:
+    def _is_allowed(self, request: HttpRequest) -> bool:
         if self._token is None or request.path in PROBES:
             return True
         scheme, _, given = request.authorization.partition(b" ")
@@ -270,7 +274,7 @@ class AdminServer:
 
 
 def _build_answer(
-    answer: Answer, keeps_alive: bool, allow: bool = False, with_body: bool = True
+    answer: HttpResponse, keeps_alive: bool, allow: bool = False, with_body: bool = True
 ) -> bytes:
     lines = [
         f"HTTP/1.1 {answer.status:d} {HTTPStatus(answer.status).phrase}",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from proxy.config.memory import Memory, find_filesystem_bytes
-from proxy.config.model import Config, Listener
+from proxy.config.model import Config, ListenerConfig
 from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
@@ -34,20 +34,22 @@ class Finding(NamedTuple):
     text: str
 
 
-class Findings(NamedTuple):
+class ConfigFindings(NamedTuple):
     """The texts of all findings, in the order of RULES."""
 
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def check(config: Config, memory: Memory) -> Findings:
+def check(config: Config, memory: Memory) -> ConfigFindings:
     """Run all rules and return their findings. Touches the file system, resolves no name, opens no
     socket.
     """
     found = [finding for rule in RULES for finding in rule(config, memory)]
     problems = tuple(finding.text for finding in found if finding.kind == "problem")
-    return Findings(problems, tuple(finding.text for finding in found if finding.kind == "warning"))
+    return ConfigFindings(
+        problems, tuple(finding.text for finding in found if finding.kind == "warning")
+    )
 
 
 def read_secret(path: str) -> str:
@@ -73,7 +75,7 @@ def _warning(text: str) -> Finding:
     return Finding("warning", text)
 
 
-def _named(config: Config) -> Iterator[tuple[str, Listener]]:
+def _named(config: Config) -> Iterator[tuple[str, ListenerConfig]]:
     for index, listener in enumerate(config.listeners):
         yield f"listeners[{index}]", listener
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from proxy.config.keys import EVERY, KEYS, Key, environment_name, path_text, section_of
+from proxy.config.keys import EVERY, KEYS, SettingKey, environment_name, path_text, section_of
 from proxy.config.model import Config
 from proxy.config.section import Section
 from proxy.config.units import format_duration, format_size
@@ -88,13 +88,13 @@ def _find_section(prefix: tuple[str, ...]) -> tuple[type[Section], str]:
     return section, title
 
 
-def _row(key: Key) -> str:
+def _row(key: SettingKey) -> str:
     name = f"`{key.pattern[-1]}`<br><sub>`{environment_name(key.pattern)}`</sub>"
     meaning = (key.field.description or "").replace("|", "\\|")
     return f"| {name} | {_default(key)} | {_bounds(key)} | {meaning} |\n"
 
 
-def _default(key: Key) -> str:
+def _default(key: SettingKey) -> str:
     default = key.field.default
     if key.field.is_required():
         return "required"
@@ -103,7 +103,7 @@ def _default(key: Key) -> str:
     return f"`{_shown(key, default)}`" if default != "" else "empty"
 
 
-def _bounds(key: Key) -> str:
+def _bounds(key: SettingKey) -> str:
     choices = _choices(key.field)
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
@@ -118,7 +118,7 @@ def _choices(field: FieldInfo) -> tuple[object, ...]:
     return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 
 
-def _shown(key: Key, value: object) -> str:
+def _shown(key: SettingKey, value: object) -> str:
     if key.attribute.endswith("_bytes") and isinstance(value, int):
         return format_size(value)
     if key.attribute.endswith("_s") and isinstance(value, int | float):

@@ -41,7 +41,7 @@ def build_limit(slots: Slots) -> Limit:
     return AdaptiveLimit(AdaptiveRule(floor=slots.floor, ceiling=slots.ceiling, initial=initial))
 
 
-class Quota(Section):
+class QuotaConfig(Section):
     """Limits of the topics or clients of one pattern; each topic or client has its own account."""
 
     pattern: Pattern = Field(
@@ -107,9 +107,9 @@ class Isolation(Section):
         default_factory=lambda: Slots(floor=1000, initial=1000, ceiling=1000),
         description="Slots of the control queue.",
     )
-    topic_quotas: tuple[Quota, ...] = Field(
+    topic_quotas: tuple[QuotaConfig, ...] = Field(
         default=(), max_length=256, description="Limits of topics, by name pattern."
     )
-    client_quotas: tuple[Quota, ...] = Field(
+    client_quotas: tuple[QuotaConfig, ...] = Field(
         default=(), max_length=256, description="Limits of clients, by client id pattern."
     )

@@ -26,7 +26,7 @@ _SERVICE_LINK = re.compile(
 )
 
 
-class Key(NamedTuple):
+class SettingKey(NamedTuple):
     """A key that holds a value. `pattern` is the path with EVERY for indexes. `attribute` is the
     name in Python. `section` is the model that declares the key.
     """
@@ -58,7 +58,7 @@ def section_of(annotation: object) -> tuple[type[Section] | None, bool]:
     return None, False
 
 
-def iterate_keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterator[Key]:
+def iterate_keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterator[SettingKey]:
     """All keys of a section and of the sections in it, in the order of declaration. `prefix`: the
     section's path.
     """
@@ -66,7 +66,7 @@ def iterate_keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterat
         pattern = (*prefix, key_of(attribute))
         inner, is_list = section_of(field.annotation)
         if inner is None:
-            yield Key(pattern, attribute, field, section)
+            yield SettingKey(pattern, attribute, field, section)
         else:
             yield from iterate_keys(inner, (*pattern, EVERY) if is_list else pattern)
 
@@ -79,12 +79,12 @@ def environment_name(path: KeyPath) -> str:
     return PREFIX + "_".join(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part).upper() for part in parts)
 
 
-KEYS: tuple[Key, ...] = tuple(iterate_keys(Config))
+KEYS: tuple[SettingKey, ...] = tuple(iterate_keys(Config))
 _BY_PATTERN = {key.pattern: key for key in KEYS}
 _BY_VARIABLE = {environment_name(key.pattern): key for key in KEYS}
 
 
-def find_key(path: KeyPath) -> Key | None:
+def find_key(path: KeyPath) -> SettingKey | None:
     """The key at a path; None if there is no such key, or the path names a section."""
     return _BY_PATTERN.get(tuple(EVERY if isinstance(part, int) else part for part in path))
 

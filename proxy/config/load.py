@@ -28,7 +28,13 @@ from proxy.config.keys import (
     nearest_variable,
     path_text,
 )
-from proxy.config.memory import Memory, Plan, find_filesystem_bytes, find_memory, plan_cache_size
+from proxy.config.memory import (
+    Memory,
+    MemoryPlan,
+    find_filesystem_bytes,
+    find_memory,
+    plan_cache_size,
+)
 from proxy.config.model import Cache, Config
 from proxy.config.units import format_duration, format_size
 from proxy.config.yaml_file import ConfigError, read_yaml
@@ -177,7 +183,7 @@ def _without_nulls(node: object) -> object:
     return node
 
 
-def _plan_cache(tree: dict[str, Any], memory: Memory) -> Plan | None:
+def _plan_cache(tree: dict[str, Any], memory: Memory) -> MemoryPlan | None:
     """Set cache.size in the tree if it is unset. Returns the plan, or None if the size is set or
     `cache` is no section.
     """

@@ -28,7 +28,7 @@ class Memory(NamedTuple):
     origin: str
 
 
-class Plan(NamedTuple):
+class MemoryPlan(NamedTuple):
     """A size for the cache, and the phrase that explains it."""
 
     size_bytes: int
@@ -62,7 +62,7 @@ def find_filesystem_bytes(directory: str) -> int | None:
     return status.f_blocks * status.f_frsize
 
 
-def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None) -> Plan:
+def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None) -> MemoryPlan:
     """The cache's size if nobody set it: whole MiB, at least SMALLEST_CACHE_BYTES.
     `filesystem_bytes` None: the size of `directory`'s file system does not limit it.
     """
@@ -74,8 +74,8 @@ def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None
         size_bytes = filesystem_bytes // 8 * 7
         reason = f"7/8 of the {rough_size(filesystem_bytes)} of {directory}; give it more, or set cache.directory"
     if size_bytes < SMALLEST_CACHE_BYTES:
-        return Plan(SMALLEST_CACHE_BYTES, f"the smallest possible; {reason} would be less")
-    return Plan(size_bytes // MIB * MIB, reason)
+        return MemoryPlan(SMALLEST_CACHE_BYTES, f"the smallest possible; {reason} would be less")
+    return MemoryPlan(size_bytes // MIB * MIB, reason)
 
 
 def _machine_bytes(root: Path) -> int:

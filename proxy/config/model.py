@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints
 
 from proxy.config.isolation import Isolation
 from proxy.config.section import Name, Path, Section
-from proxy.config.throttle import Throttle
+from proxy.config.throttle import ThrottleConfig
 from proxy.config.units import (
     GIB,
     KIB,
@@ -89,7 +89,7 @@ class UpstreamCredentials(Section):
     )
 
 
-class Listener(Section):
+class ListenerConfig(Section):
     """A socket for clients and the broker behind it."""
 
     name: Name = Field(
@@ -349,7 +349,7 @@ class Admin(Section):
     )
 
 
-class AccessLog(Section):
+class AccessLogConfig(Section):
     """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
 
     directory: Path | None = Field(
@@ -412,18 +412,20 @@ class Log(Section):
 class Config(Section):
     """The whole of `forebay.yaml`."""
 
-    listeners: tuple[Listener, ...] = Field(
+    listeners: tuple[ListenerConfig, ...] = Field(
         min_length=1, max_length=64, description="Where clients connect."
     )
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
-    throttle: Throttle = Field(
-        default_factory=Throttle, description="Delays for lagging consumers on a busy disk."
+    throttle: ThrottleConfig = Field(
+        default_factory=ThrottleConfig, description="Delays for lagging consumers on a busy disk."
     )
     isolation: Isolation = Field(default_factory=Isolation, description="Queues toward the broker.")
     limits: Limits = Field(
         default_factory=Limits, description="Limits on memory, counts and times."
     )
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
-    access_log: AccessLog = Field(default_factory=AccessLog, description="Log of every Fetch.")
+    access_log: AccessLogConfig = Field(
+        default_factory=AccessLogConfig, description="Log of every Fetch."
+    )
     shutdown: Shutdown = Field(default_factory=Shutdown, description="Shutdown.")
     log: Log = Field(default_factory=Log, description="Forebay's own log.")

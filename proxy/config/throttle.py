@@ -40,7 +40,7 @@ class Weight(Section):
     weight: float = Field(ge=0.01, le=100.0, description="Share relative to clients of weight 1.")
 
 
-class Throttle(Section):
+class ThrottleConfig(Section):
     """Lagging consumers wait while the broker's disk is busy."""
 
     enabled: bool = Field(default=True, description="`false`: no miss is delayed.")

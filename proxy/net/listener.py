@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxy.broker import Broker
-    from proxy.config.model import Limits, UpstreamTls
-    from proxy.config.model import Listener as ListenerConfig
+    from proxy.config.model import Limits, ListenerConfig, UpstreamTls
     from proxy.config.units import Address
     from proxy.net.services import Handlers
 

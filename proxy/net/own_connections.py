@@ -153,7 +153,13 @@ class OwnConnections:
             try:
                 async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
                     await self._prepare(connection)
-            except (ConnectionError, OSError, TimeoutError, BadFrame, sasl_client.Refused) as error:
+            except (
+                ConnectionError,
+                OSError,
+                TimeoutError,
+                BadFrame,
+                sasl_client.AuthenticationRefused,
+            ) as error:
                 connection.close()
                 self._refused(name, error)
                 longest_s = UNREACHABLE_PAUSE_S if isinstance(error, OSError) else REFUSED_PAUSE_S
@@ -179,7 +185,7 @@ class OwnConnections:
         try:
             await self._sign_in(connection)
         except ConnectionError as error:  # the broker has answered ApiVersions, so it is reachable
-            raise sasl_client.Refused(f"{error}") from error
+            raise sasl_client.AuthenticationRefused(f"{error}") from error
 
     async def _sign_in(self, connection: BrokerConnection) -> None:
         """Authenticate if credentials are configured, and send one Metadata request to see whether

@@ -30,7 +30,7 @@ MAX_ITERATIONS = 1_000_000
 """
 
 
-class Refused(Exception):
+class AuthenticationRefused(Exception):
     """The broker does not accept Forebay's credentials, or cannot prove that it knows them."""
 
 
@@ -45,7 +45,7 @@ async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials)
     )
     answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)
     if answer.error_code != ErrorCode.NONE:
-        raise Refused(
+        raise AuthenticationRefused(
             f"the broker does not offer {mechanism}; it offers {', '.join(answer.mechanisms) or 'nothing'}"
         )
     link.authenticated = True
@@ -66,11 +66,11 @@ def _username(credentials: UpstreamCredentials) -> bytes:
 
 def _secret(file: str | None) -> bytes:
     if file is None:
-        raise Refused("upstreamCredentials name no file for the secret")
+        raise AuthenticationRefused("upstreamCredentials name no file for the secret")
     try:
         return Path(file).read_bytes().strip()
     except OSError as error:
-        raise Refused(f"cannot read the secret: {error}") from error
+        raise AuthenticationRefused(f"cannot read the secret: {error}") from error
 
 
 async def _exchange(link: BrokerConnection, token: bytes) -> bytes:
@@ -81,7 +81,7 @@ async def _exchange(link: BrokerConnection, token: bytes) -> bytes:
         await link.call(frame, 0), AUTHENTICATE_VERSION
     )
     if answer.error_code != ErrorCode.NONE:
-        raise Refused(
+        raise AuthenticationRefused(
             answer.error_message or f"authentication failed with error {answer.error_code}"
         )
     return answer.auth_bytes
@@ -102,7 +102,7 @@ async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_
     server_final = _fields(await _exchange(link, final_bare + b",p=" + base64.b64encode(proof)))
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     if not hmac.compare_digest(server_final.get(b"v", b""), base64.b64encode(expected)):
-        raise Refused("the broker could not prove that it knows our password")
+        raise AuthenticationRefused("the broker could not prove that it knows our password")
 
 
 def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
@@ -117,9 +117,11 @@ def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
             int(fields[b"i"]),
         )
     except (KeyError, ValueError) as error:
-        raise Refused(f"the broker's SCRAM challenge cannot be read: {error!r}") from error
+        raise AuthenticationRefused(
+            f"the broker's SCRAM challenge cannot be read: {error!r}"
+        ) from error
     if not whole_nonce.startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:
-        raise Refused("the broker's SCRAM challenge is not an answer to ours")
+        raise AuthenticationRefused("the broker's SCRAM challenge is not an answer to ours")
     return whole_nonce, salt, iterations
 
 

@@ -23,7 +23,7 @@ which the broker assigns (DefaultRecordBatch).
 """
 
 
-class Sample(NamedTuple):
+class CodecSample(NamedTuple):
     """A batch as its producer sent it, with the offset at which it was acknowledged. `body` starts
     at the CRC field.
     """
@@ -47,7 +47,7 @@ class Recompression:
         self.generation = 0
         self.log_append_time: bool | None = None
         self.equal_codecs: set[int] = set()
-        self._samples: dict[int, Sample] = {}
+        self._samples: dict[int, CodecSample] = {}
 
     def begin_generation(self) -> None:
         """Forget everything seen so far: the broker does not store batches as believed, or no
@@ -63,7 +63,7 @@ class Recompression:
         fetched. A body above SAMPLE_LIMIT_BYTES is ignored.
         """
         if len(body) <= SAMPLE_LIMIT_BYTES:
-            self._samples[codec] = Sample(partition, base_offset, body)
+            self._samples[codec] = CodecSample(partition, base_offset, body)
 
     def is_as_known(self, log_append_time: bool) -> bool:
         """True if a young batch of this timestamp type, fetched or acknowledged, is no surprise."""

@@ -19,12 +19,12 @@ from throttle.budget import FairRule
 from throttle.controller import ControllerRule
 from throttle.disks import BusyRule, scan_diskstats, scan_pressure
 from throttle.throttle import Throttle, ThrottleRules
-from throttle.tickets import QueueRule, Refused, Ticket, TicketKey
+from throttle.tickets import DelayRefused, DelayRule, DelayTicket, TicketKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.config.throttle import Throttle as ThrottleConfig
+    from proxy.config.throttle import ThrottleConfig
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
@@ -61,7 +61,7 @@ def build_rules(config: ThrottleConfig) -> ThrottleRules:
     return ThrottleRules(
         busy=busy,
         controller=ControllerRule(config.target, floor, ceiling, start),
-        queue=QueueRule(
+        queue=DelayRule(
             max_delay_s=config.max_delay_s,
             waiting_requests=config.waiting_requests,
             waiting_bytes=config.waiting_size_bytes,
@@ -81,7 +81,7 @@ class DiskThrottle:
         self.disks = LogDirs(broker, self._config)
         self._grace_until = broker.now() + self._config.start_grace_s
         self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
-        self._on_granted: dict[Ticket, Callable[[], None]] = {}
+        self._on_granted: dict[DelayTicket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
         self._granting: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
@@ -123,7 +123,7 @@ class DiskThrottle:
         status: PartitionStatus,
         size_bytes: int,
         on_granted: Callable[[], None],
-    ) -> Ticket | Refused:
+    ) -> DelayTicket | DelayRefused:
         """Submit a miss of about `size_bytes`. Return a ticket: granted already, or `on_granted` is
         called when it is granted. Return Refused at a limit.
 
@@ -134,9 +134,9 @@ class DiskThrottle:
         asked = status.asked
         key = TicketKey(connection, (asked.topic, asked.partition), asked.fetch_offset)
         if not self._may_wait(status):
-            return Ticket.build_free(key, client_id or "", size_bytes, now)
+            return DelayTicket.build_free(key, client_id or "", size_bytes, now)
         ticket = self._throttle.submit(key, client_id or "", self._disk_of(status), size_bytes, now)
-        if isinstance(ticket, Ticket) and not ticket.granted:
+        if isinstance(ticket, DelayTicket) and not ticket.granted:
             self._on_granted[ticket] = on_granted
             self._schedule(now)
         return ticket
@@ -175,12 +175,12 @@ class DiskThrottle:
             return None
         return self.disks.disk_of(partition.topic.name, partition.index)
 
-    def done(self, ticket: Ticket, size_bytes: int) -> None:
+    def done(self, ticket: DelayTicket, size_bytes: int) -> None:
         """Note that a granted miss has been answered with `size_bytes` record bytes."""
         self._throttle.done(ticket, size_bytes)
         self._schedule(self._broker.now())
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: DelayTicket) -> None:
         """Cancel a miss that no request needs any more."""
         self._on_granted.pop(ticket, None)
         self._throttle.cancel(ticket)

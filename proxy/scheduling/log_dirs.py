@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from protocol.control import LogDirectory
     from protocol.wire import Frame
-    from proxy.config.throttle import Disk, Throttle
+    from proxy.config.throttle import Disk, ThrottleConfig
     from proxy.scheduling.services import SchedulingServices
 
 log = logging.getLogger("forebay.log_dirs")
@@ -48,7 +48,7 @@ class LogDirs:
     at the start.
     """
 
-    def __init__(self, broker: SchedulingServices, config: Throttle) -> None:
+    def __init__(self, broker: SchedulingServices, config: ThrottleConfig) -> None:
         self._broker = broker
         self._by_directory: dict[str, str] = {}
         self._mounted: dict[str, str] = {}

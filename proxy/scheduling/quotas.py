@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from isolation.quotas import Reservation
     from proxy.config.isolation import Isolation
-    from proxy.config.isolation import Quota as Entry
+    from proxy.config.isolation import QuotaConfig as Entry
 
 
 class QuotaTable:

@@ -12,7 +12,7 @@ from blockcache._pyfastcache import ffi, lib
 
 from blockcache.arena import ArenaInUse, map_read_only
 from blockcache.cache import BlockCache
-from blockcache.inspect import ATTEMPTS, NoArena, PartitionPicture, Span, inspect
+from blockcache.inspect import ATTEMPTS, NoArena, PartitionPicture, StoredSpan, inspect
 from tests.kit.cache_batches import TOPIC, build_batch, build_run, insert
 
 KIB, MIB = 1024, 1024 * 1024
@@ -92,7 +92,7 @@ def test_an_empty_and_an_observing_arena() -> None:
     cache = BlockCache(MIB, observe=True)
     insert(cache, cache.open(TOPIC, 0), build_run(5, 5))
     picture = inspect(cache._arena.view)
-    assert picture.observe and picture.partitions[0].runs == (Span(5, 10),)
+    assert picture.observe and picture.partitions[0].runs == (StoredSpan(5, 10),)
     cache.drop(cache.open(TOPIC, 0))
     assert inspect(cache._arena.view).partitions == ()
 

@@ -13,7 +13,7 @@ import pytest
 from blockcache._pyfastcache import ffi, lib
 
 from blockcache import _build
-from blockcache.layout import BLOCK, ENTRY, PARTITION, BlockHead, Entry, PartitionSlot
+from blockcache.layout import BLOCK, ENTRY, PARTITION, BlockHead, IndexEntry, PartitionSlot
 from blockcache.results import Edges
 
 NATIVE = Path(_build.__file__).parent / "native"
@@ -37,7 +37,7 @@ SIZES = {
 }
 READ_FROM_BESIDE: dict[str, Any] = {
     "fc_partition": PartitionSlot,
-    "fc_entry": Entry,
+    "fc_entry": IndexEntry,
     "fc_block": BlockHead,
 }
 FORMATS = {"fc_partition": PARTITION, "fc_entry": ENTRY, "fc_block": BLOCK}

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tests.kit.model_disk import NAME, ModelDisk
 from throttle.throttle import Throttle, ThrottleRules
-from throttle.tickets import Refused, Ticket, TicketKey
+from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
 STEP_S = 0.02
 LOOK_S = 1.0
@@ -104,7 +104,7 @@ class Simulation:
     def _step(self) -> None:
         self.now_s = round(self.now_s + STEP_S, 6)
         for item in self.disk.step(STEP_S):
-            assert isinstance(item, Ticket)
+            assert isinstance(item, DelayTicket)
             self._answered(item)
         due, self._asks = (
             [a for a in self._asks if a[0] <= self.now_s],
@@ -125,11 +125,11 @@ class Simulation:
         self._offset += 1
         key = TicketKey(client, "topic-0", self._offset)
         ticket = self.throttle.submit(key, f"laggard-{client}", NAME, MISS_BYTES, self.now_s)
-        assert not isinstance(ticket, Refused)
+        assert not isinstance(ticket, DelayRefused)
         if ticket.granted:
             self.disk.read(ticket.size_bytes, ticket)
 
-    def _answered(self, ticket: Ticket) -> None:
+    def _answered(self, ticket: DelayTicket) -> None:
         self.throttle.done(ticket, ticket.size_bytes)
         self.run.served[ticket.client_id] += ticket.size_bytes
         self._asks.append((self.now_s + self.think_s, int(ticket.client_id.split("-")[1])))

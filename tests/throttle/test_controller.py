@@ -11,7 +11,7 @@ import pytest
 from tests.kit.model_disk import ModelDisk
 from tests.kit.throttle_simulation import MISS_BYTES, STEP_S, Event, Run, Simulation
 from throttle.controller import STEP_LEAST, STEP_MOST, Controller, ControllerRule
-from throttle.disks import Sample
+from throttle.disks import DiskSample
 from throttle.throttle import ThrottleRules
 
 TARGET = ControllerRule().target
@@ -194,8 +194,8 @@ def test_other_targets(target: float) -> None:
     assert run.settled_s(0, target) <= SETTLES_S
 
 
-def look(load: float, at_s: float) -> Sample:
-    return Sample(at_s, interval_s=1.0, util=load, load=load, busy=True)
+def look(load: float, at_s: float) -> DiskSample:
+    return DiskSample(at_s, interval_s=1.0, util=load, load=load, busy=True)
 
 
 def test_floor_and_ceiling_hold() -> None:
@@ -214,7 +214,7 @@ def test_look_without_an_interval_changes_nothing() -> None:
     controller = Controller(ControllerRule(), 0.0)
     before = controller.statistics()
     assert (
-        controller.observe(Sample(1.0, busy=True), 10**9, True, 1.0)
+        controller.observe(DiskSample(1.0, busy=True), 10**9, True, 1.0)
         == ControllerRule().start_bytes_s
     )
     assert controller.observe(look(1.0, 1.0), 10**9, True, 1.0) == ControllerRule().start_bytes_s

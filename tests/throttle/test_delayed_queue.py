@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from throttle.budget import FairRule
 from throttle.delayed_queue import DelayedQueue
-from throttle.tickets import QueueRule, Refused, Ticket, TicketKey
+from throttle.tickets import DelayRefused, DelayRule, DelayTicket, TicketKey
 
 MIB = 1 << 20
-RULE = QueueRule(
+RULE = DelayRule(
     max_delay_s=30.0, waiting_requests=5, waiting_bytes=10 * MIB, burst_s=0.0, burst_floor_bytes=MIB
 )
 
@@ -20,7 +20,7 @@ def key(offset: int, connection: str = "c1") -> TicketKey:
     return TicketKey(connection, ("topic", 0), offset)
 
 
-def busy_queue(rule: QueueRule = RULE, rate: float = MIB) -> DelayedQueue:
+def busy_queue(rule: DelayRule = RULE, rate: float = MIB) -> DelayedQueue:
     """One disk, busy, at `rate`, whose bucket is empty."""
     queue = DelayedQueue(rule, 0.0)
     queue.set_disk("sda", True, rate, 0.0)
@@ -30,9 +30,9 @@ def busy_queue(rule: QueueRule = RULE, rate: float = MIB) -> DelayedQueue:
 
 def submit(
     queue: DelayedQueue, offset: int, client: str = "a", size: int = MIB, now_s: float = 0.0
-) -> Ticket:
+) -> DelayTicket:
     ticket = queue.submit(key(offset), client, "sda", size, now_s)
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, DelayTicket)
     return ticket
 
 
@@ -139,7 +139,7 @@ def test_unknown_disks_never_delay() -> None:
     queue = DelayedQueue(RULE, 0.0)
     for disk in (None, "sdz"):
         ticket = queue.submit(key(1), "a", disk, 99 * MIB, 5.0)
-        assert isinstance(ticket, Ticket)
+        assert isinstance(ticket, DelayTicket)
         assert (ticket.granted, ticket.disk, ticket.delay_s) == (True, None, 0.0)
         queue.done(ticket, 5)
         assert not queue.cancel(ticket)
@@ -148,7 +148,7 @@ def test_unknown_disks_never_delay() -> None:
 
 def test_a_free_ticket_is_of_no_disk_and_not_counted() -> None:
     queue = busy_queue(rate=1.0)
-    ticket = Ticket.build_free(key(1), "a", 99 * MIB, 5.0)
+    ticket = DelayTicket.build_free(key(1), "a", 99 * MIB, 5.0)
     assert (ticket.granted, ticket.disk, ticket.delay_s) == (True, None, 0.0)
     assert not queue.cancel(ticket)
     queue.done(ticket, 7)
@@ -172,7 +172,7 @@ def test_requests_are_refused_at_the_bound() -> None:
     queue = busy_queue()
     for offset in range(5):
         assert not submit(queue, offset, size=10).granted
-    assert queue.submit(key(9), "b", "sda", 1, 0.0) == Refused("requests")
+    assert queue.submit(key(9), "b", "sda", 1, 0.0) == DelayRefused("requests")
     assert submit(queue, 4) is queue.find(key(4))  # waits already: not one more
     counts = queue.statistics().by_disk["sda"]
     assert (counts.refused_requests, counts.waiting_requests) == (1, 5)
@@ -182,14 +182,14 @@ def test_bytes_are_refused_at_the_bound() -> None:
     queue = busy_queue()
     submit(queue, 1, size=6 * MIB)
     submit(queue, 2, size=4 * MIB)
-    assert queue.submit(key(3), "b", "sda", 1, 0.0) == Refused("bytes")
+    assert queue.submit(key(3), "b", "sda", 1, 0.0) == DelayRefused("bytes")
     assert queue.statistics().by_disk["sda"].refused_bytes == 1
 
 
 def test_larger_than_the_bound_waits_alone() -> None:
     queue = busy_queue()
     assert not submit(queue, 1, size=50 * MIB).granted
-    assert queue.submit(key(2), "b", "sda", 1, 0.0) == Refused("bytes")
+    assert queue.submit(key(2), "b", "sda", 1, 0.0) == DelayRefused("bytes")
     assert [ticket.key.offset for ticket in queue.advance(1.001)] == [
         1
     ]  # a full bucket, and a debt
@@ -202,8 +202,8 @@ def test_one_disks_laggards_leave_the_others_their_room() -> None:
     for offset in range(5):
         submit(queue, offset)
     queue.set_disk("sdb", True, MIB, 0.0)
-    assert isinstance(queue.submit(key(7), "a", "sdb", 9 * MIB, 0.0), Ticket)
-    assert isinstance(queue.submit(key(8), "a", "sdb", 9 * MIB, 0.0), Ticket)
+    assert isinstance(queue.submit(key(7), "a", "sdb", 9 * MIB, 0.0), DelayTicket)
+    assert isinstance(queue.submit(key(8), "a", "sdb", 9 * MIB, 0.0), DelayTicket)
 
 
 def test_cancel() -> None:
@@ -283,12 +283,12 @@ def test_weights_hold_through_the_queue() -> None:
 def test_each_ticket_leaves_once(steps: list[tuple[str, int]]) -> None:
     queue, now_s = DelayedQueue(RULE, 0.0), 0.0
     queue.set_disk("sda", True, MIB, 0.0)
-    waiting: dict[int, Ticket] = {}
-    granted: list[Ticket] = []
+    waiting: dict[int, DelayTicket] = {}
+    granted: list[DelayTicket] = []
     for number, (what, amount) in enumerate(steps):
         if what == "submit":
             ticket = queue.submit(key(number), f"client-{amount % 3}", "sda", amount, now_s)
-            if isinstance(ticket, Ticket):
+            if isinstance(ticket, DelayTicket):
                 (granted.append(ticket) if ticket.granted else waiting.update({number: ticket}))
         elif what == "cancel" and waiting:
             assert queue.cancel(waiting.pop(sorted(waiting)[amount % len(waiting)]))

@@ -8,8 +8,8 @@ from throttle.disks import (
     BusyRule,
     DiskCounters,
     DiskGauge,
+    DiskSample,
     Pressure,
-    Sample,
     scan_diskstats,
     scan_pressure,
 )
@@ -65,16 +65,16 @@ def counters(**changed: Any) -> DiskCounters:
 
 def look_twice(
     rule: BusyRule, before: DiskCounters, after: DiskCounters, interval_s: float = 1.0
-) -> Sample:
+) -> DiskSample:
     gauge = DiskGauge(rule)
     gauge.observe(before, None, 100.0)
     return gauge.observe(after, None, 100.0 + interval_s)
 
 
 def test_first_look_says_nothing() -> None:
-    assert DiskGauge(BusyRule()).observe(counters(io_ticks_ms=9, in_flight=3), None, 5.0) == Sample(
-        5.0, in_flight=3
-    )
+    assert DiskGauge(BusyRule()).observe(
+        counters(io_ticks_ms=9, in_flight=3), None, 5.0
+    ) == DiskSample(5.0, in_flight=3)
 
 
 def test_measures() -> None:

@@ -5,10 +5,10 @@ import pytest
 from tests.kit.model_disk import NAME
 from throttle.disks import BusyRule, DiskCounters
 from throttle.throttle import Throttle, ThrottleRules
-from throttle.tickets import QueueRule, Ticket, TicketKey
+from throttle.tickets import DelayRule, DelayTicket, TicketKey
 
 MIB = 1 << 20
-RULES = ThrottleRules(busy=BusyRule(await_ms=0), queue=QueueRule(max_delay_s=60), stale_s=10.0)
+RULES = ThrottleRules(busy=BusyRule(await_ms=0), queue=DelayRule(max_delay_s=60), stale_s=10.0)
 
 
 def counters(ticks_ms: int) -> DiskCounters:
@@ -17,9 +17,9 @@ def counters(ticks_ms: int) -> DiskCounters:
 
 def submit(
     throttle: Throttle, offset: int, now_s: float, disk: str | None = NAME, size: int = MIB
-) -> Ticket:
+) -> DelayTicket:
     ticket = throttle.submit(TicketKey("c", "p", offset), "client", disk, size, now_s)
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, DelayTicket)
     return ticket
 
 
@@ -32,7 +32,7 @@ def saturated() -> Throttle:
     return throttle
 
 
-def fill(throttle: Throttle, now_s: float) -> Ticket:
+def fill(throttle: Throttle, now_s: float) -> DelayTicket:
     """Misses until one waits."""
     for offset in range(1000):
         ticket = submit(throttle, offset, now_s)

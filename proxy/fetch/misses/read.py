@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
-    from throttle.tickets import Ticket
+    from throttle.tickets import DelayTicket
 
 Key = tuple[str | bytes, int]
 """Topic as the client names it (name or id), and partition."""
@@ -110,7 +110,7 @@ class Read:
         self.frame: Frame = b""
         self.charged_bytes = 0
         self.throttle_time_ms = 0
-        self.ticket: Ticket | None = None
+        self.ticket: DelayTicket | None = None
         self.waiter: DelayedFetch | None = None
 
     @property

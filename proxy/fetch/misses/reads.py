@@ -26,7 +26,7 @@ from proxy.fetch.misses.coalescing import JOINING_S, is_mere_error, is_plain
 from proxy.fetch.misses.read import Asker, Read, Stage
 from proxy.partitions.leader_state import NO_EPOCH
 from proxy.partitions.readable import READ_COMMITTED
-from throttle.tickets import Refused
+from throttle.tickets import DelayRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +169,7 @@ class Reads:
         ticket = disk_throttle.submit(
             self._link, read.asker.client_id, read.status, read.size_bytes, go
         )
-        if isinstance(ticket, Refused):
+        if isinstance(ticket, DelayRefused):
             return False
         self.by_key[read.key] = read
         read.ticket = ticket

@@ -3,7 +3,7 @@
 import dataclasses
 
 from blockcache.cache import BlockCache
-from blockcache.inspect import ArenaPicture, PartitionPicture, Span, inspect
+from blockcache.inspect import ArenaPicture, PartitionPicture, StoredSpan, inspect
 from proxy.admin.arena_report import describe
 from tests.kit.cache_batches import TOPIC, build_run, insert
 
@@ -15,7 +15,7 @@ def picture(**changed: object) -> ArenaPicture:
 
 
 def partition(**changed: object) -> PartitionPicture:
-    given = PartitionPicture(TOPIC, 0, 10, 2000, 0, -1, 0, (Span(0, 10),), False)
+    given = PartitionPicture(TOPIC, 0, 10, 2000, 0, -1, 0, (StoredSpan(0, 10),), False)
     return dataclasses.replace(given, **changed)  # type: ignore[arg-type]
 
 
@@ -41,7 +41,7 @@ def test_partitions_are_listed_largest_first_and_the_rest_counted() -> None:
 
 
 def test_of_many_runs_the_newest_are_shown() -> None:
-    runs = tuple(Span(i * 10, i * 10 + 4) for i in range(6))
+    runs = tuple(StoredSpan(i * 10, i * 10 + 4) for i in range(6))
     text = describe(picture(partitions=(partition(runs=runs, block_bytes=65536),)), True, 9)
     assert "64.0 KiB" in text
     assert (

@@ -15,9 +15,9 @@ from proxy.admin.http import (
     PROBES,
     RESERVED,
     AdminServer,
-    Answer,
     BadRequest,
     Handler,
+    HttpResponse,
     build_routes,
     scan_head,
 )
@@ -29,7 +29,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def routes_of(ready: tuple[bool, list[str]] = (True, [])) -> dict[str, Handler]:
-    def fail() -> Answer:
+    def fail() -> HttpResponse:
         raise RuntimeError("hunter2")
 
     routes = build_routes(
@@ -40,7 +40,7 @@ def routes_of(ready: tuple[bool, list[str]] = (True, [])) -> dict[str, Handler]:
         lambda: {"disks": {}},
         lambda: {"queues": {}},
     )
-    return {**routes, "/fail": fail, "/large": lambda: Answer(b"x" * (8 << 20))}
+    return {**routes, "/fail": fail, "/large": lambda: HttpResponse(b"x" * (8 << 20))}
 
 
 def run_on_uvloop(scenario: Coroutine[Any, Any, T]) -> T:

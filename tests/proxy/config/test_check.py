@@ -9,24 +9,24 @@ import pytest
 from proxy.config.check import (
     LARGEST_SECRET_BYTES,
     PROCESS_BYTES,
-    Findings,
+    ConfigFindings,
     check,
     find_filesystem_type,
     read_secret,
 )
 from proxy.config.memory import Memory
 from proxy.config.model import (
-    AccessLog,
+    AccessLogConfig,
     Admin,
     Cache,
     Config,
     Limits,
-    Listener,
+    ListenerConfig,
     ListenerTls,
     UpstreamCredentials,
     UpstreamTls,
 )
-from proxy.config.throttle import Disk, Throttle
+from proxy.config.throttle import Disk, ThrottleConfig
 from proxy.config.units import GIB, KIB, MIB, Address, parse_listen_address, parse_remote_address
 
 MEMORY = Memory(4 * GIB, True, "/limit")
@@ -35,13 +35,13 @@ CACHE = Cache(size_bytes=64 * MIB, directory="")
 
 def listener(
     listen: str = "127.0.0.1:0", upstream: str = "127.0.0.1:9092", **more: Any
-) -> Listener:
-    return Listener(
+) -> ListenerConfig:
+    return ListenerConfig(
         listen=parse_listen_address(listen), upstream=parse_remote_address(upstream), **more
     )
 
 
-def found(*listeners: Listener, cache: Cache = CACHE, **sections: Any) -> Findings:
+def found(*listeners: ListenerConfig, cache: Cache = CACHE, **sections: Any) -> ConfigFindings:
     return check(Config(listeners=listeners or (listener(),), cache=cache, **sections), MEMORY)
 
 
@@ -58,7 +58,7 @@ def pem(tmp_path: Path) -> str:
 
 
 def test_a_plain_configuration_has_nothing_to_say() -> None:
-    assert found() == Findings((), ())
+    assert found() == ConfigFindings((), ())
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_admin_token_that_cannot_be_used_is_refused(
 def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_warned_of() -> None:
     limits = Limits()
     room = 4 * GIB - limits.request_memory_bytes - limits.response_memory_bytes - PROCESS_BYTES
-    assert found(cache=Cache(size_bytes=room, directory="")) == Findings((), ())
+    assert found(cache=Cache(size_bytes=room, directory="")) == ConfigFindings((), ())
     assert (
         "above the limit of 4GiB"
         in found(cache=Cache(size_bytes=room + 1, directory="")).warnings[0]
@@ -209,17 +209,19 @@ def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_wa
         "more than the memory"
         in found(cache=Cache(size_bytes=4 * GIB + 1, directory="")).problems[0]
     )
-    assert found(cache=Cache(size_bytes=5 * GIB, directory="", mode="off")) == Findings((), ())
+    assert found(cache=Cache(size_bytes=5 * GIB, directory="", mode="off")) == ConfigFindings(
+        (), ()
+    )
 
 
 def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttle(
     tmp_path: Path,
 ) -> None:
     observing = Cache(size_bytes=8 * GIB, directory="/proc", mode="observe")
-    assert found(cache=observing) == Findings((), ())
+    assert found(cache=observing) == ConfigFindings((), ())
     larger = Cache(size_bytes=16 * GIB + 4, directory="", mode="observe")
     assert "a quarter of" in found(cache=larger).problems[0]
-    throttle = Throttle(disks=[{"directory": str(tmp_path)}])
+    throttle = ThrottleConfig(disks=[{"directory": str(tmp_path)}])
     (warning,) = found(cache=observing, throttle=throttle).warnings
     assert warning == "throttle: delays nothing while cache.mode is `observe`"
 
@@ -257,12 +259,18 @@ def test_the_innermost_and_last_mount_tells_the_kind_of_file_system(tmp_path: Pa
 
 
 def test_the_access_log_may_make_its_directory_but_not_everywhere(tmp_path: Path) -> None:
-    assert found(access_log=AccessLog(directory=str(tmp_path / "a" / "b"))).problems == ()
-    assert "is not writable" in found(access_log=AccessLog(directory="/proc/logs")).problems[0]
-    assert found(access_log=AccessLog(rotate_size_bytes=MIB, keep_size_bytes=MIB)).problems == ()
+    assert found(access_log=AccessLogConfig(directory=str(tmp_path / "a" / "b"))).problems == ()
+    assert (
+        "is not writable" in found(access_log=AccessLogConfig(directory="/proc/logs")).problems[0]
+    )
+    assert (
+        found(access_log=AccessLogConfig(rotate_size_bytes=MIB, keep_size_bytes=MIB)).problems == ()
+    )
     assert (
         "raise it"
-        in found(access_log=AccessLog(rotate_size_bytes=MIB + KIB, keep_size_bytes=MIB)).problems[0]
+        in found(
+            access_log=AccessLogConfig(rotate_size_bytes=MIB + KIB, keep_size_bytes=MIB)
+        ).problems[0]
     )
 
 
@@ -338,12 +346,12 @@ def test_the_second_listener_is_another_of_the_brokers(catch_up: str, refused: s
     ],
 )
 def test_disks_of_the_throttle_can_be_told_apart(disks: list[Disk], refused: str | None) -> None:
-    problems = found(throttle=Throttle(disks=tuple(disks))).problems
+    problems = found(throttle=ThrottleConfig(disks=tuple(disks))).problems
     assert len(problems) == (refused is not None)
     assert refused is None or refused in problems[0]
 
 
 @pytest.mark.parametrize(("floor_bytes", "refused"), [(MIB, False), (MIB + 1, True)])
 def test_the_throttles_floor_is_below_its_ceiling(floor_bytes: int, refused: bool) -> None:
-    problems = found(throttle=Throttle(floor_bytes=floor_bytes, ceiling_bytes=MIB)).problems
+    problems = found(throttle=ThrottleConfig(floor_bytes=floor_bytes, ceiling_bytes=MIB)).problems
     assert bool(problems) == refused

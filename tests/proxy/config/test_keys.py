@@ -5,8 +5,8 @@ import pytest
 from proxy.config.keys import (
     EVERY,
     KEYS,
-    Key,
     KeyPath,
+    SettingKey,
     environment_name,
     find_key,
     find_variable,
@@ -17,12 +17,12 @@ from proxy.config.keys import (
 )
 
 
-def path_of(key: Key, index: int) -> KeyPath:
+def path_of(key: SettingKey, index: int) -> KeyPath:
     return tuple(index if part == EVERY else part for part in key.pattern)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: path_text(key.pattern))
-def test_every_key_has_a_variable_that_leads_back_to_it(key: Key) -> None:
+def test_every_key_has_a_variable_that_leads_back_to_it(key: SettingKey) -> None:
     path = path_of(key, 12)
     assert find_variable(environment_name(path)) == path
     assert find_key(path) is key

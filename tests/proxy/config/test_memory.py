@@ -7,7 +7,7 @@ import pytest
 from proxy.config.memory import (
     SMALLEST_CACHE_BYTES,
     Memory,
-    Plan,
+    MemoryPlan,
     find_filesystem_bytes,
     find_memory,
     plan_cache_size,
@@ -80,7 +80,7 @@ def test_a_limit_counts_where_the_machine_is_unknown_and_nothing_at_all_is_zero(
 
 def test_a_limit_gives_half_and_a_machine_an_eighth_in_whole_mib() -> None:
     plan = plan_cache_size(Memory(GIB + MIB, True, "origin"), "", None)
-    assert plan == Plan(512 * MIB, "half of the memory limit 1025MiB (origin)")
+    assert plan == MemoryPlan(512 * MIB, "half of the memory limit 1025MiB (origin)")
     assert plan_cache_size(Memory(16 * GIB, False, "origin"), "", None).size_bytes == 2 * GIB
 
 

@@ -5,19 +5,19 @@ import typing
 import pytest
 from pydantic import ValidationError
 
-from proxy.config.keys import KEYS, Key, path_text
-from proxy.config.model import Cache, Config, Limits, Listener, ListenerTls, UpstreamTls
+from proxy.config.keys import KEYS, SettingKey, path_text
+from proxy.config.model import Cache, Config, Limits, ListenerConfig, ListenerTls, UpstreamTls
 from proxy.config.section import key_of
 from proxy.config.units import MIB, Address
 
 BOUNDED = [key for key in KEYS if any(hasattr(item, "ge") for item in key.field.metadata)]
 
 
-def small() -> Listener:
-    return Listener(listen=Address("127.0.0.1", 0), upstream=Address("127.0.0.1", 9092))
+def small() -> ListenerConfig:
+    return ListenerConfig(listen=Address("127.0.0.1", 0), upstream=Address("127.0.0.1", 9092))
 
 
-def unit_of(key: Key) -> str:
+def unit_of(key: SettingKey) -> str:
     """The unit that a field's type reads, seen from how it writes the number 1."""
     annotation = typing.get_type_hints(key.section, include_extras=True)[key.attribute]
     serializers = [item.func for item in typing.get_args(annotation)[1:] if hasattr(item, "func")]
@@ -39,7 +39,7 @@ def test_a_key_is_its_attribute_in_camel_case_without_the_unit(attribute: str, k
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: path_text(key.pattern))
-def test_every_attribute_ends_in_the_unit_of_its_type_and_says_what_it_is(key: Key) -> None:
+def test_every_attribute_ends_in_the_unit_of_its_type_and_says_what_it_is(key: SettingKey) -> None:
     suffix = next((suffix for suffix in ("_bytes", "_s") if key.attribute.endswith(suffix)), "")
     assert suffix == unit_of(key)
     assert key.field.description
@@ -47,7 +47,7 @@ def test_every_attribute_ends_in_the_unit_of_its_type_and_says_what_it_is(key: K
 
 
 @pytest.mark.parametrize("key", BOUNDED, ids=lambda key: path_text(key.pattern))
-def test_every_number_is_taken_at_its_bounds_and_refused_beyond(key: Key) -> None:
+def test_every_number_is_taken_at_its_bounds_and_refused_beyond(key: SettingKey) -> None:
     least = next(item.ge for item in key.field.metadata if hasattr(item, "ge"))
     most = next(item.le for item in key.field.metadata if hasattr(item, "le"))
     unit = "us" if key.attribute.endswith("_s") else ""

@@ -10,7 +10,7 @@ from tests.protocol.batches import batch_v2
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.followed import EPOCH, TOPIC_ID
 from tests.proxy.turning import until
-from throttle.tickets import Ticket
+from throttle.tickets import DelayTicket
 
 HEARTBEAT = b"\0\0\0\x0a" + b"\0\x0c\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
 RECORDS = batch_v2(3)
@@ -118,7 +118,9 @@ async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
     scene, held = Mixed(), []
 
     def submit(_link, client_id, status, size_bytes, go):
-        ticket = Ticket((None, status.asked.partition), client_id, "sdx", size_bytes, scene.clock_s)
+        ticket = DelayTicket(
+            (None, status.asked.partition), client_id, "sdx", size_bytes, scene.clock_s
+        )
         held.append((ticket, go))
         return ticket
 

@@ -13,7 +13,7 @@ import pytest
 from protocol.api import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.header import peek_request
 from proxy.config.model import UpstreamCredentials
-from proxy.net.sasl_client import MAX_ITERATIONS, Refused, authenticate
+from proxy.net.sasl_client import MAX_ITERATIONS, AuthenticationRefused, authenticate
 
 PASSWORD = b"pencil, and = signs"
 SALT = b"0123456789abcdef"
@@ -137,14 +137,14 @@ async def test_scram_escapes_the_name_and_takes_a_new_nonce_each_time(credential
 
 async def test_a_wrong_password_is_refused(credentials):
     link = PlayedLink("SCRAM-SHA-256", ScramServer("sha256", password=b"other").reply)
-    with pytest.raises(Refused, match="bad"):
+    with pytest.raises(AuthenticationRefused, match="bad"):
         await authenticate(link, credentials("SCRAM-SHA-256"))
 
 
 async def test_a_broker_that_does_not_know_the_password_is_refused(credentials):
     server = ScramServer("sha256")
     server.server_key = bytes(32)
-    with pytest.raises(Refused, match="could not prove"):
+    with pytest.raises(AuthenticationRefused, match="could not prove"):
         await authenticate(PlayedLink("SCRAM-SHA-256", server.reply), credentials("SCRAM-SHA-256"))
 
 
@@ -159,7 +159,7 @@ async def test_a_final_message_without_the_right_signature_is_refused(credential
         return error_code, answer if len(link.tokens) == 1 else final
 
     link = PlayedLink("SCRAM-SHA-256", reply)
-    with pytest.raises(Refused):
+    with pytest.raises(AuthenticationRefused):
         await authenticate(link, credentials("SCRAM-SHA-256"))
 
 
@@ -184,7 +184,7 @@ async def test_a_challenge_that_is_none_is_refused_before_the_password_is_used(
         return 0, challenge.replace(b"%b", token.rpartition(b"r=")[2] + b"server")
 
     link = PlayedLink("SCRAM-SHA-256", reply)
-    with pytest.raises(Refused, match="challenge"):
+    with pytest.raises(AuthenticationRefused, match="challenge"):
         await authenticate(link, credentials("SCRAM-SHA-256"))
     assert len(link.tokens) == 1
 
@@ -203,13 +203,15 @@ async def test_oauthbearer(credentials):
 
 
 async def test_refused_credentials(credentials):
-    with pytest.raises(Refused, match="bad"):
+    with pytest.raises(AuthenticationRefused, match="bad"):
         await authenticate(PlayedLink("PLAIN", lambda token: (REFUSED, b"")), credentials("PLAIN"))
 
 
 async def test_a_mechanism_that_is_not_offered(credentials):
     link = PlayedLink("SCRAM-SHA-512", None)
-    with pytest.raises(Refused, match="does not offer PLAIN; it offers SCRAM-SHA-512"):
+    with pytest.raises(
+        AuthenticationRefused, match="does not offer PLAIN; it offers SCRAM-SHA-512"
+    ):
         await authenticate(link, credentials("PLAIN"))
     assert not link.authenticated
     assert link.tokens == []
@@ -220,5 +222,5 @@ async def test_a_secret_that_cannot_be_read(credentials, tmp_path, missing):
     given = credentials("PLAIN").model_copy(
         update={"password_file": None if missing is None else tmp_path / missing}
     )
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(AuthenticationRefused, match="secret"):
         await authenticate(PlayedLink("PLAIN", lambda token: (0, b"")), given)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.fetch import FetchPartition
-from proxy.config.throttle import Disk, Throttle, Weight
+from proxy.config.throttle import Disk, ThrottleConfig, Weight
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from throttle.controller import ControllerRule
-from throttle.tickets import Refused
+from throttle.tickets import DelayRefused
 
 MIB = 1 << 20
 LINE = "8 0 sdx {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
@@ -56,7 +56,7 @@ class Machine:
         self.ticks = self.reads = 0
         self.went, self.failed = [], []
         self.write()
-        config = Throttle(
+        config = ThrottleConfig(
             disks=settings.pop("disks", (Disk(device="sdx"),)),
             diskstats_file=str(self.path),
             pressure_file=str(self.pressure_path),
@@ -134,7 +134,7 @@ def machine(tmp_path, monkeypatch):
 
 def test_rules_from_the_configuration():
     rules = build_rules(
-        Throttle(
+        ThrottleConfig(
             target=0.6,
             floor_bytes=2 * MIB,
             ceiling_bytes=200 * MIB,
@@ -167,14 +167,14 @@ def test_rules_from_the_configuration():
     [(512 * MIB, 1024 * MIB, 512 * MIB), (MIB, 2 * MIB, 2 * MIB)],
 )
 def test_the_start_lies_between_floor_and_ceiling(floor_bytes, ceiling_bytes, start_bytes):
-    rules = build_rules(Throttle(floor_bytes=floor_bytes, ceiling_bytes=ceiling_bytes))
+    rules = build_rules(ThrottleConfig(floor_bytes=floor_bytes, ceiling_bytes=ceiling_bytes))
     assert rules.controller.start_bytes_s == start_bytes
 
 
 @pytest.mark.parametrize("target", [0.05, 0.95])
 @pytest.mark.parametrize("busy_await_s", ["0ms", "1s"])
 def test_every_configuration_that_is_taken_gives_rules(target, busy_await_s):
-    assert build_rules(Throttle(target=target, busy_await_s=busy_await_s)).busy.enter < target
+    assert build_rules(ThrottleConfig(target=target, busy_await_s=busy_await_s)).busy.enter < target
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
     machine.saturate()
     sizes = [50 * MIB] * 3
     answers = [machine.submit(offset, size_bytes=size) for offset, size in enumerate(sizes, 1)]
-    assert [isinstance(answer, Refused) for answer in answers] == [False, False, True]
+    assert [isinstance(answer, DelayRefused) for answer in answers] == [False, False, True]
 
 
 def test_what_nobody_wants_does_not_go(machine):

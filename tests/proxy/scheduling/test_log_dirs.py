@@ -8,7 +8,7 @@ import pytest
 
 from protocol import control
 from protocol.control import LogDirectory
-from proxy.config.throttle import Disk, Throttle
+from proxy.config.throttle import Disk, ThrottleConfig
 from proxy.scheduling import log_dirs
 from proxy.scheduling.log_dirs import REFRESH_S, LogDirs, list_partitions, place_partitions
 
@@ -30,7 +30,7 @@ class OwnLinks:
 
 
 def build(*disks, own_connections=None, enabled=True, diskstats_file="/nonexistent"):
-    config = Throttle(
+    config = ThrottleConfig(
         enabled=enabled, disks=tuple(Disk(**disk) for disk in disks), diskstats_file=diskstats_file
     )
     return LogDirs(SimpleNamespace(own_connections=own_connections or OwnLinks()), config)

@@ -17,7 +17,7 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
-from throttle.tickets import Refused, Ticket
+from throttle.tickets import DelayRefused, DelayTicket
 
 VERSION = 12
 COMMITTED = 1
@@ -64,8 +64,10 @@ class Pacer:
 
     def submit(self, connection, client_id, status, size_bytes, go):
         if self.refuses:
-            return Refused("requests")
-        ticket = Ticket((connection, status.asked.partition), client_id, "sdx", size_bytes, 0.0)
+            return DelayRefused("requests")
+        ticket = DelayTicket(
+            (connection, status.asked.partition), client_id, "sdx", size_bytes, 0.0
+        )
         if self.holds:
             self.held.append((ticket, go))
         else:
