@@ -2,11 +2,12 @@
 
 Owns: the unanswered requests of each key and the verdict. A key is what can hang by itself: a topic, or its
 partitions on one disk; the caller chooses, and gives the same key always. Must not know: answers' content,
-queues, links. Invariants: a key hangs once its oldest unanswered request is older than `hang_after_s` and no
-later one of that key was answered in time (so a healthy topic that shares a request with a hanging one is not
-condemned while its other requests are answered); a hanging key's requests are refused at once but for single
-probes, with back-off; only an answer in time to a request sent after the verdict clears it; a key with nothing
-unanswered that does not hang takes no memory; at `max_keys` newcomers are not watched, they pass.
+queues, links. Invariants: a key hangs once its oldest unanswered request is older than `hang_after_s`, no answer of
+that key came late within as long (that is slow, and does not hang), and no later one was answered in time (so a
+healthy topic that shares a request with a hanging one is not condemned while its others are answered); a hanging
+key's requests are refused at once but for single probes, with back-off; only an answer in time to a request sent after
+the verdict clears it; a key with nothing unanswered that does not hang takes no memory; at `max_keys` newcomers are not
+watched, they pass.
 
 Long polls are not reported here. A request's age counts from when the broker could work on it: `started`,
 once those before it on its link are answered, since a broker works on one request of a connection.
@@ -65,9 +66,10 @@ class Sent:
 
 
 class _Key:
-    __slots__ = ("backoff_s", "hung_s", "probe_at_s", "suspects")
+    __slots__ = ("backoff_s", "hung_s", "late_s", "probe_at_s", "suspects")
 
     def __init__(self) -> None:
+        self.late_s = -inf  # the last answer that was late
         self.suspects: dict[Sent, None] = {}  # unanswered, the oldest first: plain, since few
         self.hung_s: float | None = None
         self.probe_at_s = 0.0
@@ -101,8 +103,8 @@ class Health:
 
     def _hangs(self, key: Hashable, found: _Key, now_s: float) -> bool:
         if found.hung_s is None and found.suspects:
-            oldest_s = next(iter(found.suspects)).started_s
-            if oldest_s + self.rule.hang_after_s <= now_s:
+            since_s = max(next(iter(found.suspects)).started_s, found.late_s)
+            if since_s + self.rule.hang_after_s <= now_s:
                 found.hung_s = now_s
                 found.backoff_s = self.rule.probe_first_s
                 found.probe_at_s = now_s + found.backoff_s
@@ -166,6 +168,8 @@ class Health:
             found = self.keys.get(key)
             if found is None:
                 continue
+            if not in_time:
+                found.late_s = now_s
             if in_time and found.hung_s is not None and sent.started_s >= found.hung_s:
                 self._clear(key, found)
                 self.recoveries += 1

@@ -10,11 +10,16 @@ share. A log whose fsyncs are serial is held at a handful of slots; a topic whos
 for followers, at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
 The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
 short dip (as BBR does for its round-trip time).
+
+A machine that is busy makes all queues slower. What they share (`peers`) is taken out of a limit's latency before it is
+judged: it moves no limit, and while there is any, no dip is made, which would measure it.
 """
 
 from dataclasses import dataclass
 from math import sqrt
 from typing import Protocol
+
+from isolation.peers import Peers
 
 
 class Limit(Protocol):
@@ -109,8 +114,11 @@ class AdaptiveRule:
 class AdaptiveLimit:
     """A limit that follows measured latency between a floor and a ceiling."""
 
-    def __init__(self, rule: AdaptiveRule | None = None) -> None:
+    def __init__(self, rule: AdaptiveRule | None = None, peers: Peers | None = None) -> None:
+        """`peers`: what the limits toward one broker share; None: it is judged by its own past."""
         self.rule = rule or AdaptiveRule()
+        self._peers = peers or Peers()
+        self._shared = 1.0  # slowdown that the peers have, too, at the last window's end
         self._window_least_s = min(self.rule.window_s, self.rule.window_max_s)
         self._limit = float(self.rule.initial)
         self._quiet_s: float | None = None
@@ -141,7 +149,7 @@ class AdaptiveLimit:
     def _stuck_after_s(self) -> float:
         quiet_s = QUIET_ASSUMED_S if self._quiet_s is None else self._quiet_s
         after_s = min(max(STALLED_TIMES * quiet_s, STALLED_LEAST_S), STALLED_MOST_S)
-        return max(after_s, self.rule.tolerance * quiet_s)
+        return max(after_s, self.rule.tolerance * quiet_s) * self._shared
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
         """See `Limit`. Latencies of waiting (long polls, followers) do not belong here."""
@@ -183,6 +191,9 @@ class AdaptiveLimit:
         )  # on average over time (Little): bursts are short
         self._new_window()
         self._windows += 1
+        if self._quiet_s is not None:
+            self._peers.note(self, mean_s / self._quiet_s, now_s)
+        self._shared = self._peers.slowdown_beside(self, now_s)
         if dropped:
             self._shrunk += 1
             self._set(self._limit * DROPPED_SHRINKS)
@@ -191,7 +202,7 @@ class AdaptiveLimit:
             return
         is_slow = self._quiet_s > SLOW_S
         tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
-        gradient = max(SHRINKS_AT_MOST, min(1.0, tolerance * self._quiet_s / mean_s))
+        gradient = max(SHRINKS_AT_MOST, min(1.0, tolerance * self._quiet_s * self._shared / mean_s))
         wanted = self._limit * gradient + sqrt(self._limit) * (0.5 if is_slow else 1)
         if wanted > self._limit and busy < int(self._limit) / 2:
             wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))
@@ -202,13 +213,17 @@ class AdaptiveLimit:
         """Keep the quiet latency; True for a window that must not move the limit, being of a dip or before
         one.
         """
+        is_shared = self._quiet_s is not None and self._shared > self.rule.tolerance
         if self._dip_until_s is not None:
-            self._believe(now_s, mean_s)
+            self._believe(now_s, self._quiet_s if is_shared and self._quiet_s else mean_s)
             return True
+        if self._quiet_s is not None and mean_s <= self._quiet_s:
+            self._believe(now_s, mean_s)
+            return False
         due = self._quiet_s is None or now_s >= self._quiet_until_s
-        if (self._quiet_s is not None and mean_s <= self._quiet_s) or (
-            due and used <= self.rule.floor
-        ):
+        if due and is_shared:
+            return False  # what would be measured is what all share
+        if due and used <= self.rule.floor:
             self._believe(now_s, mean_s)
             return False
         if due:
@@ -235,9 +250,10 @@ class AdaptiveLimit:
         self._limit = max(float(self.rule.floor), min(float(self.rule.ceiling), limit))
 
     def statistics(self) -> dict[str, float]:
-        """The limit in slots, the quiet latency in seconds (-1 if unknown), counts."""
+        """The limit in slots, the quiet latency in seconds (-1 if unknown), the slowdown that peers share, counts."""
         return {
             "slots": int(self._limit),
+            "shared_slowdown": self._shared,
             "quiet_s": -1.0 if self._quiet_s is None else self._quiet_s,
             "windows": self._windows,
             "dips": self._dips,

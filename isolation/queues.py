@@ -27,10 +27,14 @@ from isolation.classify import CONTROL
 from isolation.limits import STALLED_LEAST_S, Limit
 from isolation.tickets import ACKS, ADMITTED, DONE, POLL, Admitted, State, Ticket, Turn, Waits
 
+LONGEST_WAITS = 5.0
+"""Multiples of `max_wait_s` after which a request is refused even if its queue is being answered."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRule:
-    """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. `lingering_polls` and
+    """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. A request that has waited so long stays while
+    answers come for its queue, each at most `max_wait_s` after the last, up to `longest_wait_s`. `lingering_polls` and
     `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their early release.
     """
 
@@ -41,6 +45,11 @@ class QueueRule:
     release_after_s: float = 0.5
     lingering_polls: int = 10_000
     lingering_acks_per_slot: float = 0.25
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest wait of a request that may be refused, while its queue is being answered."""
+        return LONGEST_WAITS * self.max_wait_s
 
     def __post_init__(self) -> None:
         if self.data_queues < 1 or self.max_waiting < 0 or self.max_waiting_bytes < 0:
@@ -55,6 +64,7 @@ class Queue:
     __slots__ = (
         "admitted",
         "ages_at_s",
+        "answered_at_s",
         "book",
         "calm_until_s",
         "canceled",
@@ -83,6 +93,7 @@ class Queue:
         self.polls: OrderedDict[Admitted, None] = OrderedDict()  # those that hold a slot
         self.calm_until_s = -inf  # until then no two can be stuck
         self.ages_at_s = inf  # before that nobody may be released early
+        self.answered_at_s = -inf  # the last answer to a request of the queue
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
         self.waiting_bytes = 0
@@ -195,6 +206,7 @@ class Queues:
         """`finished`, of what was lifted and not noted, where nobody waits, and nobody ages by now."""
         line.limit.sample(now_s, latency_s, line.in_use, True)
         line.in_use -= 1
+        line.answered_at_s = now_s
 
     def note(self, items: Iterable[Admitted]) -> None:
         """These were lifted: they are in service as if they had been taken then."""
@@ -265,6 +277,8 @@ class Queues:
             del line.serving[item]
         if not ok and latency_s is None:
             latency_s = now_s - item.since_s
+        elif ok and latency_s is not None:
+            line.answered_at_s = now_s
         if latency_s is not None and item.is_measured and (item.holds_slot or item.waits is ACKS):
             line.limit.sample(now_s, latency_s, line.in_use, ok)
         if item.holds_slot:
@@ -353,12 +367,18 @@ class Queues:
             admitted += self._admit_waiting(line, now_s)
             while line.refusable:
                 oldest = next(iter(line.refusable))
-                if oldest.since_s + self.rule.max_wait_s > now_s:
+                if self._expires_at_s(line, oldest) > now_s:
                     break
                 self._leave(line, oldest, State.EXPIRED)
                 line.expired += 1
                 expired.append(oldest)
         return Turn(admitted, expired)
+
+    def _expires_at_s(self, line: Queue, ticket: Ticket) -> float:
+        """When a waiting request is refused: its topic is not, while requests of the queue are being answered."""
+        wait_s = self.rule.max_wait_s
+        answered_s = line.answered_at_s if line.answered_at_s > ticket.since_s else ticket.since_s
+        return min(answered_s + wait_s, ticket.since_s + self.rule.longest_wait_s)
 
     def next_due_s(self, now_s: float, queue: int | None = None) -> float | None:
         """When `turn` will next have something to do, as a time; None if nothing waits. `queue`: in that one
@@ -367,7 +387,7 @@ class Queues:
         due = []
         for line in self._queues.values() if queue is None else (self._queues[queue],):
             if line.refusable:
-                due.append(next(iter(line.refusable)).since_s + self.rule.max_wait_s)
+                due.append(self._expires_at_s(line, next(iter(line.refusable))))
             for waits in (POLL, ACKS):
                 oldest = line.oldest(waits)
                 if oldest is not None and self._may_linger(line, waits, now_s):

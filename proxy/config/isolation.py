@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit, Limit
+from isolation.peers import Peers
 from proxy.config.section import Section
 from proxy.config.units import GIB, MIB, Count, Duration, Size
 
@@ -31,14 +32,15 @@ class Slots(Section):
     ceiling: Count = Field(default=64, ge=1, le=10_000, description="Greatest number of slots.")
 
 
-def build_limit(slots: Slots) -> Limit:
+def build_limit(slots: Slots, peers: Peers | None = None) -> Limit:
     """The limit of a queue's slots: adaptive between floor and ceiling, fixed if they are equal.
-    `initial` is clamped to that range.
+    `initial` is clamped to that range. `peers`: what the limits toward one broker share; None: nothing.
     """
     if slots.floor == slots.ceiling:
         return FixedLimit(slots.floor)
     initial = min(max(slots.initial, slots.floor), slots.ceiling)
-    return AdaptiveLimit(AdaptiveRule(floor=slots.floor, ceiling=slots.ceiling, initial=initial))
+    rule = AdaptiveRule(floor=slots.floor, ceiling=slots.ceiling, initial=initial)
+    return AdaptiveLimit(rule, peers)
 
 
 class QuotaConfig(Section):
@@ -74,7 +76,8 @@ class Isolation(Section):
         default=3.0,
         ge=0.0,
         le=60.0,
-        description="Time that a request waits for a slot before it is refused.",
+        description="Time that a request waits for a slot before it is refused, if no request of its queue is "
+        "answered meanwhile; five times that in all.",
     )
     queue_requests: Count = Field(
         default=1000,

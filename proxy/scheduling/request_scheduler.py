@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from isolation.classify import CONTROL, classify, queue_name, queue_of_topic
 from isolation.health import LOOK_EVERY_S, Health, HealthRule, Sent, Verdict
+from isolation.peers import Peers
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import ADMITTED, State, Ticket, Turn, Waits
 from proxy.config.isolation import build_limit
@@ -58,7 +59,7 @@ class RequestScheduler:
         )
         control = build_limit(config.control_slots)
         self.queues = Queues(
-            rule, control, lambda: build_limit(config.data_slots), self._materialize
+            rule, control, partial(build_limit, config.data_slots, Peers()), self._materialize
         )
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))

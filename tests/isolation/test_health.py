@@ -181,3 +181,17 @@ def test_a_look_need_not_be_more_often_than_a_topic_can_hang():
 def test_rules_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="needed"):
         HealthRule(**wrong)
+
+
+def test_a_topic_that_is_answered_late_but_steadily_does_not_hang(health):
+    """Each answer takes longer than the bound, and one comes every second: a slow broker, not a topic that hangs."""
+    waiting = []
+    for second in range(60):
+        waiting.append(health.sent(["a"], float(second)))
+        if second >= 20:
+            assert health.answered(waiting.pop(0), float(second)) == []
+        if second >= 25:
+            assert health.plan("a", float(second)) is Verdict.PASS
+    last_s = 59.0
+    assert health.plan("a", last_s + RULE.hang_after_s - 0.01) is Verdict.PASS
+    assert health.plan("a", last_s + RULE.hang_after_s) is Verdict.REFUSE

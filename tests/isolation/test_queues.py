@@ -98,6 +98,38 @@ def test_who_waited_for_too_long_expires_when_due():
     assert queues.next_due_s(1.0) == 1.5
 
 
+def test_nobody_expires_while_the_queue_is_being_answered():
+    queues, _ = make(slots=2, max_wait_s=1.0)
+    served = [offer(queues, "a"), offer(queues, "b")]
+    waiting = [offer(queues, number) for number in range(3)]
+    served += queues.finished(served.pop(0), 0.9, 0.9)
+    assert queues.turn(1.0).expired == []
+    assert queues.next_due_s(1.0) == 1.9
+    assert queues.turn(1.9).expired == waiting[1:], "none came for so long"
+
+
+def test_a_wait_ends_though_the_queue_is_being_answered():
+    queues, _ = make(slots=1, max_wait_s=1.0)
+    (served,) = [offer(queues, "first")]
+    for number in range(20):
+        offer(queues, number)
+    for tenth in range(1, 11):
+        now_s = tenth * 0.5
+        assert queues.turn(now_s - 0.01).expired == []
+        (served,) = queues.finished(served, now_s, 0.5)
+    assert len(queues.turn(queues.rule.longest_wait_s).expired) == 10
+    assert queues.statistics(5.0)[0]["waiting"] == 0
+
+
+def test_who_is_given_up_is_no_answer():
+    queues, _ = make(slots=2, max_wait_s=1.0)
+    first = offer(queues, "first")
+    offer(queues, "second")
+    waiting = [offer(queues, number) for number in range(2)]
+    queues.finished(first, 0.9, None)
+    assert queues.turn(1.0).expired == waiting[1:]
+
+
 def test_a_client_that_goes_away_leaves_no_trace():
     queues, _ = make()
     first, second, third = (offer(queues, n) for n in range(3))

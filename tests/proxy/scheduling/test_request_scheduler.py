@@ -132,7 +132,7 @@ class Recording(FixedLimit):
 
 def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monkeypatch):
     limit = Recording()
-    monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda _slots: limit)
+    monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda *_: limit)
     broker = make_broker(monkeypatch)
     link = Link(broker)
     read = Asking(broker, link, [], "read")

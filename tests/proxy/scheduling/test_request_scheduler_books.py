@@ -130,7 +130,7 @@ class Recording(FixedLimit):
 
 def test_each_is_measured_from_when_the_broker_could_begin(monkeypatch):
     limit = Recording()
-    monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda _slots: limit)
+    monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda *_: limit)
     broker = make_broker(monkeypatch, release_after_s="60s")
     link, lost = Link(broker), Link(broker)
     for number, wait_s in enumerate((0.0, 0.0, 0.1)):
