@@ -108,6 +108,12 @@ def scan_request(frame: Frame, version: int, body_start: int) -> ProduceRequest:
 
 
 @refuses_garbage
+def peek_topic(frame: Frame, version: int, at: int) -> Topic:
+    """The topic of a Produce message that begins at `at`: its name, from version 13 its id; raises `BadFrame`."""
+    return _read_topic(_encoding(version), version, frame, at)[0]
+
+
+@refuses_garbage
 def peek_acks(frame: Frame, version: int, body_start: int) -> int:
     """The acks of a Produce request of version 0 to 13, without reading on; raises `BadFrame`."""
     at = body_start
