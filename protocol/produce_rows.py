@@ -4,7 +4,8 @@ Owns the handing of frames to C, and the names of the fields that C returns. Mus
 done with them. Invariants:
 * one thread: the scratch memory is shared by all calls.
 * None means a malformed frame, or one that names more than may be read. Nothing is raised.
-* a row says what `protocol.produce` and `protocol.batch` say of that partition.
+* texts are not decoded; bytes after the last field are ignored, as the broker does
+  (AbstractRequest.parseRequest).
 """
 
 from functools import partial

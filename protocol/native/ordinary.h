@@ -4,9 +4,9 @@
  * ordinary form is read: versions 4 to 18, one topic and one partition, or none; nothing is forgotten, no tagged field,
  * ASCII names. Its answer: one partition, records that are not null.
  * Owns: recognising them, and where what of them stands. Must not know: Python, what is done with it. Invariants: nothing
- * is read beyond `size`; a Produce is malformed where protocol/produce.py says so, but for its texts, which are not
- * decoded; a Fetch of another form, garbage included, is 0 and for protocol/fetch.py to judge, which says the same of what
- * is ordinary; no state.
+ * is read beyond `size`; bytes behind the last field of a Produce are ignored (AbstractRequest.parseRequest), and its texts
+ * are not decoded; a Fetch of another form, garbage included, is 0 and for protocol/fetch.py to judge, which says the same
+ * of what is ordinary; no state.
  * The part between the cdef marks is fed to cffi unchanged; the structs are words. Python asserts that its fields have these
  * names, in this order. */
 #ifndef ORDINARY_H

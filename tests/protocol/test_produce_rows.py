@@ -14,6 +14,7 @@ from protocol.header import peek_request
 from protocol.produce_build import Refused, build_refusal
 from protocol.produce_rows import ROOM, ROUTE_START, Row, scan_request, scan_response, scan_single
 from tests.fuzz.mutations import read_golden, spoil
+from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2, message_v1
@@ -55,7 +56,7 @@ def read_batch(frame, asked):
 def read(frame):
     """Head and rows from Python, each topic as it is read. Raises BadFrame."""
     head = peek_request(frame)
-    request = produce.scan_request(frame, head.api_version, head.body_start)
+    request = produce_messages.scan_request(frame, head.api_version, head.body_start)
     nulls = sum(one.start < 0 for one in request.partitions)
     fields = (head.api_version, head.correlation_id, head.body_start)
     top = (*fields, int(request.transactional_id is not None), request.acks, nulls)
@@ -302,7 +303,7 @@ def check_answer(frame, version):
     rows = scan_response(frame, version)
     assert scan_response(memoryview(bytearray(frame)), version) == rows
     try:
-        expected = produce.scan_response(frame, version).partitions
+        expected = produce_messages.scan_response(frame, version).partitions
     except BadFrame as error:
         assert rows is None or "UTF-8" in str(error)
         return False

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 import crc32c
 
 from metrics.histogram import Histogram
-from protocol import header, produce
+from protocol import header
 from protocol.api import PRODUCE
 from protocol.produce_rows import scan_single
 from proxy import app
 from proxy.config.load import load
 from proxy.net.client_connection import ClientConnection
+from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
 from tests.proxy.followed import LEADERS
@@ -294,7 +295,7 @@ class Twins:
         for frame in frames:
             head = header.peek_request(frame)
             if head.api_key == PRODUCE:
-                asked = produce.scan_request(frame, head.api_version, head.body_start)
+                asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
                 if asked.acks != 0:
                     (one,) = asked.partitions
                     self.waiting.append((head.correlation_id, one.topic, one.partition))

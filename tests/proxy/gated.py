@@ -15,7 +15,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from isolation.refusals import RefusedSequences
-from protocol import header, produce
+from protocol import header
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
 from proxy.accounting.counters import Counters
@@ -27,6 +27,7 @@ from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
 from proxy.relay import relay_whole
 from proxy.scheduling.request_scheduler import RequestScheduler
+from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
@@ -171,7 +172,7 @@ class Link:
         if head.api_key != PRODUCE:
             on_answer(b"answer")
             return
-        asked = produce.scan_request(frame, head.api_version, head.body_start)
+        asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
         done = [Refused(one.topic, one.partition, 0) for one in asked.partitions]
         answer = build_refusal(VERSION, head.correlation_id, done)
         on_answer(answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, base_offset)))
@@ -184,14 +185,14 @@ class Link:
             if head.api_key != PRODUCE:
                 found.append(head.api_key)
                 continue
-            asked = produce.scan_request(frame, head.api_version, head.body_start)
+            asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
             found.append([(one.topic, one.partition) for one in asked.partitions])
         return found
 
     def codes(self):
         """The error codes of each answer, by (topic, partition); everything got so far, once."""
         got, self.got = self.got, []
-        answers = [produce.scan_response(frame, VERSION).partitions for frame in got]
+        answers = [produce_messages.scan_response(frame, VERSION).partitions for frame in got]
         return [
             {(one.topic, one.partition): one.error_code for one in answer} for answer in answers
         ]
