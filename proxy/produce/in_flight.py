@@ -45,8 +45,8 @@ class InFlightProduce:
 
     `topic`: the only topic; None if there are several. `watched`: the topics whose health depends
     on the request. `ticket`: itself while the scheduler has it, else None. `forwarded`: the batches
-    that may be stored. `has_new`: a topic is unknown. `cut`: the plan by which partitions were cut
-    out; None if none were.
+    that may be stored. `has_new`: another is of a topic that is unknown, and would be stored. `cut`:
+    the plan by which partitions were cut out; None if none were.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class InFlightProduce:
         if len(targets) == 1:
             (target,) = targets
             self.topic, self.queue = target.topic, target.queue
-            self.watched, self.has_new = (target.topic,), not target.is_known
+            self.watched, self.has_new = (target.topic,), link.stores and not target.is_known
         else:
             self._set_topics(targets)
 
@@ -124,7 +124,7 @@ class InFlightProduce:
         self.has_new = False
         for target in targets:
             topics[target.topic] = None
-            self.has_new = self.has_new or not target.is_known
+            self.has_new = self.has_new or (self.link.stores and not target.is_known)
         self.watched = tuple(topics)
         self.topic = self.watched[0] if len(self.watched) == 1 else None
         scheduler = self.link.broker.scheduler
@@ -172,6 +172,7 @@ class InFlightProduce:
         """
         link = self.link
         self.targets = link.broker.routes.find(link, self.frame, self.head.version, self.rows)
+        self._set_topics(self.targets)
         if link.refused.entries or link.broker.scheduler.hanging(self.watched):
             refusal.dispatch(self, entry)
         else:
@@ -216,7 +217,7 @@ class InFlightProduce:
                 store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)
             except Exception:
                 broker.failed("storing from Produce")
-            if self.has_new and link.stores:
+            if self.has_new:
                 asking = partial(self._want_acknowledged, answer, produced)
                 broker.attempt(asking, "asking about a new topic")
         if link.answered_ordinal < self.ordinal:

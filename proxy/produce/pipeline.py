@@ -26,7 +26,6 @@ from proxy.accounting.counters import WAIT_BOUNDS_S
 from proxy.partitions import store
 from proxy.produce._pipeline import ffi, lib
 from proxy.produce.in_flight import ACKS_ALL, NOT_BEGUN, InFlightProduce
-from proxy.produce.targets import TARGETS_LIMIT
 from proxy.scheduling.request_scheduler import LIFTED_FIRST
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ NOT_FORWARDED, OTHER_ROUTE, RING, HEAD_WORDS = (
 )
 CORRELATION_IDS = slice(8, 12), slice(4, 8)
 """Position of the correlation id in a request and in a response."""
+ROUTES_LIMIT = 4096
+"""Limit of remembered routes, of at most 1 KiB each. At the limit all are forgotten."""
 ALONE = 2
 """Result of `ClientConnection.plan_pipelined`."""
 
@@ -96,7 +97,7 @@ class PipelineCounts:
 
     def find_routes(self, clears: int) -> dict[tuple[int, bytes], Route]:
         """Return the known routes, of which none is older than the last of so many `clears`."""
-        if clears != self.clears or len(self.routes) >= TARGETS_LIMIT:
+        if clears != self.clears or len(self.routes) >= ROUTES_LIMIT:
             self.routes.clear()
             self.clears = clears
         return self.routes

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
 
-TARGETS_LIMIT: Final = 4096
-"""Limit of remembered targets, and of client ids. At the limit all are forgotten, and looked up
-again with the next requests.
+TARGETS_LIMIT: Final = 16_384
+"""Limit of remembered targets. At the limit all are forgotten, and looked up again with the next
+requests.
 """
+CLIENTS_LIMIT: Final = 4096
+"""Limit of remembered client ids, in the same way."""
 CLIENT_ID_BYTES: Final = 1024
 """A longer client id is not remembered."""
 UNKNOWN: Final = "(unknown)"
@@ -77,7 +79,7 @@ class Targets:
         """
         client_id = header.peek_request(frame).client_id
         if len(raw) <= CLIENT_ID_BYTES:
-            if len(self.clients) >= TARGETS_LIMIT:
+            if len(self.clients) >= CLIENTS_LIMIT:
                 self.clients.clear()
             self.clients[raw] = client_id
         return client_id

@@ -100,7 +100,7 @@ def test_where_nothing_is_stored_a_name_is_enough(link):
 
 
 def test_client_ids_are_remembered_up_to_a_bound(link, monkeypatch):
-    monkeypatch.setattr(targets, "TARGETS_LIMIT", 2)
+    monkeypatch.setattr(targets, "CLIENTS_LIMIT", 2)
     for number in range(5):
         frame = build(9, index=0).replace(b"\0\1c", b"\0\1" + str(number).encode())
         link.receive(frame)
