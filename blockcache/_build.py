@@ -81,7 +81,14 @@ class Extension(NamedTuple):
 EXTENSIONS = (
     Extension("blockcache", "pyfastcache"),
     Extension("protocol", "ordinary"),
-    Extension("proxy/produce", "pipeline", uses=("protocol/native/ordinary.c",)),
+    Extension(
+        "proxy/produce",
+        "pipeline",
+        uses=(
+            "protocol/native/produce_rows.c",
+            "protocol/native/weight.c",
+        ),
+    ),
 )
 
 

@@ -9,7 +9,8 @@ past is recognised and refused.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Arena, ArenaError, Hit
@@ -20,12 +21,17 @@ from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
 fc_append: Callable[..., int] = lib.fc_append
+PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
+PLACED: Final = Struct(f"={len(PLACED_FIELDS)}q")
+assert ffi.sizeof("fc_placed") == PLACED.size
+RUN_END: Final = PLACED_FIELDS.index("run_end")
+PLACED_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
@@ -116,6 +122,7 @@ class BlockCache:
         self._entry = ffi.new("fc_entry *")
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
+        self._make_room(PLACED_ROOM)
         self._offering = False
         data_bytes = self._a.data_units * lib.FC_UNIT
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
@@ -178,29 +185,34 @@ class BlockCache:
         _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
 
-    def append(
-        self, slot: int, buf: Buffer, start: int, end: int, base_offset: int, leader_epoch: int
-    ) -> int | None:
-        """Stores the one v2 batch `buf[start:end]` as a broker does, with this base offset and leader epoch; `buf`
-        stays as it is, or is memory of `reserve`, where it lies then and stays. Returns where its run ends now. None
-        where nothing was stored: something of it is there, it may not enter, or `eliminate` is due.
+    def append(self, buf: Buffer, placed: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
+        """Stores v2 batches of `buf` as a broker does. Each of `placed`: slot, start and end in `buf`, then the base
+        offset and leader epoch that it is stored with; `buf` stays as it is, or is memory of `reserve`, where the
+        batch lies then and stays. Returns where the run of each ends now. Negative where nothing was stored:
+        something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
         """
-        if self._offering or not 0 <= start <= end <= len(buf):
+        if self._offering:
             self._not_while_offering()
-            raise BadBatch(f"no batch at [{start}, {end}) of {len(buf)} bytes")
-        source, used_max = (
-            buf if type(buf) is bytes else ffi.from_buffer(buf),
-            self.high_water_bytes,
-        )
+        source, count = buf if type(buf) is bytes else ffi.from_buffer(buf), len(placed)
+        if count > self._placed_room:
+            self._make_room(count)
+        words = self._placed_words
+        for number, one in enumerate(placed):
+            PLACED.pack_into(words, number * PLACED.size, *one, 0)
+        used_max, done = self.high_water_bytes, 0
         while (
-            ends := fc_append(
-                self._a, slot, source, start, end, base_offset, leader_epoch, used_max
-            )
-        ) < 0:
-            if ends != RECLAIM:
-                return None if ends == NOT_STORED else self._refuse(ends)
+            done := fc_append(self._a, source, len(buf), self._placed, done, count, used_max)
+        ) < count:
             self._offer()
-        return ends
+        if count == 1:
+            return [words[RUN_END]]
+        return words[RUN_END : count * len(PLACED_FIELDS) : len(PLACED_FIELDS)].tolist()
+
+    def _make_room(self, count: int) -> None:
+        """For so many batches in one call of `append`."""
+        self._placed = ffi.new("fc_placed[]", count)
+        self._placed_words = memoryview(ffi.buffer(self._placed)).cast("q")
+        self._placed_room = count
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it

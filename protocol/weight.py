@@ -15,7 +15,7 @@ _weigh, _from_buffer = lib.po_weigh, ffi.from_buffer
 
 
 def weigh_request(head: RequestHeader, frame: Frame, most: int) -> int:
-    """Topics, partitions, forgotten partitions and tagged fields of a request that `protocol.produce` or
+    """Topics, partitions, forgotten partitions and tagged fields of a request that `protocol.produce_rows` or
     `protocol.fetch` reads, and one for each 256 bytes of a text; some number above `most` where there are more. 0 for
     one too small to have more; -1 where it is garbled.
     """

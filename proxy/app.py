@@ -72,7 +72,10 @@ class Forebay:
     ValueError if a file that the configuration names cannot be read.
     """
 
-    def __init__(self, config: Config, own_log: LogQueue | None = None) -> None:
+    def __init__(
+        self, config: Config, own_log: LogQueue | None = None, has_pipeline: bool = True
+    ) -> None:
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py)."""
         self.config = config
         self.own_log = own_log
         self.boot = secrets.token_hex(8)
@@ -81,7 +84,8 @@ class Forebay:
         self.cache = open_cache(config)
         self.access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, self.cache, self.access_log, find_version(), read_clock_s)
-        self.listeners = [Listener(self.broker, entry, Dispatch) for entry in config.listeners]
+        dispatch = partial(Dispatch, has_pipeline=has_pipeline)
+        self.listeners = [Listener(self.broker, entry, dispatch) for entry in config.listeners]
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
         self.janitor = Janitor(self.broker, self.listeners, [self.tell_readiness])

@@ -27,7 +27,7 @@ from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
 from proxy.produce.pipeline import PipelineCounts
-from proxy.produce.single_batch import HeaderCache
+from proxy.produce.targets import Targets
 from proxy.replica_fetcher.broker_settings import Node
 from proxy.replica_fetcher.compaction_policy import CompactionPolicies
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
@@ -98,7 +98,7 @@ class Broker:
         self.topic_lookup = TopicLookup(self)
         self.disk_throttle = DiskThrottle(self)
         self.scheduler = RequestScheduler(self)
-        self.routes = HeaderCache(self)
+        self.routes = Targets(self)
         self.cleanup = CompactionPolicies(self)
         self.node = Node(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)

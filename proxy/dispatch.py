@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from protocol import api, fetch_ordinary, header, ordinary
+from protocol import api, fetch_ordinary, header
 from protocol.errors import BadFrame
 from protocol.fetch_again import FetchScanner
 from proxy.fetch.authorization import Authorization
@@ -22,7 +22,6 @@ from proxy.fetch.prepared import answer_prepared
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
-from proxy.produce.single_batch import forward_single_batch
 from proxy.produce.splice_request import let_produces_pass
 from proxy.relay import (
     relay,
@@ -49,7 +48,6 @@ SHARE_ACKNOWLEDGE: Final = 79
 """ShareAcknowledge (KIP-932)."""
 
 ROUTES: Final[dict[int, Handler]] = {
-    api.PRODUCE: handle_produce,
     api.FETCH: handle_fetch,
     api.API_VERSIONS: relay_api_versions,
     api.SASL_HANDSHAKE: relay_sasl_handshake,
@@ -60,7 +58,7 @@ ROUTES: Final[dict[int, Handler]] = {
 
 KEY_START, KEY_END = header.FIXED_START, header.FIXED_START + 2
 """Position of the API key (int16) in a request frame."""
-FETCH_KEY = api.FETCH.to_bytes(2, "big")
+PRODUCE_KEY, FETCH_KEY = api.PRODUCE.to_bytes(2, "big"), api.FETCH.to_bytes(2, "big")
 
 
 class Dispatch:
@@ -68,14 +66,19 @@ class Dispatch:
     (`net.services.Handlers`).
     """
 
-    __slots__ = ("_link",)
+    __slots__ = ("_has_pipeline", "_link", "_most")
 
-    def __init__(self, link: ClientConnection) -> None:
+    _most: int
+
+    def __init__(self, link: ClientConnection, has_pipeline: bool = True) -> None:
+        """`has_pipeline`: Produces may use the pipeline (proxy/produce/pipeline.py)."""
         self._link = link
+        self._has_pipeline = has_pipeline
 
     def open(self) -> None:
         """Make the objects that handlers keep for the connection."""
         link = self._link
+        self._most = link.broker.config.limits.request_partitions
         link.authorization = Authorization(link)
         link.fetches = FetchScanner()
         link.reads = Reads(link)
@@ -114,12 +117,17 @@ class Dispatch:
         link = self._link
         if link.pipeline is not None:
             link.pipeline.materialize()
-        is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, link.replies.line, link.gone
-        if is_fetch and link.stores and answer_prepared(link, frame):
+        key, line, gone = frame[KEY_START:KEY_END], link.replies.line, link.gone
+        if key == FETCH_KEY and link.stores and answer_prepared(link, frame):
             return
         newest = line[-1] if line else None
         try:
-            self._handle(frame, is_fetch)
+            if key == PRODUCE_KEY:
+                is_single = handle_produce(link, frame, self._most)
+                if is_single and self._has_pipeline and link.pipeline is None:
+                    start_pipeline(link)
+            else:
+                self._handle(frame, key == FETCH_KEY)
         except BadFrame as error:
             link.on_bad(error)
             return
@@ -132,19 +140,13 @@ class Dispatch:
 
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
         link, size_bytes = self._link, len(frame)
-        if not is_fetch:
-            scanned = ordinary.scan_request(frame, size_bytes)
-        else:
-            scanned = None if link.stores else fetch_ordinary.scan_request(frame)
-        head = header.peek_request(frame) if scanned is None else None
-        link.count_request(
-            head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes
-        )
-        if is_fetch and scanned is not None:
-            pass_single_fetch(link, frame, scanned)
-        elif scanned is None or not forward_single_batch(link, frame, size_bytes, scanned):
-            head = head or header.peek_request(frame)
-            link.client_id = head.client_id
-            ROUTES.get(head.api_key, relay)(link, head, frame)
-        elif link.pipeline is None:
-            start_pipeline(link)
+        if is_fetch and not link.stores:
+            single = fetch_ordinary.scan_request(frame)
+            if single is not None:
+                link.count_request(api.FETCH, size_bytes)
+                pass_single_fetch(link, frame, single)
+                return
+        head = header.peek_request(frame)
+        link.count_request(head.api_key, size_bytes)
+        link.client_id = head.client_id
+        ROUTES.get(head.api_key, relay)(link, head, frame)

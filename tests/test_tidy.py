@@ -18,7 +18,9 @@ from tests.tidy import (
     read,
     scan_c_functions,
     scan_classes,
+    scan_foreign_writes,
     scan_functions,
+    scan_judgements,
 )
 
 PACKAGES = (
@@ -33,6 +35,36 @@ PACKAGES = (
     "tests/kit",
 )
 C_FUNCTION_LINES = 40
+FAST = ("proxy/produce/pipeline.py",)
+"""Second ways of a request: they ask the decision functions of other rooms, and those change their own state."""
+JUDGED = {
+    "acknowledged_end",
+    "ages_at_s",
+    "due_at",
+    "entries",
+    "epoch",
+    "fidelity",
+    "frozen",
+    "generation",
+    "hang_after_s",
+    "high_watermark",
+    "in_flight_bytes",
+    "in_use",
+    "is_dispatching",
+    "is_followed",
+    "last_timely",
+    "leader_state",
+    "lease_until",
+    "limit_bytes",
+    "next_health_check_at",
+    "parked",
+    "refused",
+    "request_bytes",
+    "tail",
+    "waiting",
+    "watched",
+}
+"""Attributes that only the room which owns them compares."""
 # Put together from parts, so that this file passes its own test.
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
 MACHINE_ROOTS = ("work", "root", "home")
@@ -115,6 +147,40 @@ def test_nothing_banned(what: str) -> None:
         for match in BANNED[what].finditer(read(name))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_path_judges_nothing_and_writes_nothing_foreign(name: str) -> None:
+    assert list(scan_judgements(read(name), JUDGED)) == []
+    assert list(scan_foreign_writes(read(name))) == []
+
+
+def test_rules_of_a_fast_path_see_what_they_forbid() -> None:
+    text = """
+class A:
+    def f(self, link, other):
+        native, other_value = self._native, 1
+        native.route = self.mine = self._native.count = 1
+        link.client_id = 2
+        link.bytes += 3
+        del link.bytes
+        (link.first, self.second) = other.epoch, link.broker.now()
+        if other.leader_state.epoch == 1 or link.refused.entries:
+            link.refused_late()
+"""
+    assert list(scan_foreign_writes(text)) == [
+        (6, "link.client_id"),
+        (7, "link.bytes"),
+        (8, "link.bytes"),
+        (9, "link.first"),
+    ]
+    assert list(scan_judgements(text, JUDGED)) == [
+        (9, "epoch"),
+        (10, "entries"),
+        (10, "epoch"),
+        (10, "leader_state"),
+        (10, "refused"),
+    ]
 
 
 def test_file_names_say_something() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import grimp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 ROOT = Path(__file__).parents[1]
 FILE_LINES, FUNCTION_LINES, ATTRIBUTES, FOREIGN_WRITES, CYCLE_MODULES = 400, 40, 15, 5, 3
@@ -113,6 +113,61 @@ def scan_classes(text: str) -> Iterator[tuple[str, int, int]]:
 def count_foreign_writes(text: str) -> int:
     """Assignments to attributes of objects other than `self`."""
     return sum(not is_own(write) for write in scan_writes(ast.parse(text)))
+
+
+def find_root(node: ast.expr) -> str | None:
+    """The name at the left of attributes and subscripts; None if it is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def find_own_names(function: ast.AST) -> set[str]:
+    """`self`, and local names of what belongs to it."""
+    own = {"self"}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                own |= {
+                    name.id
+                    for name, value in pairs
+                    if isinstance(name, ast.Name)
+                    and isinstance(value, ast.Attribute)
+                    and ast.unparse(value) in OWN_ATTRIBUTES
+                }
+    return own
+
+
+OWN_ATTRIBUTES = {"self._native", "self.native"}
+"""Memory that an object made for C: its fields are the object's own."""
+
+
+def scan_foreign_writes(text: str) -> Iterator[tuple[int, str]]:
+    """Line and target of each assignment to an attribute that is not of `self`, nor of its memory for C."""
+    for function in ast.walk(ast.parse(text)):
+        if isinstance(function, ast.FunctionDef):
+            own = find_own_names(function)
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                    is_deep = isinstance(node.value, ast.Attribute | ast.Subscript)
+                    mine = find_root(node) in own and (
+                        not is_deep or ast.unparse(node.value) in OWN_ATTRIBUTES
+                    )
+                    if not mine:
+                        yield node.lineno, ast.unparse(node)
+
+
+def scan_judgements(text: str, judged: Container[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of each attribute of these that is read."""
+    found = [
+        (node.lineno, node.attr)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and node.attr in judged
+    ]
+    yield from sorted(found)
 
 
 def count_head_lines(text: str) -> int:

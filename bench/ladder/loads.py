@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.ladder.cpu import read_cpu_ns, spent_ns
 from bench.ladder.frames import FETCH_VERSION, build_fetch
 from bench.ladder.raw import Line
-from protocol import fetch, produce
+from protocol import fetch
+from tests.kit import produce_messages
 from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
 
@@ -82,7 +83,7 @@ class Meter:
 
 
 def _check_produced(line: Line, size: int) -> None:
-    answer = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+    answer = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
     if any(one.error_code for one in answer.partitions):
         raise Wrong(f"a Produce was refused: {answer}")
 
@@ -143,7 +144,9 @@ def prove_codec(arm: Arm, direct: str, topic: str) -> None:
         while time.monotonic() < deadline:
             stored = arm.sidecar.metrics().get(STORED, 0.0)
             size = line.call(frame)
-            said = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions[0]
+            said = produce_messages.scan_response(
+                bytes(line.buffer[:size]), PRODUCE_VERSION
+            ).partitions[0]
             line.call(build_fetch(words, said.base_offset + 1, FETCH_BYTES, max_wait_ms=20))
             if arm.sidecar.metrics().get(STORED, 0.0) > stored:
                 return
@@ -168,7 +171,7 @@ def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
     with Line(address, trust) as line:
         size = line.call(frame)
         first = (
-            produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+            produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
             .partitions[0]
             .base_offset
         )

@@ -27,7 +27,8 @@ from bench.ladder.frames import (
 )
 from bench.ladder.loads import FETCH_BYTES, Figures, Meter, Wrong
 from bench.ladder.raw import Line
-from protocol import batch, fetch, produce
+from protocol import batch, fetch
+from tests.kit import produce_messages
 from tests.kit.frames import RECORD_BYTES, build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
 
@@ -102,7 +103,7 @@ def _count(arm: Arm) -> Figures:
 
 def _append(line: Line, topic: str) -> int:
     size = line.call(build_produce(topic, build_batch(RECORD_BYTES, RECORD_BYTES)))
-    answer = produce.scan_response(bytes(line.buffer[:size]), 9)
+    answer = produce_messages.scan_response(bytes(line.buffer[:size]), 9)
     return answer.partitions[0].base_offset
 
 

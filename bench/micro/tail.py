@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.ladder.frames import FETCH_VERSION
-from protocol import batch, fetch, header, produce
+from protocol import batch, fetch, header
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy.net.broker_connection import BrokerConnection
 from proxy.net.client_connection import ClientConnection
+from tests.kit import produce_messages
 from tests.kit.played import ON, TOPIC, TOPIC_ID, Played, PlayedDial, PlayedTransport, feed
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Tail:
         links: Any = self.own
         self.broker.own_connections = self.played.forebay.own_connections = links
         self.groups = [Group(self.played, 2 + i, in_session) for i in range(groups)]
-        request = produce.scan_request(
+        request = produce_messages.scan_request(
             self.played.frame, 9, header.peek_request(self.played.frame).body_start
         )
         part = request.partitions[0]

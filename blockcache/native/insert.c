@@ -164,18 +164,22 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
     return rc;
 }
 
-/* The batch buf[start, end), with the place that its broker gave it. */
-static int read_placed(const uint8_t *buf, uint64_t start, uint64_t end, int64_t base, int32_t epoch, fc_batch *out) {
-    if (fc_read_batch(buf + start, end - start, out) < 0 || out->length != end - start) {
+/* The batch that `placed` names, with the place that its broker gave it. */
+static int read_placed(const uint8_t *buf, uint64_t size, const fc_placed *placed, fc_batch *out) {
+    if (placed->start < 0 || placed->end < placed->start || (uint64_t)placed->end > size) {
         return FC_BAD_BATCH;
     }
-    int64_t delta = out->last - out->base;
+    uint64_t length = (uint64_t)(placed->end - placed->start);
+    if (fc_read_batch(buf + placed->start, length, out) < 0 || out->length != length) {
+        return FC_BAD_BATCH;
+    }
+    int64_t base = placed->base_offset, delta = out->last - out->base;
     if (base < 0 || base >= INT64_MAX - delta) {
         return FC_BAD_BATCH;
     }
     out->base = base;
     out->last = base + delta;
-    out->epoch = epoch;
+    out->epoch = (int32_t)placed->leader_epoch;
     return 0;
 }
 
@@ -196,17 +200,13 @@ static int append_batch(fc_arena *a, uint32_t index, const fc_batch *batch) {
     return rc == FC_NO_ROOM ? FC_NOT_STORED : rc;
 }
 
-/* One batch that was acknowledged, stored with that base offset and epoch; returns where its run ends now. In memory
- * that fc_reserve lent it is stored where it lies: that needs no room.
- * FC_NOT_STORED: something of it is there, it may not enter, or more than `used_max` bytes of blocks are used; nothing
- * but evictions has happened, and fc_insert says which. FC_RECLAIM as there. */
-int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
-                  int32_t epoch, uint64_t used_max) {
+/* Where the run of the batch ends now, or a negative error with nothing changed but evictions. */
+static int64_t append_placed(fc_arena *a, const uint8_t *buf, uint64_t size, const fc_placed *placed, uint64_t used_max) {
     fc_batch batch;
-    if (fc_partition_of(a, slot) == NULL) {
+    if (fc_partition_of(a, placed->slot) == NULL) {
         return FC_STALE;
     }
-    if (read_placed(buf, start, end, base_offset, epoch, &batch) < 0) {
+    if (read_placed(buf, size, placed, &batch) < 0) {
         return FC_BAD_BATCH;
     }
     if ((a->data_units - a->free_units) * FC_UNIT > used_max &&
@@ -214,7 +214,22 @@ int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start,
         return FC_NOT_STORED;
     }
     fc_begin(&a->changes);
-    int rc = append_batch(a, fc_index_of_slot(slot), &batch);
+    int rc = append_batch(a, fc_index_of_slot(placed->slot), &batch);
     fc_done(&a->changes);
-    return rc < 0 ? rc : fc_contiguous_end(a, slot, base_offset);
+    return rc < 0 ? rc : fc_contiguous_end(a, placed->slot, placed->base_offset);
+}
+
+/* Batches of `buf` that were acknowledged, each stored with its base offset and epoch. In memory that fc_reserve lent one
+ * is stored where it lies: that needs no room. The first `done` of `placed` are done already; returns how many are now. Less
+ * than `count`: FC_RECLAIM as in fc_insert, call again. run_end FC_NOT_STORED: something of it is there, it may not enter, or
+ * more than `used_max` bytes of blocks are used; nothing but evictions has happened, and fc_insert says which. */
+uint64_t fc_append(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *placed, uint64_t done, uint64_t count,
+                   uint64_t used_max) {
+    for (; done < count; done++) {
+        placed[done].run_end = append_placed(a, buf, size, &placed[done], used_max);
+        if (placed[done].run_end == FC_RECLAIM) {
+            break;
+        }
+    }
+    return done;
 }

@@ -202,6 +202,13 @@ typedef struct {
     int64_t last_epoch;            /* of the newest batch, -1 none */
 } fc_edges;
 
+typedef struct {                   /* one batch of a buffer, with the place that its broker gave it */
+    int64_t slot;
+    int64_t start, end;            /* in the buffer */
+    int64_t base_offset, leader_epoch;
+    int64_t run_end;               /* set by fc_append: where its run ends now; negative: not stored, and why */
+} fc_placed;
+
 /* partition.c */
 int fc_format(fc_arena *a, const fc_config *config);
 int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index);
@@ -211,8 +218,8 @@ int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset);
 int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset);
 /* insert.c */
 int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out);
-int64_t fc_append(fc_arena *a, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, int64_t base_offset,
-                  int32_t epoch, uint64_t used_max);
+uint64_t fc_append(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *placed, uint64_t done, uint64_t count,
+                   uint64_t used_max);
 /* lent.c */
 int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max);
 int fc_give_back(fc_arena *a, const uint8_t *bytes);

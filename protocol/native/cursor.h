@@ -39,10 +39,10 @@ static inline void expect(cursor *c, int is_so) {
     c->ok = c->ok && is_so;
 }
 
-/* At most four bytes: what is longer is no length of anything here. */
+/* At most five bytes (ByteUtils.readUnsignedVarint). */
 static inline int64_t read_uvarint(cursor *c) {
     int64_t value = 0;
-    for (unsigned shift = 0; shift < 28; shift += 7) {
+    for (unsigned shift = 0; shift < 35; shift += 7) {
         int64_t byte = read_int(c, 1) & 0xff;
         value |= (byte & 0x7f) << shift;
         if (byte < 0x80) {

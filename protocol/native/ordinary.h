@@ -1,30 +1,50 @@
-/* ordinary: the Produces and Fetches of the form that nearly all have, and their answers, read in one pass; and how much
- * any other names. The only declaration.
+/* Requests and answers of Produce and Fetch, read in one pass; and how much any names. The only declaration.
  *
- * The ordinary form. A request: acks is not 0; one topic, one partition, one whole record batch v2 that fills the
- * records field. Its answer: that same partition, without record errors or a message. Of both: versions 3 to 13, no
- * tagged field, nothing after the last field. A Fetch: versions 4 to 18, one topic and one partition, or none; nothing is
- * forgotten, no tagged field, ASCII names. Its answer: one partition, records that are not null.
- * Owns: recognising it, and where what of it stands. Must not know: Python, what is done with it. Invariants: nothing is
- * read beyond `size`; whatever is of another form, garbage included, is 0 and for protocol/produce.py or fetch.py to judge,
- * which say the same of what is ordinary; no state.
- * The part between the cdef marks is fed to cffi unchanged; the structs are words, in the order that Python unpacks. */
+ * A Produce is read whole, whatever it is: a row for each partition, versions 3 to 13; so is its answer. Of a Fetch only the
+ * ordinary form is read: versions 4 to 18, one topic and one partition, or none; nothing is forgotten, no tagged field,
+ * ASCII names. Its answer: one partition, records that are not null.
+ * Owns: recognising them, and where what of them stands. Must not know: Python, what is done with it. Invariants: nothing
+ * is read beyond `size`; bytes behind the last field of a Produce are ignored (AbstractRequest.parseRequest), and its texts
+ * are not decoded; a Fetch of another form, garbage included, is 0 and for protocol/fetch.py to judge, which says the same
+ * of what is ordinary; no state.
+ * The part between the cdef marks is fed to cffi unchanged; the structs are words. Python asserts that its fields have these
+ * names, in this order. */
 #ifndef ORDINARY_H
 #define ORDINARY_H
 #include <stddef.h>
 #include <stdint.h>
 /* cdef begin */
 #define PO_ROUTE_START 12   /* of the client id's length: behind length, API key, version and correlation id */
-#define PO_ROUTE_MAX 1024   /* bytes; longer names are not ordinary */
+#define PO_ROUTE_MAX 1024   /* bytes of a route; a Produce with longer names is not single */
+#define PO_PRODUCE_WORDS 8
+#define PO_ROW_WORDS 12
+#define PO_PRODUCED_WORDS 7
+#define PO_MALFORMED -1
+#define PO_WIDE -2          /* names more than may be read */
 
-typedef struct {                /* 13 words */
+typedef struct {            /* a Produce */
     int64_t version, correlation_id;
+    int64_t body_start;         /* behind the header */
+    int64_t is_transactional;   /* 1: it has a transactional id */
+    int64_t acks;
     int64_t names_start;        /* where the array of topics begins */
-    int64_t route_end;          /* behind the partition's index: up to here a client's requests to it are the same */
-    int64_t start, end;         /* of the batch */
-    int64_t attributes, last_delta, crc;
-    int64_t producer_id, producer_epoch, base_sequence, record_count;
-} po_request;
+    int64_t route_end;          /* of a single one, behind the partition's index: up to here it is as the last one to it */
+    int64_t null_records;       /* partitions whose records are null */
+} po_produce;
+
+typedef struct {            /* one of its partitions; what is not known is -1 */
+    int64_t topic_start, topic_end; /* the topic: a name behind its length, or an id */
+    int64_t partition;
+    int64_t start, end;         /* of the records; where they are one batch, of that; both -1: they are null */
+    int64_t magic;              /* of the one batch; -1: they are none, or several, or garbage. Only if 2 is known: */
+    int64_t attributes, last_delta, producer_id, producer_epoch, base_sequence, record_count;
+} po_row;
+
+typedef struct {            /* one partition of an answer */
+    int64_t topic_start, topic_end; /* as in a request of that version */
+    int64_t partition;
+    int64_t error_code, base_offset, log_append_time_ms, log_start_offset;
+} po_produced;
 
 typedef struct {                /* 8 words */
     int64_t version, correlation_id;
@@ -43,13 +63,15 @@ typedef struct {                /* 3 words */
     int64_t correlation_id, session_epoch, fetch_offset;
 } po_changed;
 
-/* 1: `frame` is an ordinary request, and `out` says what is in it. */
-int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
-/* 1: `begun`, the first `have` bytes of a frame of `size`, begins one: `out` is what it will be if the rest is as announced. */
-int po_scan_begun(const uint8_t *begun, uint64_t have, uint64_t size, po_request *out);
-/* Where the log has what was sent: `frame` is an ordinary answer in `version`, without an error or a log append time, about
- * what `names` says, the bytes from `names_start` to `route_end` of the request. Negative: it is not. */
-int64_t po_base_offset(const uint8_t *frame, uint64_t size, int version, const uint8_t *names, uint64_t names_size);
+/* The number of partitions of a Produce, the first `room` of them in `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than
+ * `most` in it. */
+int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_produce *out, po_row *rows, int64_t room);
+/* 1: `begun`, the first `have` bytes of a frame of `size`, begins a single Produce: acks is not 0, one topic, one partition,
+ * one whole batch v2 that fills the records, no tagged field behind it, nothing after the last. `out` and `row` are what they
+ * will be if the rest is as announced. */
+int po_scan_single(const uint8_t *begun, uint64_t have, uint64_t size, po_produce *out, po_row *row);
+/* The number of partitions of an answer in `version`, the first `room` of them in `rows`; or PO_MALFORMED. */
+int64_t po_scan_produced(const uint8_t *frame, uint64_t size, int version, po_produced *rows, int64_t room);
 /* 1: `frame` is an ordinary Fetch. */
 int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
 /* 1: an ordinary answer of `size` bytes in `version`, about what `names` says (from `names_start` to `names_end` of a

@@ -39,6 +39,11 @@ class Traffic:
     frames: int = 0
     size_bytes: int = 0
 
+    def add(self, frames: int, size_bytes: int) -> None:
+        """Count `frames` more, of so many bytes together."""
+        self.frames += frames
+        self.size_bytes += size_bytes
+
 
 class Hops(dict[int, Traffic]):
     """Traffic by API key. All keys that Kafka does not have share UNKNOWN_KEY: a client may send

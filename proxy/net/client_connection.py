@@ -189,6 +189,65 @@ class ClientConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
 
+    def plan_pipelined(self, in_flight: int, ring: int) -> int:
+        """Whether one more Produce may be pipelined behind all requests of the connection, of which
+        `in_flight` are in the pipeline, at most `ring`. 0: no. 1: yes. 2: yes, and so may all that
+        follow until another request arrives.
+        """
+        upstream, line = self.upstream, self.replies.line
+        if (
+            self.replies.control
+            or self.refused.entries
+            or upstream.last_unanswerable
+            or upstream.is_taking
+        ):
+            return 0
+        limit = self._limits.pipelined_requests
+        if len(line) + in_flight + 1 >= limit:
+            return 0
+        return 1 if line or upstream.expected or limit <= ring + 1 else 2
+
+    def begin_pipelined(self, size_bytes: int) -> bool:
+        """Charge a request that is about to be pipelined. False, and no charge, at the bounds."""
+        requests = self.broker.requests
+        if (
+            self.request_bytes + size_bytes >= self._limits.connection_request_memory_bytes
+            or requests.in_flight_bytes + size_bytes >= requests.limit_bytes
+        ):
+            return False
+        self.last_ordinal += 1
+        self.request_bytes += size_bytes
+        requests.in_flight_bytes += size_bytes
+        return True
+
+    def undo_pipelined(self, size_bytes: int) -> None:
+        """Take back `begin_pipelined`: the request was not sent."""
+        self.last_ordinal -= 1
+        self.request_bytes -= size_bytes
+        self.broker.requests.in_flight_bytes -= size_bytes
+
+    def name_client(self, client_id: str | None) -> None:
+        """Note the client id of a request."""
+        self.client_id = client_id
+
+    def carry(self, pipeline: Pipeline) -> None:
+        """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
+        self.pipeline = pipeline
+        self.wire.shortcut = pipeline.try_forward
+
+    def end_pipelined(self, size_bytes: int, ordinal: int) -> None:
+        """Release a pipelined request. It is answered, and its batch is stored: a Fetch behind it may
+        be answered empty.
+        """
+        requests = self.broker.requests
+        self.request_bytes -= size_bytes
+        requests.in_flight_bytes -= size_bytes
+        if requests.paused:
+            requests.sub(0)
+        if self.holds_client:
+            self.release_client()
+        self.answered_ordinal = ordinal
+
     def on_bad(self, error: BadFrame) -> None:
         """Close a client that has sent an unreadable frame."""
         self._counters.bad_frames += 1

@@ -20,6 +20,8 @@ from enum import Enum
 
 NO_EPOCH = -1
 NO_OFFSET = -1
+REFRESH_EPOCH_S = 30.0
+"""How often the epoch of a partition that only Produce feeds is proven again, in seconds."""
 
 
 class Learned(Enum):

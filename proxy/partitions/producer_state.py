@@ -21,7 +21,7 @@ NO_PRODUCER_ID = -1
 
 
 class DuplicateCheck(Enum):
-    """Whether the broker may take a batch for a duplicate. `store.plan_produced` returns the value
+    """Whether the broker may take a batch for a duplicate. `store.explain_not_stored` returns the value
     as its reason.
     """
 

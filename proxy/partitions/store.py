@@ -17,11 +17,11 @@ next batch is expected). Must not know connections. Invariants (design, "Produce
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from protocol import batch, produce
-from protocol.errors import BadFrame, ErrorCode
-from proxy.partitions.producer_state import DuplicateCheck
+from protocol import batch
+from proxy.partitions.leader_state import REFRESH_EPOCH_S
+from proxy.partitions.producer_state import NO_PRODUCER_ID, DuplicateCheck
 from proxy.partitions.recompression import CODEC_MASK, HEAD_OUTSIDE_CRC
 
 if TYPE_CHECKING:
@@ -31,29 +31,35 @@ if TYPE_CHECKING:
     from blockcache.results import Inserted
     from protocol.batch import Batch
     from protocol.fetch import FetchPartition
-    from protocol.produce import ProducedPartition
+    from protocol.produce_rows import ProducedRow, Row
     from protocol.wire import Frame
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition
 
-Key = tuple[str | bytes, int]
-"""Topic as a request names it (name or id), and partition index."""
 ZSTD, MAGIC_V2 = 4, 2
 NOT_DUPLICATE = DuplicateCheck.NOT_DUPLICATE
 NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Last offset delta of a batch, behind CRC and attributes: DefaultRecordBatch, LastOffsetDelta."""
+NOT_STORED, SAMPLED, STAMPED, AS_SENT = range(4)
+"""Results of `judge_produced`. SAMPLED: kept to be compared with the bytes that the broker returns.
+STAMPED: stored, after a copy was changed or transactions were told. AS_SENT: stored, and the broker
+changes only the fields that it assigns.
+"""
 
 
 class Forwarded(NamedTuple):
     """A produced batch in flight, with the state of its partition when it was forwarded.
 
-    `epoch` -1: no epoch was proven. `generation`: that of the topic's recompression check.
+    `named`: the topic as the request's bytes name it. `row`: where the batch lies, and its header;
+    its magic is not -1. `epoch` -1: no epoch was proven. `generation`: that of the topic's
+    recompression check.
     """
 
     partition: Partition
-    batch: Batch
+    named: bytes
+    row: Row
     duplicate_check: DuplicateCheck
     epoch: int
     high_watermark: int
@@ -70,193 +76,216 @@ def settle(partition: Partition, lapsed: bool) -> None:
     partition.tail = max(partition.tail, partition.leader_state.log_start_offset)
 
 
-def note_forwarded(partition: Partition, sent: Batch) -> Forwarded:
-    """Note that a batch is about to be forwarded; return it with the present state of its
-    partition.
+class Named(Protocol):
+    """A partition as a request names it. `named`: the topic as the request's bytes name it.
+    `partition` None: nothing of it is stored.
     """
-    leader_state = partition.leader_state
-    duplicate_check = partition.producers.note(
-        leader_state.epoch,
-        sent.producer_id,
-        sent.producer_epoch,
-        sent.base_sequence,
-        sent.record_count,
-    )
-    generation = partition.topic.fidelity.generation
-    return Forwarded(
-        partition,
-        sent,
-        duplicate_check,
-        leader_state.epoch,
-        leader_state.high_watermark,
-        generation,
-    )
+
+    @property
+    def named(self) -> bytes:
+        """The topic's bytes in the request."""
+
+    @property
+    def partition(self) -> Partition | None:
+        """The partition to be stored."""
 
 
-def admit_answer(
-    broker: PartitionServices,
-    version: int,
-    forwarded: dict[Key, Forwarded],
-    frame: Frame,
-    answer: Frame,
-) -> None:
-    """Store the batches of `frame` that a Produce response acknowledges. An unreadable response
-    stores nothing.
+def note_forwarded(rows: Sequence[Row], targets: Sequence[Named]) -> list[Forwarded]:
+    """Note that the batches of these rows are about to be forwarded; return them with the present
+    states of their partitions. Rows that have no partition to be stored, or are not exactly one
+    batch, are left out.
     """
-    try:
-        response = produce.scan_response(answer, version)
-    except BadFrame:
-        return
-    for acknowledged in response.partitions:
-        noted = forwarded.get((acknowledged.topic, acknowledged.partition))
-        if noted is not None and acknowledged.error_code == ErrorCode.NONE:
-            partition = noted.partition
-            note_acknowledged(
-                partition, noted.epoch, acknowledged.base_offset, noted.batch.record_count
+    forwarded = []
+    for row, target in zip(rows, targets, strict=True):
+        partition = target.partition
+        if partition is None or row.magic < 0:
+            continue
+        leader_state, duplicate_check = partition.leader_state, NOT_DUPLICATE
+        if row.producer_id != NO_PRODUCER_ID:
+            duplicate_check = partition.producers.note(
+                leader_state.epoch,
+                row.producer_id,
+                row.producer_epoch,
+                row.base_sequence,
+                row.record_count,
             )
-            stored = admit_produced(broker, noted, acknowledged, frame)
-            announce(broker, partition, acknowledged.base_offset, stored)
+        state = (leader_state.epoch, leader_state.high_watermark)
+        generation = partition.topic.fidelity.generation
+        one = Forwarded(partition, target.named, row, duplicate_check, *state, generation)
+        forwarded.append(one)
+    return forwarded
 
 
-def note_acknowledged(partition: Partition, epoch: int, base_offset: int, records: int) -> None:
-    """Note that the broker has `records` records from `base_offset` on, which shows that it leads.
+def admit_response(
+    broker: PartitionServices,
+    frame: Frame,
+    forwarded: Sequence[Forwarded],
+    answer: Frame,
+    produced: Sequence[ProducedRow],
+    now: float,
+) -> None:
+    """Store the batches of the request `frame` that its response acknowledges, of those that were
+    `forwarded`. `produced` are the rows of the response `answer`; it arrived at `now` (seconds).
 
-    `epoch` is the epoch that was proven when they were forwarded. If another epoch is proven by
-    now, the records may have been truncated, and the lease is revoked so that the broker is asked.
-    Acknowledgements of several connections may cross.
+    Batches at the tail that may be stored as they were sent are stored by one call, and before all others: if
+    another of them shows that the broker changes what it stores (`distrust`), they are dropped, too.
     """
-    leader_state = partition.leader_state
-    if 0 <= epoch != leader_state.epoch:
-        leader_state.revoke()
-        return
-    if epoch > leader_state.led_epoch:
-        leader_state.led_epoch = epoch
-    if partition.probe_offset < base_offset:
-        partition.probe_offset = base_offset
-    if partition.young_from < 0:
-        partition.young_from = base_offset
-    if partition.acknowledged_end < base_offset + records:
-        partition.acknowledged_end = base_offset + records
+    as_sent, placed, others = [], [], []
+    for one, said in acknowledge(forwarded, answer, produced):
+        row, partition, base_offset = one.row, one.partition, said.base_offset
+        if (
+            base_offset <= partition.tail
+            and said.log_append_time_ms < 0
+            and judge_produced(one, base_offset) == AS_SENT
+        ):
+            as_sent.append((one, said))
+            placed.append((partition.slot, row.start, row.end, base_offset, one.epoch))
+        else:
+            others.append((one, said))
+    ends = broker.cache.append(frame, placed) if placed else ()
+    for (one, said), run_end in zip(as_sent, ends, strict=True):
+        if run_end < 0:
+            others.append((one, said))
+            continue
+        partition, base_offset = one.partition, said.base_offset
+        following = base_offset + one.row.last_delta + 1
+        broker.counters.produce_batches["store"] += 1
+        broker.counters.admitted_batches["produce"] += 1
+        if broker.stored_runs is not None:
+            size_bytes = one.row.end - one.row.start
+            broker.stored_runs.add(partition, base_offset, following, size_bytes, "produce")
+        if not 0 <= partition.produced_from <= base_offset:
+            partition.produced_from = base_offset
+        tail = partition.tail
+        if run_end >= tail:
+            partition.tail = run_end
+        else:
+            partition.tail = max(tail, broker.cache.contiguous_end(partition.slot, tail))
+        partition.transactions.passed(base_offset, following)
+        if partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S:
+            # otherwise nothing waits for it, and the epoch was proven recently
+            announce(broker, partition, base_offset, True, now)
+    for one, said in others:
+        stored = admit_produced(broker, one, said, frame)
+        announce(broker, one.partition, said.base_offset, stored, now)
+
+
+def acknowledge(
+    forwarded: Sequence[Forwarded], answer: Frame, produced: Sequence[ProducedRow]
+) -> list[tuple[Forwarded, ProducedRow]]:
+    """Return the batches that a response acknowledges, with its rows. Note of each that the broker
+    has its records, which shows that it leads.
+
+    If another epoch is proven by now than when they were forwarded, the records may have been
+    truncated, and the lease is revoked so that the broker is asked. Acknowledgements of several
+    connections may cross.
+    """
+    expected, acknowledged = {}, []
+    for one in forwarded:
+        expected[one.named, one.row.partition] = one
+    topic_start, named = -1, b""
+    for said in produced:
+        if said.topic_start != topic_start:
+            topic_start, named = said.topic_start, bytes(answer[said.topic_start : said.topic_end])
+        found = expected.get((named, said.partition))
+        if found is None or said.error_code:
+            continue
+        acknowledged.append((found, said))
+        partition, epoch, base_offset = found.partition, found.epoch, said.base_offset
+        leader_state = partition.leader_state
+        if 0 <= epoch != leader_state.epoch:
+            leader_state.revoke()
+            continue
+        if epoch > leader_state.led_epoch:
+            leader_state.led_epoch = epoch
+        if partition.probe_offset < base_offset:
+            partition.probe_offset = base_offset
+        if partition.young_from < 0:
+            partition.young_from = base_offset
+        if partition.acknowledged_end < base_offset + found.row.record_count:
+            partition.acknowledged_end = base_offset + found.row.record_count
+    return acknowledged
 
 
 def announce(
-    broker: PartitionServices,
-    partition: Partition,
-    base_offset: int,
-    stored: bool,
-    now: float | None = None,
+    broker: PartitionServices, partition: Partition, base_offset: int, stored: bool, now: float
 ) -> None:
-    """Tell the replica fetcher of records acknowledged at `now` (seconds; None: the present time).
-    If they were `stored` and the HW is already above them, wake the waiters: the replica fetcher
-    was faster.
+    """Tell the replica fetcher of records acknowledged at `now` (seconds). If they were `stored`
+    and the HW is already above them, wake the waiters: the replica fetcher was faster.
     """
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
     broker.watch.produced(partition, now)
 
 
-def plan_produced(
-    partition: Partition,
-    duplicate_check: DuplicateCheck,
-    epoch: int,
-    high_watermark: int,
-    generation: int,
-    attributes: int,
-    base_offset: int,
-) -> str:
-    """Return "store" or "sample" for an acknowledged batch of format v2, or the reason why the
-    replica fetcher has to bring it.
+def judge_produced(one: Forwarded, base_offset: int) -> int:
+    """Return NOT_STORED, SAMPLED, STAMPED or AS_SENT for a batch acknowledged at `base_offset`.
 
-    `duplicate_check`, `epoch`, `high_watermark` and `generation` are the state before it was
-    forwarded.
+    `explain_not_stored` has the reason for NOT_STORED. A zstd batch is stored as sent only in a
+    partition already known to have zstd, since old clients must get an error.
     """
+    partition = one.partition
     leader_state, fidelity = partition.leader_state, partition.topic.fidelity
-    if epoch < 0 or epoch != leader_state.epoch or leader_state.frozen or not partition.is_followed:
-        return "no-epoch"
-    if duplicate_check is not DuplicateCheck.NOT_DUPLICATE:
-        return str(duplicate_check.value)
-    if (
-        base_offset < high_watermark
-        or base_offset < leader_state.log_start_offset
-        or base_offset < 0
-    ):
-        return "below-hw"
-    if fidelity.log_append_time is None or generation != fidelity.generation:
-        return "unlike"
-    return "store" if attributes & CODEC_MASK in fidelity.equal_codecs else "sample"
-
-
-def plan_forwarded(forwarded: Forwarded, base_offset: int) -> str:
-    """Return `plan_produced` for a batch of any format; "old-format" below v2."""
-    sent = forwarded.batch
-    if sent.magic < MAGIC_V2:
-        return "old-format"
-    known = (
-        forwarded.duplicate_check,
-        forwarded.epoch,
-        forwarded.high_watermark,
-        forwarded.generation,
-    )
-    return plan_produced(forwarded.partition, *known, sent.attributes, base_offset)
-
-
-def is_stored_as_sent(
-    partition: Partition,
-    duplicate_check: DuplicateCheck,
-    epoch: int,
-    high_watermark: int,
-    generation: int,
-    attributes: int,
-    base_offset: int,
-) -> bool:
-    """True if `plan_produced` is "store" and the broker changes only the fields that it assigns.
-
-    The batch belongs to no transaction, and its timestamps stay. A zstd batch needs a partition
-    already known to have zstd, since old clients must get an error.
-    """
-    leader_state, fidelity, codec = (
-        partition.leader_state,
-        partition.topic.fidelity,
-        attributes & CODEC_MASK,
-    )
-    return (
-        0 <= epoch == leader_state.epoch
+    row = one.row
+    if not (
+        0 <= one.epoch == leader_state.epoch
         and not leader_state.frozen
         and partition.is_followed
-        and duplicate_check is NOT_DUPLICATE
+        and row.magic == MAGIC_V2
+        and one.duplicate_check is NOT_DUPLICATE
         and base_offset >= 0
-        and base_offset >= high_watermark
+        and base_offset >= one.high_watermark
         and base_offset >= leader_state.log_start_offset
-        and fidelity.log_append_time is False
-        and generation == fidelity.generation
-        and codec in fidelity.equal_codecs
-        and not attributes & NOT_PLAIN
-        and (codec != ZSTD or partition.zstd)
-    )
+        and fidelity.log_append_time is not None
+        and one.generation == fidelity.generation
+    ):
+        return NOT_STORED
+    codec = row.attributes & CODEC_MASK
+    if codec not in fidelity.equal_codecs:
+        return SAMPLED
+    if fidelity.log_append_time or row.attributes & NOT_PLAIN:
+        return STAMPED
+    return STAMPED if codec == ZSTD and not partition.zstd else AS_SENT
+
+
+def explain_not_stored(one: Forwarded, base_offset: int) -> str:
+    """Return the reason for which `judge_produced` is NOT_STORED: the replica fetcher has to bring
+    the batch.
+    """
+    partition, leader_state = one.partition, one.partition.leader_state
+    if one.row.magic < MAGIC_V2:
+        return "old-format"
+    if not (0 <= one.epoch == leader_state.epoch and partition.is_followed) or leader_state.frozen:
+        return "no-epoch"
+    if one.duplicate_check is not NOT_DUPLICATE:
+        return str(one.duplicate_check.value)
+    if base_offset < max(0, one.high_watermark, leader_state.log_start_offset):
+        return "below-hw"
+    return "unlike"
 
 
 def admit_produced(
-    broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+    broker: PartitionServices, forwarded: Forwarded, said: ProducedRow, frame: Frame
 ) -> bool:
     """Stamp and store an acknowledged batch if it may be stored. Return True if the tail may have
     moved.
     """
-    partition, sent = forwarded.partition, forwarded.batch
-    _find_surprise(broker, forwarded, acknowledged)
-    plan = plan_forwarded(forwarded, acknowledged.base_offset)
-    broker.counters.produce_batches[plan] += 1
-    if plan not in ("store", "sample"):
+    partition, row, base_offset = forwarded.partition, forwarded.row, said.base_offset
+    _find_surprise(broker, forwarded, said)
+    judged = judge_produced(forwarded, base_offset)
+    if judged == NOT_STORED:
+        broker.counters.produce_batches[explain_not_stored(forwarded, base_offset)] += 1
         return False
-    stamped, start = _stamp(partition, forwarded, acknowledged, frame)
-    end = start + sent.end - sent.start
-    if plan == "sample":
+    broker.counters.produce_batches["sample" if judged == SAMPLED else "store"] += 1
+    stamped, start = _stamp(partition, forwarded, said, frame)
+    end = start + row.end - row.start
+    codec = row.attributes & CODEC_MASK
+    if judged == SAMPLED:
         body = bytes(memoryview(stamped)[start + HEAD_OUTSIDE_CRC : end])
-        partition.topic.fidelity.keep_sample(
-            partition.index, acknowledged.base_offset, sent.attributes & CODEC_MASK, body
-        )
+        partition.topic.fidelity.keep_sample(partition.index, base_offset, codec, body)
         return False
-    last_offset = acknowledged.base_offset + sent.last_offset - sent.base_offset
-    came_first = _stored_crc(broker.cache, partition.slot, acknowledged.base_offset, last_offset)
+    last_offset = base_offset + row.last_delta
+    came_first = _stored_crc(broker.cache, partition.slot, base_offset, last_offset)
     if (
         came_first is not None
         and came_first != CRC.unpack_from(stamped, start + HEAD_OUTSIDE_CRC)[0]
@@ -264,27 +293,25 @@ def admit_produced(
         # the replica fetcher was faster, and brought other bytes
         broker.distrust(partition.topic, "mismatch")
         return False
-    partition.zstd = partition.zstd or sent.attributes & CODEC_MASK == ZSTD
-    _insert(broker, partition, stamped, start, end, acknowledged.base_offset, "produce")
-    placed: tuple[Batch, ...] = ()
-    if batch.is_transactional(sent.attributes) or batch.is_control(sent.attributes):
-        placed = (sent._replace(base_offset=acknowledged.base_offset, last_offset=last_offset),)
-    partition.transactions.observed(stamped, placed, acknowledged.base_offset, last_offset + 1)
+    partition.zstd = partition.zstd or codec == ZSTD
+    _insert(broker, partition, stamped, start, end, base_offset, "produce")
+    placed: Sequence[Batch] = ()
+    if row.attributes & NOT_PLAIN:
+        placed = batch.scan_batches(stamped, start, end)
+    partition.transactions.observed(stamped, placed, base_offset, last_offset + 1)
     return True
 
 
-def _find_surprise(
-    broker: PartitionServices, forwarded: Forwarded, acknowledged: ProducedPartition
-) -> None:
+def _find_surprise(broker: PartitionServices, forwarded: Forwarded, said: ProducedRow) -> None:
     """Compare an acknowledgement with the belief about the topic. An acknowledgement can contradict
     a belief, never prove one. The broker answers a duplicate with its old offset, and with a log
     append time whatever the topic's timestamp type (UnifiedLog.append).
     """
     partition = forwarded.partition
-    is_below = 0 <= acknowledged.base_offset < forwarded.high_watermark
+    is_below = 0 <= said.base_offset < forwarded.high_watermark
     if is_below and forwarded.duplicate_check is not DuplicateCheck.RESENT:
         broker.watch.doubt(partition)  # a duplicate from another process, or another log
-    is_log_append_time = acknowledged.log_append_time_ms >= 0
+    is_log_append_time = said.log_append_time_ms >= 0
     if forwarded.duplicate_check is NOT_DUPLICATE and not partition.topic.fidelity.is_as_known(
         is_log_append_time
     ):
@@ -292,20 +319,20 @@ def _find_surprise(
 
 
 def _stamp(
-    partition: Partition, forwarded: Forwarded, acknowledged: ProducedPartition, frame: Frame
+    partition: Partition, forwarded: Forwarded, said: ProducedRow, frame: Frame
 ) -> tuple[memoryview, int]:
     """Return the batch as the broker stored it, and its start offset in bytes. The buffer of a
     large request is changed in place: the broker has already received it.
     """
-    sent = forwarded.batch
+    row = forwarded.row
     if isinstance(frame, bytes):
-        stamped, start = memoryview(bytearray(memoryview(frame)[sent.start : sent.end])), 0
+        stamped, start = memoryview(bytearray(memoryview(frame)[row.start : row.end])), 0
     else:
-        stamped, start = memoryview(frame), sent.start
-    batch.stamp_base_offset(stamped, start, acknowledged.base_offset)
+        stamped, start = memoryview(frame), row.start
+    batch.stamp_base_offset(stamped, start, said.base_offset)
     batch.stamp_leader_epoch(stamped, start, forwarded.epoch)
     if partition.topic.fidelity.log_append_time:
-        batch.stamp_log_append_time(stamped, start, acknowledged.log_append_time_ms)
+        batch.stamp_log_append_time(stamped, start, said.log_append_time_ms)
     return stamped, start
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import ordinary
+from protocol.produce_rows import scan_single
 from proxy.partitions.producer_state import DuplicateCheck
-from proxy.partitions.store import is_stored_as_sent
+from proxy.partitions.store import AS_SENT, Forwarded, judge_produced
 
 if TYPE_CHECKING:
     from protocol.framing import Lend
@@ -36,26 +36,17 @@ def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryvie
 
     Only a single-batch Produce to a partition that stores such batches unchanged gets arena memory.
     """
-    scanned = ordinary.scan_begun(begun, frame_bytes)
+    scanned = scan_single(begun, frame_bytes)
     if scanned is None:
         return None
-    version, _, _, route_end, _, _, attributes, *_ = scanned
-    route = broker.routes.known.get((version, begun[ordinary.ROUTE_START : route_end]))
-    partition = None if route is None else route.partition
-    if partition is None:
+    head, row = scanned
+    target = broker.routes.peek(begun, head.version, row)
+    if target is None or target.partition is None:
         return None
-    leader_state = partition.leader_state
-    above = max(0, leader_state.log_start_offset)
-    generation = partition.topic.fidelity.generation
-    if not is_stored_as_sent(
-        partition,
-        DuplicateCheck.NOT_DUPLICATE,
-        leader_state.epoch,
-        -1,
-        generation,
-        attributes,
-        above,
-    ):
+    partition, leader_state = target.partition, target.partition.leader_state
+    fresh, generation = DuplicateCheck.NOT_DUPLICATE, partition.topic.fidelity.generation
+    expected = Forwarded(partition, target.named, row, fresh, leader_state.epoch, -1, generation)
+    if judge_produced(expected, max(0, leader_state.log_start_offset)) != AS_SENT:
         return None
     try:
         return broker.cache.reserve(frame_bytes)

@@ -14,16 +14,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import api, header, ordinary
+from protocol import api, header
+from protocol.produce_rows import scan_single
 from proxy.net.splice import SpliceTransfer, may_pass
 
 if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Reply
-
-END = 5
-"""Index of the batch's end in the scanned fields."""
 
 
 def let_produces_pass(link: ClientConnection) -> None:
@@ -37,14 +35,14 @@ def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTran
     """Splice a large request that has begun. Return None if it is no single-batch Produce, or an
     earlier request waits.
     """
-    scanned = ordinary.scan_begun(begun, frame_bytes)
+    scanned = scan_single(begun, frame_bytes)
     upstream, limits = link.upstream, link.broker.config.limits
     if scanned is None or upstream.closed or not upstream.is_connected:
         return None
     flying = len(link.pipeline) if link.pipeline is not None else 0
     if len(link.replies.line) + flying + 1 >= limits.pipelined_requests:
         return None
-    end = scanned[END]
+    end = scanned[1].end
     if not may_pass(link.wire, upstream.wire, end - len(begun), frame_bytes - end):
         return None
     if link.pipeline is not None:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from proxy.partitions.leader_state import NO_EPOCH
+from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
 from proxy.partitions.topics import NO_LEADER
 from proxy.replica_fetcher.idle_poll import IDLE_MAX, NEWS_S, WANTED_S, IdlePoll
 from proxy.replica_fetcher.poll import Poll
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.replica_fetcher")
 
-REFRESH_EPOCH_S = 30.0
-"""How often the epoch of a partition that only Produce feeds is proven again, in seconds."""
 JOIN_POLLS = 3
 LOOK_EVERY_S = 0.02
 """How often a partition with waiters is proven if no poll had room for it, in seconds."""

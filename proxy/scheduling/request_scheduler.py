@@ -34,13 +34,17 @@ from proxy.scheduling.quotas import QuotaTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from isolation.queues import Queue
     from isolation.quotas import Reservation
     from proxy.net.client_connection import ClientConnection
     from proxy.net.services import PipelinedRequests
-    from proxy.produce.single_batch import SingleBatchProduce
+    from proxy.produce.in_flight import InFlightProduce
     from proxy.scheduling.services import SchedulingServices
 
 log = logging.getLogger("forebay.request_scheduler")
+
+LIFTED, LIFTED_FIRST = 1, 2
+"""Results of `RequestScheduler.lift`."""
 
 
 class RequestScheduler:
@@ -68,7 +72,7 @@ class RequestScheduler:
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # unanswered requests on a client's first broker connection, oldest first
-        self.lines: dict[ClientConnection, list[Entry | SingleBatchProduce]] = {}
+        self.lines: dict[ClientConnection, list[Entry | InFlightProduce]] = {}
         # all other requests of a client: waiting, or sent on another broker connection
         self._of_connection: defaultdict[ClientConnection, dict[Entry, None]] = defaultdict(dict)
         # pipelines whose requests are counted, but not listed here
@@ -132,20 +136,22 @@ class RequestScheduler:
         if self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def try_dispatch(self, entry: SingleBatchProduce) -> bool:
+    def try_dispatch(self, entry: InFlightProduce) -> bool:
         """Do `submit`, `dispatch` and `dispatched` in one step, at `entry.since_s`; return True on
         success. On False nothing has changed.
 
-        The Produce must have one topic, which does not hang. No request may wait on its connection,
-        and a slot of its queue must be free.
+        None of its topics may hang. No request may wait on its connection, and a slot of its queue
+        must be free.
         """
         now, link = entry.since_s, entry.link
         if now >= self.next_health_check_at:
             self._check_health(now)
-        if self.is_dispatching or (
-            entry.topic in self.watched and self._health.plan(entry.topic, now) is not Verdict.PASS
-        ):
+        if self.is_dispatching:
             return False
+        if self.watched:
+            for topic in entry.watched:
+                if topic in self.watched and self._health.plan(topic, now) is not Verdict.PASS:
+                    return False
         if not self.queues.take(entry, link, now):
             return False
         entry.ticket = entry
@@ -156,6 +162,44 @@ class RequestScheduler:
             entry.started_at = now
         if self.due_at > now + self._due_after_s:
             self._schedule(now, entry.queue)
+        return True
+
+    # -- the pipeline: requests that are counted, and listed only once they are materialized ---------
+
+    def lift(self, queue: Queue, link: ClientConnection, waits: Waits, now: float) -> int:
+        """Take a slot of `queue` for a pipelined Produce. Return LIFTED, or LIFTED_FIRST if the
+        broker has no other request of the client's first connection. Return 0 if the request has
+        to be submitted: a check of health is due, a topic is watched, or no slot is free. Nothing
+        has changed then.
+        """
+        if (
+            now >= self.next_health_check_at
+            or self.watched
+            or self.is_dispatching
+            or (self.due_at > now + self.release_after_s and waits is Waits.ACKS)
+            or not self.queues.lift(queue, link, now)
+        ):
+            return 0
+        return LIFTED if link in self.lines else LIFTED_FIRST
+
+    def land(self, queue: Queue, topic: str | bytes, started_at: float, now: float) -> bool:
+        """Return the slot of a pipelined Produce that is answered at `now` (seconds); the broker
+        began with it at `started_at`. Return False, and change nothing, if more follows from the
+        answer: it is late, its topic is watched or not known as healthy, or a request waits.
+        """
+        last_timely = self.last_timely
+        if (
+            self.watched
+            or topic not in last_timely
+            or started_at < 0
+            or now - started_at >= self.hang_after_s
+            or queue.waiting
+            or now >= queue.ages_at_s
+        ):
+            return False
+        self.queues.land(queue, now, now - started_at)
+        if last_timely[topic] < started_at:
+            last_timely[topic] = started_at
         return True
 
     def _dispatch_admitted(self, tickets: Sequence[Ticket] = ()) -> None:
@@ -229,7 +273,7 @@ class RequestScheduler:
         for pipeline in list(self.pipelines):
             pipeline.materialize()
 
-    def materialize(self, link: ClientConnection, in_flight: Sequence[SingleBatchProduce]) -> None:
+    def materialize(self, link: ClientConnection, in_flight: Sequence[InFlightProduce]) -> None:
         """Take over the requests of a pipeline, which are behind all others of their connection. If
         the broker has begun with the first, its `started_at` says when.
         """
@@ -263,7 +307,7 @@ class RequestScheduler:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def answered(self, entry: Entry | SingleBatchProduce, now: float | None = None) -> None:
+    def answered(self, entry: Entry | InFlightProduce, now: float | None = None) -> None:
         """Note that the broker answered the request at `now` (seconds; None: the present time)."""
         if entry.ticket is None:
             return
@@ -284,7 +328,7 @@ class RequestScheduler:
             self._report_answer(entry, now)
         self._finish(entry, now, latency_s)
 
-    def _report_answer(self, entry: Entry | SingleBatchProduce, now: float) -> None:
+    def _report_answer(self, entry: Entry | InFlightProduce, now: float) -> None:
         """Report to Health what the answer shows for the request's topics."""
         if len(self.last_timely) >= self._health.rule.max_keys:
             self._check_health(now)
@@ -295,7 +339,7 @@ class RequestScheduler:
         for topic in self._health.answered(entry.sent, now):
             log.info("a topic answers again", extra={"topic": _printed(topic)})
 
-    def _start_serving(self, entry: Entry | SingleBatchProduce, now: float) -> None:
+    def _start_serving(self, entry: Entry | InFlightProduce, now: float) -> None:
         """Note that everything before the request on its connection is answered: the broker works
         on it from now on.
         """
@@ -304,7 +348,7 @@ class RequestScheduler:
             self._check_health(now)
             self._health.started(entry.sent, now)
 
-    def withdraw(self, entry: Entry | SingleBatchProduce) -> None:
+    def withdraw(self, entry: Entry | InFlightProduce) -> None:
         """Remove a request without a latency sample: it needs no answer, was not sent, or its
         connection is lost.
         """
@@ -315,9 +359,7 @@ class RequestScheduler:
             self._health.forgotten(entry.sent)
         self._finish(entry, now, None)
 
-    def _finish(
-        self, entry: Entry | SingleBatchProduce, now: float, latency_s: float | None
-    ) -> None:
+    def _finish(self, entry: Entry | InFlightProduce, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         line = self.lines.get(entry.link)
@@ -333,7 +375,7 @@ class RequestScheduler:
             line.remove(entry)
         else:
             self._forget_queued(entry)
-        if isinstance(entry, Entry):  # a SingleBatchProduce is under no quota
+        if isinstance(entry, Entry):  # a InFlightProduce is under no quota
             entry.release()
         lingered = not ticket.holds_slot  # its end may make lingering requests due now
         if ticket.state is ADMITTED:
@@ -345,7 +387,7 @@ class RequestScheduler:
         if lingered or self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def _forget_queued(self, entry: Entry | SingleBatchProduce) -> None:
+    def _forget_queued(self, entry: Entry | InFlightProduce) -> None:
         entries = self._of_connection.get(entry.link)
         if entries is not None:
             entries.pop(cast("Entry", entry), None)

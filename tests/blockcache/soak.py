@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache, Span
-from tests.kit.cache_batches import HEADER, HEADER_BYTES
+from tests.kit.cache_batches import HEADER, HEADER_BYTES, append
 
 NOISE = random.Random(0).randbytes(1 << 20)
 PARTITIONS, READERS, LOANS = 40, 24, 8
@@ -168,7 +168,7 @@ class Soak:
         if self.random.random() < 0.05:
             log.lost.append(batch)
         elif (
-            self.cache.append(log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch)
+            append(self.cache, log.slot, memory, 20, len(memory) - 20, batch.base, batch.epoch)
             is None
         ):
             self.store(log, [batch])

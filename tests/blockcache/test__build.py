@@ -19,15 +19,15 @@ def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:
         "fc_insert" in FASTCACHE.read_declarations()
         and "fc_units_take" not in FASTCACHE.read_declarations()
     )
-    assert "po_scan_request" in ORDINARY.read_declarations()
+    assert "po_scan_produce" in ORDINARY.read_declarations()
     assert (
         "fl_forward" in PIPELINE.read_declarations()
-        and "po_scan_request" not in PIPELINE.read_declarations()
+        and "po_scan_produce" not in PIPELINE.read_declarations()
     )
 
 
 def test_an_extension_is_made_from_all_that_it_uses() -> None:
-    assert {path.name for path in PIPELINE.sources} == {"pipeline.c", "ordinary.c"}
+    assert {path.name for path in PIPELINE.sources} == {"pipeline.c", "produce_rows.c", "weight.c"}
     assert [folder.parent.name for folder in PIPELINE.folders] == ["produce", "protocol"]
 
 

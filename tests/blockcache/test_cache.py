@@ -6,7 +6,16 @@ import pytest
 
 from blockcache.cache import BadBatch, BlockCache, CacheError, PartitionsFull
 from blockcache.results import Inserted
-from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, find_batch, insert, read
+from tests.kit.cache_batches import (
+    FOREVER,
+    TOPIC,
+    append,
+    build_batch,
+    build_run,
+    find_batch,
+    insert,
+    read,
+)
 
 MIB = 1024 * 1024
 
@@ -237,8 +246,8 @@ def test_a_batch_is_appended_as_its_broker_places_it(cache: BlockCache) -> None:
     slot = cache.open(TOPIC, 0)
     sent = build_batch(0, 3, epoch=-1)
     frame = b"head" + sent + b"after"
-    assert cache.append(slot, frame, 4, 4 + len(sent), 10, 5) == 13
-    assert cache.append(slot, bytearray(frame), 4, 4 + len(sent), 13, 5) == 16
+    assert append(cache, slot, frame, 4, 4 + len(sent), 10, 5) == 13
+    assert append(cache, slot, bytearray(frame), 4, 4 + len(sent), 13, 5) == 16
     placed = [
         struct.pack(">q", base) + sent[8:12] + struct.pack(">i", 5) + sent[16:] for base in (10, 13)
     ]
@@ -250,15 +259,15 @@ def test_a_batch_is_appended_as_its_broker_places_it(cache: BlockCache) -> None:
 def test_what_is_there_already_or_leaves_no_room_is_not_appended(cache: BlockCache) -> None:
     slot = cache.open(TOPIC, 0)
     sent = build_batch(0, 3)
-    assert cache.append(slot, sent, 0, len(sent), 10, 0) == 13
+    assert append(cache, slot, sent, 0, len(sent), 10, 0) == 13
     for base, epoch in ((10, 0), (10, 1), (12, 0), (8, 0)):
-        assert cache.append(slot, sent, 0, len(sent), base, epoch) is None
-    assert cache.append(slot, sent, 0, len(sent), 20, 0) == 23
-    assert cache.append(slot, sent, 0, len(sent), 13, 0) == 16
+        assert append(cache, slot, sent, 0, len(sent), base, epoch) is None
+    assert append(cache, slot, sent, 0, len(sent), 20, 0) == 23
+    assert append(cache, slot, sent, 0, len(sent), 13, 0) == 16
     cache.high_water_bytes = cache.used_bytes
-    assert cache.append(slot, sent, 0, len(sent), 23, 0) == 26
+    assert append(cache, slot, sent, 0, len(sent), 23, 0) == 26
     cache.high_water_bytes -= 1
-    assert cache.append(slot, sent, 0, len(sent), 26, 0) is None
+    assert append(cache, slot, sent, 0, len(sent), 26, 0) is None
     cache.check()
 
 
@@ -269,11 +278,32 @@ def test_an_append_of_what_is_no_whole_batch_or_has_no_place_is_refused(
     slot = cache.open(TOPIC, 0)
     sent = build_batch(0, 3)
     for start, end in ((0, len(sent) - 1), (1, len(sent)), (0, len(sent) + 1), (2, 1), (-1, 5)):
-        with pytest.raises(BadBatch):
-            cache.append(slot, sent, start, end, 10, 0)
-    with pytest.raises(BadBatch):
-        cache.append(slot, sent, 0, len(sent), base, 0)
+        assert append(cache, slot, sent, start, end, 10, 0) is None
+    assert append(cache, slot, sent, 0, len(sent), base, 0) is None
     assert cache.tail(slot) == (-1, -1)
+
+
+@pytest.mark.parametrize("count", [2, 64, 65, 200])
+def test_batches_of_several_partitions_are_appended_by_one_call(
+    cache: BlockCache, count: int
+) -> None:
+    slots = [cache.open(TOPIC, index) for index in range(4)]
+    frame, placed = b"head", []
+    for number in range(count):
+        sent = build_batch(0, 3, epoch=-1, seed=number)
+        placed.append((slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5))
+        frame += sent + b"tags"
+    placed[1] = (placed[1][0], 0, *placed[1][2:])
+    ends = cache.append(frame, placed)
+    assert len(ends) == count
+    assert ends[1] < 0, "it is no batch, and the others do not suffer"
+    assert [end for end in ends if end >= 0] == [
+        3 * number + 3 for number in range(count) if number != 1
+    ]
+    assert cache.statistics().entries == count - 1
+    cache.drop(slots[0])
+    assert cache.append(frame, placed[:1])[0] < 0, "the slot is stale"
+    cache.check()
 
 
 def test_advance_start_cuts_known_empty_offsets(cache: BlockCache, slot: int) -> None:

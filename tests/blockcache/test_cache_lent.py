@@ -9,7 +9,7 @@ from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
 from blockcache.inspect import inspect
-from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert, read
+from tests.kit.cache_batches import FOREVER, TOPIC, append, build_batch, build_run, insert, read
 
 KIB = 1024
 HEAD, REST = b"head of a request", b"end"
@@ -37,7 +37,7 @@ def acknowledge(
     cache: BlockCache, slot: int, memory: memoryview, offset: int, epoch: int = 0
 ) -> int | None:
     """The broker has it."""
-    return cache.append(slot, memory, len(HEAD), len(memory) - len(REST), offset, epoch)
+    return append(cache, slot, memory, len(HEAD), len(memory) - len(REST), offset, epoch)
 
 
 def position_of(cache: BlockCache, slot: int, offset: int) -> int:
@@ -86,7 +86,7 @@ def test_what_is_not_stored_is_given_back(cache: BlockCache, slot: int) -> None:
     used = cache.used_bytes
     memory = receive(cache, build_batch(0, 3, size=3000))
     assert acknowledge(cache, slot, memory, 7) is None, "it overlaps"
-    assert cache.append(slot, memory, len(HEAD), len(memory) - len(REST), 7, 0) is None
+    assert append(cache, slot, memory, len(HEAD), len(memory) - len(REST), 7, 0) is None
     cache.check()
     del memory
     assert counts(cache) == (0, 0, 0, 0)

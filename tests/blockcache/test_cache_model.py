@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
-from tests.kit.cache_batches import build_batch, find_batch
+from tests.kit.cache_batches import append, build_batch, find_batch
 
 PARTITIONS = 3
 SMALL = st.integers(0, 2)
@@ -195,7 +195,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.forget_evicted()
         sent = build_batch(0, count, epoch=-1, size=size)
         placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
-        ends = cache.append(p.slot, b"xx" + sent + b"yy", 2, 2 + size, first, epoch)
+        ends = append(cache, p.slot, b"xx" + sent + b"yy", 2, 2 + size, first, epoch)
         new = Entry(first, first, first + count, epoch, -1, placed, cache.peek_admitted_bytes())
         if ends is None:
             entries, room = list(p.entries), cache.used_bytes <= cache.high_water_bytes
@@ -235,7 +235,7 @@ class CacheMachine(RuleBasedStateMachine):
         memory[:] = b"h" * 10 + sent + b"t" * 10
         if acknowledged:
             placed = struct.pack(">q", first) + sent[8:12] + struct.pack(">i", epoch) + sent[16:]
-            ends = cache.append(p.slot, memory, 10, 10 + size, first, epoch)
+            ends = append(cache, p.slot, memory, 10, 10 + size, first, epoch)
             new = Entry(first, first, first + count, epoch, -1, placed, cache.peek_admitted_bytes())
             stored, entries = bytes(memory[10:-10]), list(p.entries)
             assert (p.insert(new, cache.batch_max_bytes) == "store") == (ends is not None)

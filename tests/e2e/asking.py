@@ -11,8 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from protocol import produce
 from tests.e2e.raw_frames import PRODUCE_VERSION, TIMEOUT_S, Raw
+from tests.kit import produce_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,4 +64,4 @@ class Asking:
 def error_of(frame: bytes, answer: bytes) -> int:
     if frame[4:6] != b"\0\0":
         return 0
-    return produce.scan_response(answer, PRODUCE_VERSION).partitions[0].error_code
+    return produce_messages.scan_response(answer, PRODUCE_VERSION).partitions[0].error_code

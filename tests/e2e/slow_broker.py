@@ -16,7 +16,8 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from protocol import api, header, produce
+from protocol import api, header
+from tests.kit import produce_messages
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST, Listener
@@ -46,7 +47,7 @@ def peek(frame: bytes) -> Asked:
         return Asked(
             is_watch=head.api_key == api.FETCH and (head.client_id or "").startswith(OWN_CLIENT_ID)
         )
-    request = produce.scan_request(frame, head.api_version, head.body_start)
+    request = produce_messages.scan_request(frame, head.api_version, head.body_start)
     return Asked(tuple({one.topic for one in request.partitions}), request.acks != 0)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol import fetch, produce
+from protocol import fetch
+from tests.kit import produce_messages
 from tests.kit.broker.topics import create_topic
 from tests.kit.frames import PRODUCE_VERSION
 from tests.kit.raw_fetch import RawClient, RawReader
@@ -65,7 +66,7 @@ def test_pipelined_produces_arrive_whole_and_in_their_order(pair: Pair) -> None:
         for number in range(len(SIZES)):
             prefix = client._take(4)
             answer = prefix + client._take(int.from_bytes(prefix, "big"))
-            (said,) = produce.scan_response(answer, PRODUCE_VERSION).partitions
+            (said,) = produce_messages.scan_response(answer, PRODUCE_VERSION).partitions
             assert (said.error_code, said.base_offset) == (0, 1 + number)
     read = read_all(pair.direct, topic, 1 + len(SIZES))
     assert read == read_all(pair.through, topic, 1 + len(SIZES))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol import control, fetch, fetch_build, produce, produce_build
+from protocol import control, fetch, fetch_build, produce_build
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
 from protocol.api_versions import cut_response
 from protocol.batch import is_control, is_crc_right, scan_batches
@@ -23,6 +23,7 @@ from protocol.framing import Framer
 from protocol.header import peek_correlation_id, peek_request
 from proxy.relay import DECODED
 from tests.fuzz.mutations import GoldenFrame, read_golden, spoil
+from tests.kit import produce_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ LAST_VERSIONS = 4
 
 def read_produce_request(frame: bytes, version: int) -> None:
     at = peek_request(frame).body_start
-    request = produce.scan_request(frame, version, at)
+    request = produce_messages.scan_request(frame, version, at)
     check_records(frame, request.partitions)
     kept = [number % 2 == 0 for number, _ in enumerate(request.partitions)]
     if 0 < sum(kept) < len(kept):
@@ -54,7 +55,7 @@ def read_fetch_request(frame: bytes, version: int) -> None:
 
 def read_produce_response(frame: bytes, version: int) -> None:
     peek_correlation_id(frame)
-    produce.scan_response(frame, version)
+    produce_messages.scan_response(frame, version)
     produce_build.merge_response(frame, version, [])
 
 

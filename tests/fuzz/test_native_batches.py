@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol import fetch, produce
+from protocol import fetch
 from protocol.api import FETCH, PRODUCE
 from protocol.header import peek_request
 from tests.blockcache.test_native import NATIVE, build_sanitized, count_rows
 from tests.fuzz.mutations import EDGES, WORDS, read_golden
+from tests.kit import produce_messages
 
 PROGRAM = Path(__file__).parent / "native" / "spoiled.c"
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "60"))
@@ -29,12 +30,12 @@ def find_spans() -> list[bytes]:
     """The record bytes of every golden frame, each once."""
     found: dict[bytes, None] = {}
     for one in read_golden():
-        partitions: list[fetch.FetchedPartition] | list[produce.ProducePartition] = []
+        partitions: list[fetch.FetchedPartition] | list[produce_messages.ProducePartition] = []
         if (one.api_key, one.kind) == (FETCH, "response"):
             partitions = list(fetch.scan_response(one.frame, one.version).partitions)
         elif (one.api_key, one.kind) == (PRODUCE, "request"):
             at = peek_request(one.frame).body_start
-            partitions = list(produce.scan_request(one.frame, one.version, at).partitions)
+            partitions = list(produce_messages.scan_request(one.frame, one.version, at).partitions)
         found |= {one.frame[p.start : p.end]: None for p in partitions if p.end > p.start}
     return list(found)
 

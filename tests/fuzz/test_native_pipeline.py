@@ -15,7 +15,7 @@ from proxy.produce import pipeline
 from tests.blockcache.test_native import build_sanitized, count_rows
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS, SEED
-from tests.fuzz.test_native_ordinary import NATIVE, PROGRAM
+from tests.fuzz.test_native_produce_rows import NATIVE, PROGRAM
 
 PIPELINE = Path(pipeline.__file__).parent / "native"
 REQUEST, ANSWER, MATCHING = range(3)

@@ -5,7 +5,7 @@ import struct
 
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.cache import BlockCache
+from blockcache.cache import BlockCache, Buffer
 from blockcache.results import Inserted
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -44,6 +44,14 @@ def insert(cache: BlockCache, slot: int, run: bytes, covers_from: int | None = N
     """Inserts all of `run`; by default it covers from its own first offset."""
     first: int = HEADER.unpack_from(run)[0]
     return cache.insert(slot, run, 0, len(run), first if covers_from is None else covers_from)
+
+
+def append(
+    cache: BlockCache, slot: int, buf: Buffer, start: int, end: int, base_offset: int, epoch: int
+) -> int | None:
+    """Appends one batch; where its run ends, None where it was not stored."""
+    (run_end,) = cache.append(buf, [(slot, start, end, base_offset, epoch)])
+    return None if run_end < 0 else run_end
 
 
 def read(

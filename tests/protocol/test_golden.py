@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol import fetch, fetch_build, produce
+from protocol import fetch, fetch_build
 from protocol.api import API_VERSIONS, CAPS, FETCH, PRODUCE
 from protocol.api_versions import cut_response
 from protocol.batch import (
@@ -21,6 +21,7 @@ from protocol.batch import (
 from protocol.control import scan_api_versions_response
 from protocol.framing import Framer
 from protocol.header import peek_correlation_id, peek_request
+from tests.kit import produce_messages
 from tests.protocol import oracle
 
 FILES = [
@@ -208,8 +209,8 @@ PRODUCED = {"produce": (0, True), "produce stamped": (0, True), "produce absent"
 @of_exchanges(*PRODUCED, "produce elsewhere")
 def test_produce(file, row):
     request, response, header = frames(row)
-    sent = produce.scan_request(request, row["version"], header.body_start)
-    answer = produce.scan_response(response, row["version"])
+    sent = produce_messages.scan_request(request, row["version"], header.body_start)
+    answer = produce_messages.scan_response(response, row["version"])
 
     assert (sent.transactional_id, sent.acks, sent.timeout_ms) == (None, -1, 5000)
     (asked,), (partition,) = sent.partitions, answer.partitions
@@ -254,8 +255,10 @@ def stamped_batches(file, scenario):
     for row in file["exchanges"]:
         if row["scenario"] == scenario:
             request, response, header = frames(row)
-            (asked,) = produce.scan_request(request, row["version"], header.body_start).partitions
-            (answer,) = produce.scan_response(response, row["version"]).partitions
+            (asked,) = produce_messages.scan_request(
+                request, row["version"], header.body_start
+            ).partitions
+            (answer,) = produce_messages.scan_response(response, row["version"]).partitions
             batch = bytearray(request[asked.start : asked.end])
             stamp_base_offset(batch, 0, answer.base_offset)
             stamp_leader_epoch(batch, 0, 0)
@@ -293,8 +296,8 @@ def test_the_downgrade_answer(file, row):
 @of_clients(PRODUCE)
 def test_what_clients_produce(row):
     request, response, header = frames(row)
-    sent = produce.scan_request(request, row["version"], header.body_start)
-    answer = produce.scan_response(response, row["version"])
+    sent = produce_messages.scan_request(request, row["version"], header.body_start)
+    answer = produce_messages.scan_response(response, row["version"])
 
     (asked,), (partition,) = sent.partitions, answer.partitions
     (batch,) = scan_batches(request, asked.start, asked.end)

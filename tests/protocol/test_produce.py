@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import produce
 from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
@@ -21,7 +21,7 @@ def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(PRODUCE, version))
     frame = oracle.request_frame(body)
 
-    scanned = produce.scan_request(frame, version, peek_request(frame).body_start)
+    scanned = produce_messages.scan_request(frame, version, peek_request(frame).body_start)
 
     assert (scanned.transactional_id, scanned.acks) == (body.transactional_id, body.acks)
     assert scanned.timeout_ms == oracle.milliseconds(body.timeout)
@@ -39,7 +39,7 @@ def test_a_request_of_kio_is_scanned(version, data):
 def test_a_response_of_kio_is_scanned(version, data):
     body = data.draw(oracle.responses(PRODUCE, version))
 
-    scanned = produce.scan_response(oracle.response_frame(body), version)
+    scanned = produce_messages.scan_response(oracle.response_frame(body), version)
 
     assert scanned.throttle_time_ms == oracle.milliseconds(body.throttle_time)
     expected = [
@@ -80,16 +80,16 @@ def request_v9(*, tags=b"\0", topics=b"\1"):
 def test_unknown_tagged_fields_are_skipped():
     frame = request_v9(tags=bytes.fromhex("02 05 01 ff b960 03 aabbcc"))
 
-    assert produce.scan_request(frame, 9, 15).partitions == []
+    assert produce_messages.scan_request(frame, 9, 15).partitions == []
 
 
 def test_a_tagged_field_that_reaches_beyond_the_frame_is_refused():
     with pytest.raises(BadFrame, match="beyond the frame"):
-        produce.scan_request(request_v9(tags=bytes.fromhex("01 05 03 aabb")), 9, 15)
+        produce_messages.scan_request(request_v9(tags=bytes.fromhex("01 05 03 aabb")), 9, 15)
 
 
 def test_bytes_after_the_last_field_are_ignored_as_the_broker_does():
-    assert produce.scan_request(request_v9(tags=b"\0trailing"), 9, 15).partitions == []
+    assert produce_messages.scan_request(request_v9(tags=b"\0trailing"), 9, 15).partitions == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_bytes_after_the_last_field_are_ignored_as_the_broker_does():
 )
 def test_a_count_that_cannot_be_is_refused_before_anything_is_allocated(topics):
     with pytest.raises(BadFrame):
-        produce.scan_request(request_v9(topics=topics), 9, 15)
+        produce_messages.scan_request(request_v9(topics=topics), 9, 15)
 
 
 def test_records_up_to_the_end_of_the_frame_and_one_byte_beyond():
@@ -108,9 +108,9 @@ def test_records_up_to_the_end_of_the_frame_and_one_byte_beyond():
         body += records_bytes.to_bytes(4, "big", signed=True) + bytes(10)
         return len(body).to_bytes(4, "big") + body
 
-    (partition,) = produce.scan_request(frame(10), 3, 14).partitions
+    (partition,) = produce_messages.scan_request(frame(10), 3, 14).partitions
     assert partition.end - partition.start == 10
     assert partition.end == len(frame(10))
     for wrong in (11, -2, 2**31 - 1, -(2**31)):
         with pytest.raises(BadFrame):
-            produce.scan_request(frame(wrong), 3, 14)
+            produce_messages.scan_request(frame(wrong), 3, 14)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from protocol import produce, produce_build
+from protocol import produce_build
 from protocol.api import PRODUCE
 from protocol.errors import BadFrame
 from protocol.header import peek_request
 from protocol.produce_build import Refused
+from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.test_produce import VERSIONS
@@ -65,7 +66,7 @@ def test_kio_reads_the_refusals(version, data):
     assert len(found) == len(refused)
     for one, wanted in zip(found, refused, strict=True):
         assert_refused(one, wanted, version)
-    assert [p.error_code for p in produce.scan_response(frame, version).partitions] == [
+    assert [p.error_code for p in produce_messages.scan_response(frame, version).partitions] == [
         one.error_code for one in refused
     ]
 
@@ -130,7 +131,7 @@ def test_records_are_not_copied_and_trailing_bytes_are_left_out():
     assert [(view.obj is frame, len(view)) for view in views] == [(True, 608)]
     whole = b"".join(buffers)
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
-    (kept,) = produce.scan_request(whole, 3, 14).partitions
+    (kept,) = produce_messages.scan_request(whole, 3, 14).partitions
     assert (kept.partition, kept.end) == (1, len(whole))
 
 

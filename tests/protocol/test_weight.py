@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import fetch, produce
+from protocol import fetch
 from protocol.api import APIS, FETCH, PRODUCE
 from protocol.errors import BadFrame
 from protocol.fetch import FetchPartition
@@ -15,13 +15,14 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.weight import weigh_request
 from protocol.wire import build_uvarint
+from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
 MUCH = 1000
 BEHIND = bytes(2 * MUCH + 1)
 """Ignored behind the last field: with it no frame is too small to be weighed."""
-SCANS: dict[int, Any] = {PRODUCE: produce.scan_request, FETCH: fetch.scan_request}
+SCANS: dict[int, Any] = {PRODUCE: produce_messages.scan_request, FETCH: fetch.scan_request}
 CASES = [
     pytest.param(key, version, id=f"{APIS[key].name} {version}")
     for key in SCANS

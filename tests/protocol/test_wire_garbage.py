@@ -4,18 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import fetch, produce
+from protocol import fetch
 from protocol.api import APIS, FETCH, PRODUCE
 from protocol.batch import scan_batches
 from protocol.errors import BadFrame
 from protocol.header import peek_request
+from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
 
 def scan_produce_request(frame, version):
-    return produce.scan_request(frame, version, peek_request(frame).body_start)
+    return produce_messages.scan_request(frame, version, peek_request(frame).body_start)
 
 
 def scan_fetch_request(frame, version):
@@ -24,7 +25,7 @@ def scan_fetch_request(frame, version):
 
 SCANS = {
     (PRODUCE, "request"): scan_produce_request,
-    (PRODUCE, "response"): produce.scan_response,
+    (PRODUCE, "response"): produce_messages.scan_response,
     (FETCH, "request"): scan_fetch_request,
     (FETCH, "response"): fetch.scan_response,
 }

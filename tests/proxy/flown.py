@@ -9,16 +9,17 @@ import json
 import socket
 import struct
 from contextlib import contextmanager
-from unittest import mock
 
 import crc32c
 
 from metrics.histogram import Histogram
-from protocol import header, ordinary, produce
+from protocol import header
 from protocol.api import PRODUCE
-from proxy import app, dispatch
+from protocol.produce_rows import scan_single
+from proxy import app
 from proxy.config.load import load
 from proxy.net.client_connection import ClientConnection
+from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
 from tests.proxy.followed import LEADERS
@@ -111,7 +112,7 @@ class World:
         path.write_text(
             json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
-        self.forebay = app.Forebay(load(path, {}).config)
+        self.forebay = app.Forebay(load(path, {}).config, has_pipeline=flies)
         self.broker = self.forebay.broker
         self.broker.now = lambda: clock[0]
         self.flies = flies
@@ -141,10 +142,7 @@ class World:
 
     def feed(self, chunk):
         """From the client."""
-        with mock.patch.object(
-            dispatch, "start_pipeline", dispatch.start_pipeline if self.flies else lambda link: None
-        ):
-            self.link.wire.data_received(chunk)
+        self.link.wire.data_received(chunk)
         self.flown += self.in_flight
 
     def answer(self, chunk):
@@ -297,7 +295,7 @@ class Twins:
         for frame in frames:
             head = header.peek_request(frame)
             if head.api_key == PRODUCE:
-                asked = produce.scan_request(frame, head.api_version, head.body_start)
+                asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
                 if asked.acks != 0:
                     (one,) = asked.partitions
                     self.waiting.append((head.correlation_id, one.topic, one.partition))
@@ -314,8 +312,8 @@ class Twins:
             struct.pack_into(">I", batch, 17, crc32c.crc32c(memoryview(batch)[21:]))
         frame = bytearray(build_produce(topic, bytes(batch), acks))
         frame[8:12] = self.correlation_id.to_bytes(4, "big")
-        like = build_produce(topic, bytes(batch))  # acks=0 is not ordinary
-        index_at = ordinary.scan_request(like, len(like))[3] - 4
+        like = build_produce(topic, bytes(batch))  # acks=0 is not single
+        index_at = scan_single(like, len(like))[0].route_end - 4
         frame[index_at : index_at + 4] = partition.to_bytes(4, "big")
         return bytes(frame)
 

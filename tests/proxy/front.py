@@ -49,6 +49,7 @@ class Front:
     @property
     def counters(self):
         """All that is counted, times by their number."""
+        self.forebay.broker.pipeline_counts.settle(self.forebay.broker.counters)
         found = {}
         for field in dataclasses.fields(self.forebay.broker.counters):
             value = getattr(self.forebay.broker.counters, field.name)

@@ -15,7 +15,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from isolation.refusals import RefusedSequences
-from protocol import header, ordinary, produce
+from protocol import header
 from protocol.api import PRODUCE
 from protocol.produce_build import Refused, build_refusal
 from proxy.accounting.counters import Counters
@@ -24,9 +24,10 @@ from proxy.config.isolation import Isolation
 from proxy.config.model import Limits
 from proxy.net.response_order import ResponseOrder
 from proxy.produce.handler import handle_produce
-from proxy.produce.single_batch import HeaderCache, forward_single_batch
+from proxy.produce.targets import Targets
 from proxy.relay import relay_whole
 from proxy.scheduling.request_scheduler import RequestScheduler
+from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
@@ -82,7 +83,7 @@ def make_broker(monkeypatch, **isolation):
     broker.failed = partial(Broker.failed, broker)
     broker.fall_back = partial(Broker.fall_back, broker)
     broker.scheduler = RequestScheduler(broker)
-    broker.routes = HeaderCache(broker)
+    broker.routes = Targets(broker)
     return broker
 
 
@@ -100,6 +101,7 @@ class Link:
         self.refused = RefusedSequences()
         self.pipeline = None
         self.last_ordinal = self.answered_ordinal = self.gone = 0
+        self.count_request = lambda api_key, size_bytes: None
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
         self.got = []
@@ -129,8 +131,8 @@ class Link:
     def answer(self, head, reply, buffers, request_bytes, on_sent=None, held_bytes=0):
         reply.complete(buffers, on_sent)
 
-    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes):
-        self.replies.stand_in(place).complete((frame,))
+    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes, on_sent=None):
+        self.replies.stand_in(place).complete((frame,), on_sent)
 
     def close(self, cause, blame=""):
         if not self.open:
@@ -154,11 +156,11 @@ class Link:
     def produce(self, *batches, acks=-1, transactional_id=None):
         """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
         frame = build_produce(batches, acks, transactional_id)
-        scanned, line, gone = ordinary.scan_request(frame, len(frame)), self.replies.line, self.gone
+        most = self.broker.config.limits.request_partitions
+        line, gone = self.replies.line, self.gone
         newest = line[-1] if line else None
         try:
-            if scanned is None or not forward_single_batch(self, frame, len(frame), scanned):
-                handle_produce(self, header.peek_request(frame), frame)
+            handle_produce(self, frame, most)
         except ValueError:  # as ClientLink
             place = line[-1] if line and line[-1] is not newest else None
             self.broker.fall_back(self, gone, "producing", partial(relay_whole, self, frame, place))
@@ -170,7 +172,7 @@ class Link:
         if head.api_key != PRODUCE:
             on_answer(b"answer")
             return
-        asked = produce.scan_request(frame, head.api_version, head.body_start)
+        asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
         done = [Refused(one.topic, one.partition, 0) for one in asked.partitions]
         answer = build_refusal(VERSION, head.correlation_id, done)
         on_answer(answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, base_offset)))
@@ -183,14 +185,14 @@ class Link:
             if head.api_key != PRODUCE:
                 found.append(head.api_key)
                 continue
-            asked = produce.scan_request(frame, head.api_version, head.body_start)
+            asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
             found.append([(one.topic, one.partition) for one in asked.partitions])
         return found
 
     def codes(self):
         """The error codes of each answer, by (topic, partition); everything got so far, once."""
         got, self.got = self.got, []
-        answers = [produce.scan_response(frame, VERSION).partitions for frame in got]
+        answers = [produce_messages.scan_response(frame, VERSION).partitions for frame in got]
         return [
             {(one.topic, one.partition): one.error_code for one in answer} for answer in answers
         ]

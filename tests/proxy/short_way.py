@@ -1,6 +1,6 @@
-"""A Produce on the short way, on a link that a test answers for, before a broker that is all known (`followed.py`).
+"""A Produce on a link that a test answers for, before a broker that is all known (`followed.py`).
 
-Owns the fake link, whose gate is off, and the frames. It must not know what a test expects. `Link.sent` are the
+Owns the fake link, whose scheduler is off, and the frames. It must not know what a test expects. `Link.sent` are the
 requests that the broker has got and not answered, `Link.got` what the client was answered, in order.
 """
 
@@ -8,16 +8,19 @@ import struct
 from types import SimpleNamespace
 
 from isolation.refusals import RefusedSequences
-from protocol import ordinary
 from proxy.net.response_order import ResponseOrder
-from proxy.produce.single_batch import HeaderCache, forward_single_batch
-from tests.protocol.test_ordinary import build
+from proxy.produce.handler import handle_produce
+from proxy.produce.targets import Targets
+from tests.protocol.batches import batch_v2
+from tests.protocol.test_produce_rows import build
 
 VERSION = 9
+MOST = 10_000
+"""Of what a frame may name."""
 
 
 class Link:
-    """A client's link, as `proxy.produce.single_batch` sees it."""
+    """A client's link, as `proxy.produce` sees it."""
 
     def __init__(self, broker, stores=True):
         self.broker = broker
@@ -29,9 +32,17 @@ class Link:
         self.last_ordinal = self.answered_ordinal = self.gone = 0
         self.sent, self.got, self.failures = [], [], []
         broker.scheduler = SimpleNamespace(
-            enabled=False, quotas=SimpleNamespace(active=False), data_queues=1
+            enabled=False,
+            quotas=SimpleNamespace(active=False),
+            data_queues=1,
+            hanging=lambda topics: {},
+            in_order=lambda link: True,
+            dispatched=lambda entry: None,
+            answered=lambda entry, now: None,
+            withdraw=lambda entry: None,
+            submit=self._submit,
         )
-        broker.routes = HeaderCache(broker)
+        broker.routes = Targets(broker)
         broker.access_log = broker.stored_runs = None
         broker.failed = self.failures.append
         broker.watch.produced = lambda partition, _now: broker.watch.asked.append(partition)
@@ -40,15 +51,25 @@ class Link:
         self.sent.append((bytes(frame), on_answer))
         return False
 
-    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes):
+    def _submit(self, _link, dispatch, refuse=None, **_values):
+        dispatch(SimpleNamespace(watched=(), dispatch=dispatch, refuse=refuse, whole=None))
+
+    def answer_whole(self, api_key, place, frame, size_bytes, request_bytes, on_sent=None):
         assert self.replies.line.popleft() is place
         self.got.append(frame)
 
+    def receive(self, frame):
+        """A whole request."""
+        handle_produce(self, frame, MOST)
+
+    def count_request(self, api_key, size_bytes):
+        """Nothing is counted."""
+
     def produce(self, records, *, frame_type=bytes, index=0, version=VERSION, **values):
-        """Whether it went this way."""
-        frame = frame_type(build(version, records=records, index=index, **values))
-        scanned = ordinary.scan_request(frame, len(frame))
-        return scanned is not None and forward_single_batch(self, frame, len(frame), scanned)
+        """One Produce; whether it went to the broker."""
+        before = len(self.sent)
+        self.receive(frame_type(build(version, records=records, index=index, **values)))
+        return len(self.sent) > before
 
     def reply(self, base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0"):
         """The broker answers the oldest request."""
@@ -62,5 +83,25 @@ def build_answer(
     """Of version 9 (ProduceResponse.json). `more`: record errors, message and tags of the partition."""
     partition = struct.pack(">ihqqq", index, error_code, base_offset, append_time_ms, 0) + more
     topics = b"\2" + bytes([len(topic) + 1]) + topic + b"\2" + partition + b"\0"
+    body = struct.pack(">i", 42) + b"\0" + topics + struct.pack(">i", 0) + b"\0"
+    return struct.pack(">i", len(body)) + body
+
+
+def build_many(indexes, version=VERSION, **values):
+    """A Produce of three records to each of these partitions of one topic."""
+    one = build(version, records=batch_v2(3), partitions=len(indexes), index=99, **values)
+    for index in indexes:
+        one = one.replace(struct.pack(">i", 99), struct.pack(">i", index), 1)
+    return one
+
+
+def build_many_answer(indexes, offsets, error_codes=None, times=None):
+    """Of version 9, to a Produce of several partitions."""
+    codes, times = error_codes or (0,) * len(indexes), times or (-1,) * len(indexes)
+    partitions = b"".join(
+        struct.pack(">ihqqq", index, code, offset, time_ms, 0) + b"\1\0\0"
+        for index, code, offset, time_ms in zip(indexes, codes, offsets, times, strict=True)
+    )
+    topics = b"\2" + b"\7orders" + bytes([len(indexes) + 1]) + partitions + b"\0"
     body = struct.pack(">i", 42) + b"\0" + topics + struct.pack(">i", 0) + b"\0"
     return struct.pack(">i", len(body)) + body

@@ -16,7 +16,7 @@ from proxy.fetch.sessions.cache import SessionCache
 from proxy.partitions.table import Partitions
 from proxy.scheduling.quotas import QuotaTable
 from proxy.scheduling.request_scheduler import RequestScheduler
-from tests.protocol.test_ordinary import build
+from tests.protocol.test_produce_rows import build
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
 from tests.proxy.followed import TOPIC_ID

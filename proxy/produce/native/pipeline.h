@@ -6,19 +6,21 @@
  * Invariants: a request or response of another form is rejected without any change; `sent` says how many bytes
  * the kernel took, and the caller sends the rest; a request is completed once.
  * The part between the cdef marks is fed to cffi unchanged.
- * Form of a single-batch Produce: protocol/native/ordinary.h. */
+ * Form of a single Produce: protocol/native/ordinary.h. */
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "ordinary.h"
 /* cdef begin */
 #define FL_RING 8               /* requests in flight of one connection, at most */
-#define FL_WORDS 13             /* fields of a header: as po_request */
+#define FL_HEAD_WORDS 8         /* fields of a request: as po_produce, then as po_row */
+#define FL_WORDS 20
+#define FL_PRODUCED_WORDS 7     /* fields of a response: as po_produced */
 #define FL_BOUNDS 15            /* bounds of a histogram; it has one cell more */
 #define FL_NOT_FORWARDED 0
 #define FL_OTHER_ROUTE 1        /* single-batch, but of another route than the last: `said` has the route's end */
-#define FL_FORWARDED 2          /* sent whole, and without a producer id */
-#define FL_FORWARDED_CHECK 3    /* sent as `sent` says; `producer_id` may be set */
-#define FL_NOT_COMPLETED -2
+#define FL_FORWARDED 2          /* in flight; written as far as `sent` says */
+#define FL_NOT_COMPLETED 0
+#define FL_COMPLETED 1
 
 typedef struct {
     int64_t frames, size_bytes;
@@ -34,7 +36,7 @@ typedef struct {                /* of one process */
 typedef struct {                /* the bytes between fixed header part and records, the same in repeated requests */
     int64_t version;
     const uint8_t *bytes;       /* from PO_ROUTE_START on */
-    uint64_t size, names_at;    /* the array of topics begins at names_at */
+    uint64_t size;
 } fl_route;
 
 typedef struct {                /* of one connection */
@@ -42,19 +44,18 @@ typedef struct {                /* of one connection */
     const fl_route *route;      /* of the next request, if it is for the same partition */
     uint64_t first, count;      /* of the requests in flight in the ring */
     int64_t sent;               /* bytes that the kernel took of the last frame */
-    int64_t producer_id;        /* of the last request */
-    int64_t base_offset;        /* of the last response: negative if it is no plain success */
-    int64_t said[8][13];        /* header fields of FL_RING requests */
-    const fl_route *about[8];   /* their routes */
+    int64_t produced_count;     /* of the last response: its number of partitions, or negative if it is malformed */
+    int64_t produced[7];        /* its only partition; not set where there are none or several */
+    int64_t said[8][20];        /* fields of FL_RING requests */
 } fl_link;
 
-/* Forwards a whole request. FL_FORWARDED, FL_FORWARDED_CHECK: the request is in flight, and was written to `fd`, a
- * non-blocking socket with nothing queued. FL_NOT_FORWARDED: the request has another form, or the ring is full.
+/* Forwards a whole request. FL_FORWARDED: the request is in flight, and was written to `fd`, a non-blocking socket with
+ * nothing queued. FL_NOT_FORWARDED: the request has another form, or the ring is full.
  * FL_OTHER_ROUTE: see above. Nothing was sent with either of these two. */
 int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd);
-/* Takes a whole response, `took_s` seconds after the arrival of the oldest request in flight. If the response is that
- * request's, the request is completed, and the response was written to `fd`. Returns its base offset if it was written
- * whole and is a plain success, else -1: `sent` and `base_offset` say more. FL_NOT_COMPLETED: nothing has changed. */
-int64_t fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
+/* Takes a whole response, `took_s` seconds after the arrival of the oldest request in flight. FL_COMPLETED: it is that
+ * request's; the request is completed, and the response was written to `fd`, of which `sent` says how much. FL_NOT_COMPLETED:
+ * nothing has changed. */
+int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
 /* cdef end */
 #endif

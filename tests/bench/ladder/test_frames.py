@@ -5,14 +5,15 @@ import struct
 import crc32c
 
 from bench.ladder.frames import STAMP, VALUE_AT, build_stamped
-from protocol import batch, header, produce
+from protocol import batch, header
+from tests.kit import produce_messages
 from tests.kit.frames import CRC_AT, CRC_FROM, PRODUCE_VERSION, RECORD_BYTES
 
 
 def scan(frame):
     head = header.peek_request(frame)
     assert head.api_version == PRODUCE_VERSION
-    (asked,) = produce.scan_request(frame, PRODUCE_VERSION, head.body_start).partitions
+    (asked,) = produce_messages.scan_request(frame, PRODUCE_VERSION, head.body_start).partitions
     (found,) = batch.scan_batches(frame, asked.start, asked.end)
     return found
 

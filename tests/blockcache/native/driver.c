@@ -30,10 +30,7 @@ static void step_place(world *w, partition_log *p, const record_batch *b) {
     uint8_t *run = build_run(b, 1, &size);
     memset(run, 0, 8);
     memset(run + 12, 0xff, 4);
-    int64_t rc;
-    while ((rc = fc_append(w->arena, p->slot, run, 0, size, b->base, b->epoch, UINT64_MAX)) == FC_RECLAIM) {
-        answer_reclaim(w);
-    }
+    int64_t rc = append_one(w, p->slot, run, 0, size, b, UINT64_MAX);
     MUST(rc == FC_NOT_STORED || rc >= b->base + b->count);
     free(run);
 }

@@ -30,13 +30,21 @@ static void receive(world *w, loan *l, uint64_t at, const uint8_t *sent, uint64_
     memcpy(l->expected, l->memory, l->size);
 }
 
+/* One batch with its place: where its run ends, or a negative error. */
+static int64_t append_one(world *w, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, const record_batch *b,
+                          uint64_t used_max) {
+    fc_placed placed = {slot, (int64_t)start, (int64_t)end, b->base, b->epoch, 0};
+    while (fc_append(w->arena, buf, end, &placed, 0, 1, used_max) == 0) {
+        MUST(placed.run_end == FC_RECLAIM);
+        answer_reclaim(w);
+    }
+    return placed.run_end;
+}
+
 /* The acknowledgement: it is stored where it lies, or not at all. */
 static void acknowledge(world *w, loan *l, uint64_t at, partition_log *p, const record_batch *b, const uint8_t *stored) {
     uint64_t before = w->arena->adopted_batches, end = at + b->length;
-    int64_t rc;
-    while ((rc = fc_append(w->arena, p->slot, l->memory, at, end, b->base, b->epoch, 0)) == FC_RECLAIM) {
-        answer_reclaim(w);
-    }
+    int64_t rc = append_one(w, p->slot, l->memory, at, end, b, 0);
     MUST(rc == FC_NOT_STORED || rc >= b->base + b->count);
     MUST(w->arena->adopted_batches == before + (rc != FC_NOT_STORED));
     if (rc == FC_NOT_STORED) {
@@ -46,7 +54,7 @@ static void acknowledge(world *w, loan *l, uint64_t at, partition_log *p, const 
     fc_entry entry;
     MUST(fc_find_batch(w->arena, p->slot, b->base, &entry) == 0);
     MUST(entry.position == (uint64_t)(l->memory + at - (uint8_t *)w->arena));
-    MUST(fc_append(w->arena, p->slot, l->memory, at, end, b->base, b->epoch, UINT64_MAX) == FC_NOT_STORED);
+    MUST(append_one(w, p->slot, l->memory, at, end, b, UINT64_MAX) == FC_NOT_STORED);
 }
 
 /* Another loan, or one comes back. What is not acknowledged is lost to the cache, as a dead client's is. */

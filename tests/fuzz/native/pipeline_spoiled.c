@@ -78,14 +78,14 @@ static struct {
 
 /* As Python does where a request is the first of its route: it learns the route, and asks again. */
 static int learn_route(const uint8_t *frame, uint64_t size, int fd) {
-    po_request said;
+    po_produce said;
     fl_route *route = &all.routes[all.known++];
     memcpy(&said, all.link.said[(all.link.first + all.link.count) % FL_RING], sizeof said);
     uint64_t length = (uint64_t)said.route_end - PO_ROUTE_START;
     uint8_t *bytes = malloc(length);
     MUST(bytes != NULL);
     memcpy(bytes, frame + PO_ROUTE_START, length);
-    *route = (fl_route){said.version, bytes, length, (uint64_t)said.names_start - PO_ROUTE_START};
+    *route = (fl_route){said.version, bytes, length};
     all.link.route = route;
     all.other++;
     int went = fl_forward(&all.link, frame, size, fd);
@@ -98,7 +98,7 @@ static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t 
     if (went == FL_OTHER_ROUTE && all.known < ROUTES) {
         went = learn_route(frame, size, sockets->ours);
     }
-    if (went == FL_FORWARDED || went == FL_FORWARDED_CHECK) {
+    if (went == FL_FORWARDED) {
         all.forwarded++;
         MUST(all.link.count <= FL_RING);
         check_sent(&all.link, sockets, state, frame, size, got);
@@ -107,7 +107,7 @@ static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t 
 
 static void make_matching(uint8_t *frame, uint64_t size) {
     if (all.link.count > 0 && size >= 8) {
-        po_request said;
+        po_produce said;
         memcpy(&said, all.link.said[all.link.first], sizeof said);
         uint32_t id = (uint32_t)said.correlation_id;
         for (int i = 0; i < 4; i++) {
@@ -118,11 +118,12 @@ static void make_matching(uint8_t *frame, uint64_t size) {
 
 static void complete(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
     uint64_t before = all.link.count;
-    int64_t base = fl_complete(&all.link, frame, size, sockets->ours, took_s);
-    MUST(all.link.count == before - (base != FL_NOT_COMPLETED));
-    if (base != FL_NOT_COMPLETED) {
+    int done = fl_complete(&all.link, frame, size, sockets->ours, took_s);
+    MUST(all.link.count == before - (done == FL_COMPLETED));
+    if (done == FL_COMPLETED) {
         all.completed++;
-        all.succeeded += base >= 0;
+        all.succeeded += all.link.produced_count == 1;
+        MUST(all.link.produced_count != 1 || (uint64_t)all.link.produced[1] <= size);
         check_sent(&all.link, sockets, state, frame, size, got);
     }
 }

@@ -11,7 +11,7 @@ from protocol import fetch, fetch_ordinary
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from protocol.header import peek_request
 from proxy.fetch.response import PAUSE_MS
-from tests.protocol.test_ordinary import build as build_produce
+from tests.protocol.test_produce_rows import build as build_produce
 from tests.proxy.front import OFF, front
 from tests.proxy.short_way import build_answer
 from tests.proxy.turning import until

@@ -5,15 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol.batch import CONTROL, TRANSACTIONAL, Batch
+from protocol.batch import CONTROL, TRANSACTIONAL
+from protocol.produce_rows import Row
 from proxy.partitions import store
 from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, DuplicateCheck
 from proxy.partitions.store import (
+    AS_SENT,
+    NOT_STORED,
+    SAMPLED,
+    STAMPED,
     Forwarded,
-    is_stored_as_sent,
+    explain_not_stored,
+    judge_produced,
     note_forwarded,
-    plan_forwarded,
-    plan_produced,
     settle,
 )
 from tests.kit.cache_batches import build_run, insert, read
@@ -23,7 +27,19 @@ NONE, GZIP, ZSTD = 0, 1, 4
 
 
 def build_sent(*, magic=2, codec=NONE, sequence=-1, producer_id=-1, count=10):
-    return Batch(0, 100, 0, count - 1, -1, magic, 0, codec, 0, producer_id, 0, sequence, count)
+    return Row(0, 7, 0, 7, 107, magic, codec, count - 1, producer_id, 0, sequence, count)
+
+
+def plan(one, base_offset):
+    """ "store", "sample", or the reason for neither."""
+    judged = judge_produced(one, base_offset)
+    names = {SAMPLED: "sample", STAMPED: "store", AS_SENT: "store"}
+    return names.get(judged) or explain_not_stored(one, base_offset)
+
+
+def note(partition, row):
+    (forwarded,) = note_forwarded((row,), (SimpleNamespace(named=b"t", partition=partition),))
+    return forwarded
 
 
 def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100, frozen=False):
@@ -68,13 +84,28 @@ FRESH = {
         ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
     ],
 )
-def test_plan_forwarded(topic, sent, forwarded, base_offset, expected):
+def test_what_becomes_of_it(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
-    planned = Forwarded(build_partition(**topic), batch, **(FRESH | forwarded))
-    assert plan_forwarded(planned, base_offset) == expected
+    planned = Forwarded(build_partition(**topic), b"t", batch, **(FRESH | forwarded))
+    assert plan(planned, base_offset) == expected
 
 
-def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
+def expect_judgement(partition, one, base_offset):
+    """What is stored unchanged, changed, only sampled or not at all: in words of the broker's rules."""
+    leader_state, fidelity = partition.leader_state, partition.topic.fidelity
+    is_known = one.epoch == leader_state.epoch >= 0 and one.generation == fidelity.generation
+    is_new = base_offset >= max(one.high_watermark, leader_state.log_start_offset, 0)
+    is_fresh = one.duplicate_check is DuplicateCheck.NOT_DUPLICATE
+    if not (is_known and is_new and is_fresh) or fidelity.log_append_time is None:
+        return NOT_STORED
+    codec = one.row.attributes & 7
+    if codec not in (NONE, ZSTD):
+        return SAMPLED
+    is_changed = fidelity.log_append_time or one.row.attributes & (TRANSACTIONAL | CONTROL)
+    return STAMPED if is_changed or (codec == ZSTD and not partition.zstd) else AS_SENT
+
+
+def test_a_batch_is_judged_by_all_that_is_known_of_it():
     seen = set()
     for (
         append_time,
@@ -96,62 +127,66 @@ def test_what_is_stored_as_sent_is_what_would_be_stored_and_is_not_changed():
         partition = build_partition(log_append_time=append_time, equal=(NONE, ZSTD))
         learn(partition, 150, log_start_offset=90)
         partition.zstd = zstd
-        known = (partition, duplicate_check, epoch, high_watermark, 0, attributes, base_offset)
-        is_plain = not append_time and not attributes & (TRANSACTIONAL | CONTROL)
-        expected = plan_produced(*known) == "store" and is_plain and (zstd or not attributes & ZSTD)
-        assert is_stored_as_sent(*known) is expected, known
-        assert not is_stored_as_sent(*known[:4], 1, *known[5:])
+        row = build_sent(codec=attributes)
+        one = Forwarded(partition, b"t", row, duplicate_check, epoch, high_watermark, 0)
+        judged = judge_produced(one, base_offset)
+        assert judged == expect_judgement(partition, one, base_offset), one
+        assert judge_produced(one._replace(generation=1), base_offset) == NOT_STORED
         partition.leader_state.frozen = True
-        assert not is_stored_as_sent(*known)
-        seen.add(expected)
-    assert seen == {False, True}
+        assert judge_produced(one, base_offset) == NOT_STORED
+        partition.leader_state.frozen, partition.is_followed = False, False
+        assert judge_produced(one, base_offset) == NOT_STORED
+        seen.add(judged)
+    assert seen == {NOT_STORED, SAMPLED, STAMPED, AS_SENT}
 
 
-def test_without_a_proven_epoch_nothing_is_stored_as_sent():
+def test_without_a_proven_epoch_nothing_is_stored():
     partition = QuietBroker().follow()
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
     assert partition.leader_state.epoch == -1
-    assert not is_stored_as_sent(partition, DuplicateCheck.NOT_DUPLICATE, -1, -1, 0, NONE, 0)
+    one = note(partition, build_sent())
+    assert judge_produced(one, 0) == NOT_STORED
+    assert explain_not_stored(one, 0) == "no-epoch"
 
 
 def test_a_batch_below_the_log_start_is_history():
     partition = build_partition()
     learn(partition, 300, log_start_offset=200)
-    forwarded = Forwarded(partition, build_sent(), **FRESH)
-    assert plan_forwarded(forwarded, 199) == "below-hw"
-    assert plan_forwarded(forwarded, 200) == "store"
+    forwarded = Forwarded(partition, b"t", build_sent(), **FRESH)
+    assert plan(forwarded, 199) == "below-hw"
+    assert plan(forwarded, 200) == "store"
 
 
 def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
     partition = build_partition()
-    forwarded = note_forwarded(partition, build_sent())
-    assert plan_forwarded(forwarded, 100) == "store"
+    forwarded = note(partition, build_sent())
+    assert plan(forwarded, 100) == "store"
     learn(partition, 100, epoch=EPOCH + 1)
-    assert plan_forwarded(forwarded, 100) == "no-epoch"
+    assert plan(forwarded, 100) == "no-epoch"
 
 
 def test_what_is_known_when_it_is_forwarded_goes_with_it():
     partition = build_partition(high_watermark=100)
-    forwarded = note_forwarded(partition, build_sent())
+    forwarded = note(partition, build_sent())
     learn(partition, 150)
     assert (forwarded.epoch, forwarded.high_watermark, forwarded.duplicate_check) == (
         EPOCH,
         100,
         DuplicateCheck.NOT_DUPLICATE,
     )
-    assert plan_forwarded(forwarded, 120) == "store"
+    assert plan(forwarded, 120) == "store"
 
 
 def test_a_producers_first_five_are_left_to_the_watch():
     partition = build_partition()
     plans = []
     for i in range(NUM_BATCHES_TO_RETAIN + 1):
-        forwarded = note_forwarded(partition, build_sent(sequence=10 * i, producer_id=7))
-        plans.append(plan_forwarded(forwarded, 100 + 10 * i))
+        forwarded = note(partition, build_sent(sequence=10 * i, producer_id=7))
+        plans.append(plan(forwarded, 100 + 10 * i))
     assert plans == ["warm-up"] * NUM_BATCHES_TO_RETAIN + ["store"]
-    again = note_forwarded(partition, build_sent(sequence=10, producer_id=7))
-    assert plan_forwarded(again, 110) == "resent"
+    again = note(partition, build_sent(sequence=10, producer_id=7))
+    assert plan(again, 110) == "resent"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Bytes into a real cache: a produced batch as the broker would return it, and a fetched one at the tail.
 
-Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand. What is produced goes
-both ways, and the same becomes of it.
+Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand.
 """
 
 from struct import Struct
@@ -11,8 +10,7 @@ from crc32c import crc32c
 
 from protocol import batch
 from protocol.fetch import FetchPartition
-from protocol.produce import ProducedPartition
-from proxy.partitions.store import admit_fetched, admit_produced, note_acknowledged, note_forwarded
+from proxy.partitions.store import admit_fetched
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
@@ -43,14 +41,6 @@ def said_to_be(codec, sent):
     return bytes(out)
 
 
-WAY = "general"
-
-
-@pytest.fixture(autouse=True, params=["ordinary", "general"])
-def way(request, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.WAY", request.param)
-
-
 class Storing:
     """A partition at HW and tail 100 whose topic is known to store what producers send."""
 
@@ -65,18 +55,13 @@ class Storing:
         self.link = Link(self.broker)
 
     def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
-        if WAY == "ordinary":
-            admitted = self.broker.counters.admitted_batches
-            before = admitted["produce"]
-            assert self.link.produce(sent, frame_type=frame_type)
-            self.link.reply(base_offset, append_time_ms)
-            assert self.link.failures == []
-            return admitted["produce"] > before
-        frame = frame_type(b"head" + sent + b"after")
-        (scanned,) = batch.scan_batches(frame, 4, 4 + len(sent))
-        forwarded = note_forwarded(self.partition, scanned)
-        acknowledged = ProducedPartition(TOPIC_ID, 0, 0, base_offset, append_time_ms, 0)
-        return admit_produced(self.broker, forwarded, acknowledged, frame)
+        """Whether it was stored."""
+        admitted = self.broker.counters.admitted_batches
+        before = admitted["produce"]
+        assert self.link.produce(sent, frame_type=frame_type)
+        self.link.reply(base_offset, append_time_ms)
+        assert self.link.failures == []
+        return admitted["produce"] > before
 
     def fetch(self, offset, stored):
         asking = FetchPartition(TOPIC_ID, 0, EPOCH, offset, -1, -1, 1 << 20)
@@ -184,16 +169,13 @@ def test_no_log_append_time_where_there_was_one_is_a_surprise():
 
 def test_what_was_forwarded_before_a_surprise_is_not_stored():
     storing = Storing()
-    sent = batch_v2(3)
-    frame = b"head" + sent
-    (scanned,) = batch.scan_batches(frame, 4, 4 + len(sent))
-    forwarded = note_forwarded(storing.partition, scanned)
+    assert storing.link.produce(batch_v2(3))
     storing.broker.distrust(storing.partition.topic, "verify")
     storing.fidelity.log_append_time = False
     storing.fidelity.equal_codecs.add(0)
-    acknowledged = ProducedPartition(TOPIC_ID, 0, 0, 100, -1, 0)
-    assert not admit_produced(storing.broker, forwarded, acknowledged, frame)
+    storing.link.reply(100)
     assert storing.read(100) is None
+    assert storing.plans == {"unlike": 1}
 
 
 def test_an_acknowledgement_below_the_high_watermark_makes_the_log_doubtful():
@@ -214,10 +196,11 @@ def test_acknowledgements_that_cross_are_all_of_producers():
 def test_an_acknowledgement_shows_who_leads_in_the_epoch_of_its_forwarding_and_in_no_other():
     storing = Storing()
     assert storing.partition.leader_state.is_replica
-    note_acknowledged(storing.partition, EPOCH, 100, 3)
+    storing.produce(batch_v2(3), 100)
     assert storing.partition.leader_state.is_led
+    assert storing.link.produce(batch_v2(3))
     learn(storing.partition, 103, epoch=EPOCH + 1)
-    note_acknowledged(storing.partition, EPOCH, 103, 3)
+    storing.link.reply(103)
     assert storing.partition.acknowledged_end == 103
     assert not storing.partition.leader_state.has_lease(0.0)
 

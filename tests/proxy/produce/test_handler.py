@@ -6,24 +6,15 @@ import pytest
 
 from protocol import header
 from proxy.config.model import Limits
-from proxy.produce.handler import ProduceHandling
-from proxy.produce.single_batch import SingleBatchProduce
+from proxy.produce.in_flight import InFlightProduce
 from proxy.relay import relay
 from proxy.scheduling.queued_request import Entry
 from tests.e2e.raw_frames import build_plain
-from tests.proxy import gated
 from tests.proxy.followed import EPOCH, QuietBroker, learn
 from tests.proxy.gated import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
 A, B = ("a", 0), ("b", 0)
-
-
-@pytest.fixture(autouse=True, params=["ordinary", "general"])
-def way(request, monkeypatch):
-    """What is ordinary goes the short way, or all goes the other."""
-    if request.param == "general":
-        monkeypatch.setattr(gated, "forward_single_batch", lambda *_: False)
 
 
 @pytest.fixture
@@ -149,7 +140,7 @@ def test_what_waited_is_gone_when_it_is_answered_and_no_garbage(broker):
         for _ in range(3):
             link.reply()
         assert link.codes() == [{A: 0}] * 3
-        kinds = (Entry, SingleBatchProduce, ProduceHandling)
+        kinds = (Entry, InFlightProduce)
         assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
     finally:
         gc.enable()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from proxy.produce import pipeline
+from proxy.partitions import store
 from proxy.produce.pipeline import RING
 from tests.kit.played import ISOLATED, OFF, ON
 from tests.proxy.flown import twins
@@ -238,13 +238,13 @@ async def test_one_behind_a_fetch_that_waits_is_not_taken_for_late(pair):
 async def test_what_is_booked_while_another_lands_is_not_answered(pair, monkeypatch):
     for _ in range(2):
         pair.do("feed", pair.request())
-    admitted = pipeline.admit_acknowledged
+    admitted = store.admit_response
 
     def admit(broker, *values):
         broker.scheduler._materialize()
         admitted(broker, *values)
 
-    monkeypatch.setattr(pipeline, "admit_acknowledged", admit)
+    monkeypatch.setattr(store, "admit_response", admit)
     pair.do("read")
     pair.owed()
     pair.do("answer", pair.build_answer(pair.waiting.pop(0)))

@@ -2,19 +2,14 @@
 
 import pytest
 
-from protocol import batch
 from protocol.framing import Framer
-from protocol.ordinary import scan_request
-from protocol.produce import ProducedPartition
-from proxy.partitions.store import admit_produced, note_forwarded
 from proxy.produce.receive_in_arena import find_lender, lend_to_produce
-from proxy.produce.single_batch import forward_single_batch
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
-from tests.protocol.test_ordinary import build
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.protocol.test_produce_rows import build
+from tests.proxy.followed import EPOCH, QuietBroker, learn
 from tests.proxy.net.test_framed_transport import Listening
-from tests.proxy.partitions.test_store_bytes import GZIP, ZSTD, as_stored, said_to_be
+from tests.proxy.partitions.test_store_bytes import APPENDED_MS, GZIP, ZSTD, as_stored, said_to_be
 from tests.proxy.short_way import Link
 
 BEGUN = 400
@@ -57,8 +52,7 @@ def go(link, frame):
     """The frame, received into lent memory, goes to the broker; nobody else has it."""
     memory = lend(link, frame)
     assert memory is not None
-    scanned = scan_request(memory, len(memory))
-    assert scanned is not None and forward_single_batch(link, memory, len(memory), scanned)
+    link.receive(memory)
 
 
 def stored(link, offset):
@@ -157,7 +151,7 @@ def test_a_transport_that_has_not_sent_all_keeps_it(link):
     for base_offset, error_code in ((-1, 19), (100, 0)):
         memory = lend(link, frame)
         unsent = memory[70_000:]
-        assert forward_single_batch(link, memory, len(memory), scan_request(memory, len(memory)))
+        link.receive(memory)
         del memory
         link.reply(base_offset, error_code=error_code)
         assert counts(link)[2] == 1 and counts(link)[1] > len(frame)
@@ -184,15 +178,12 @@ def test_what_comes_before_its_turn_is_copied(link):
     link.broker.cache.check()
 
 
-def test_on_the_general_way_it_is_copied(link):
+def test_where_it_must_be_stamped_it_is_copied(link):
     sent, partition = large_batch(), partition_of(link)
-    memory = lend(link, build(9, records=sent, index=0))
-    start, end = scan_request(memory, len(memory))[4:6]
-    (one,) = batch.scan_batches(memory, start, end)
-    acknowledged = ProducedPartition(TOPIC_ID, 0, 0, 100, -1, 0)
-    assert admit_produced(link.broker, note_forwarded(partition, one), acknowledged, memory)
-    del memory
-    assert stored(link, 100) == as_stored(sent, 100, EPOCH)
+    go(link, build(9, records=sent, index=0))
+    partition.topic.fidelity.log_append_time = True
+    link.reply(100, append_time_ms=APPENDED_MS)
+    assert stored(link, 100) == as_stored(sent, 100, EPOCH, APPENDED_MS)
     assert counts(link) == (0, 0, 0)
     link.broker.cache.check()
 

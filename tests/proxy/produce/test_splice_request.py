@@ -6,10 +6,9 @@ import random
 import pytest
 import uvloop
 
-from protocol import ordinary
 from proxy.produce import splice_request
 from tests.protocol.batches import batch_v2
-from tests.protocol.test_ordinary import build
+from tests.protocol.test_produce_rows import build
 from tests.proxy.followed import LEADERS
 from tests.proxy.front import OFF, front
 from tests.proxy.short_way import build_answer
@@ -79,7 +78,7 @@ def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_s
     passed = uvloop.run(play())
     assert sum(size > LARGE_BYTES for size in passages) == 10
     passages.clear()
-    monkeypatch.setattr(ordinary, "scan_begun", lambda *_of: None)
+    monkeypatch.setattr(splice_request, "scan_single", lambda *_of: None)
     assert uvloop.run(play()) == passed
     assert not passages
 

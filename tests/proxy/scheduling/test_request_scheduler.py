@@ -8,7 +8,7 @@ from isolation.classify import CONTROL
 from isolation.limits import FixedLimit
 from isolation.queues import Waits
 from proxy.admin.samples import _isolation
-from proxy.scheduling.request_scheduler import build_limit
+from proxy.scheduling.request_scheduler import LIFTED, LIFTED_FIRST, build_limit
 from tests.proxy.gated import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
@@ -209,3 +209,68 @@ def test_slots_are_fixed_where_floor_and_ceiling_are_one(broker):
     assert build_limit(slots).statistics() == {"slots": 1}
     wide = slots.model_copy(update={"ceiling": 9, "initial": 20})
     assert build_limit(wide).slots_at(0.0) == 9
+
+
+def test_a_pipelined_request_takes_a_slot_and_gives_it_back(monkeypatch):
+    broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
+    link, scheduler = Link(broker), broker.scheduler
+    link.produce(("a", 0, 0))
+    link.reply()
+    line, started_at = scheduler.queues.find(0), broker.now()
+    assert scheduler.lift(line, link, Waits.ACKS, started_at) == LIFTED_FIRST
+    assert scheduler.lift(line, link, Waits.ACKS, started_at) == LIFTED_FIRST
+    assert scheduler.lift(line, link, Waits.ACKS, started_at) == 0, "two slots"
+    assert line.in_use == 2
+    broker.clock.advance(0.01)
+    assert scheduler.land(line, "a", started_at, broker.now())
+    assert scheduler.land(line, "a", started_at, broker.now())
+    assert scheduler.last_timely["a"] == started_at
+    assert held(broker) == 0
+
+
+def test_behind_another_request_a_pipelined_one_has_not_begun(monkeypatch):
+    broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
+    link, scheduler = Link(broker), broker.scheduler
+    link.produce(("a", 0, 0))
+    assert scheduler.lift(scheduler.queues.find(0), link, Waits.ACKS, broker.now()) == LIFTED
+
+
+@pytest.mark.parametrize("against", ["health", "hanging", "dispatching", "timer"])
+def test_where_more_follows_from_a_request_it_is_not_pipelined(monkeypatch, against):
+    broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
+    link, scheduler, now = Link(broker), broker.scheduler, broker.now()
+    link.produce(("a", 0, 0))
+    link.reply()
+    if against == "health":
+        scheduler.next_health_check_at = now
+    elif against == "hanging":
+        scheduler.watched["a"] = None
+    elif against == "dispatching":
+        scheduler.is_dispatching = True
+    else:
+        scheduler.due_at = float("inf")
+    line = scheduler.queues.find(0)
+    assert scheduler.lift(line, link, Waits.ACKS, now) == 0
+    assert (line.in_use, line.admitted) == (0, 1)
+
+
+@pytest.mark.parametrize("against", ["topic", "late", "not begun", "waiting", "aged"])
+def test_where_more_follows_from_an_answer_nothing_has_landed(monkeypatch, against):
+    slots = {"floor": 1, "initial": 1, "ceiling": 1}
+    broker = make_broker(monkeypatch, data_slots=slots, release_after_s="60s")
+    link, scheduler, now = Link(broker), broker.scheduler, broker.now()
+    link.produce(("a", 0, 0))
+    link.reply()
+    line = scheduler.queues.find(0)
+    assert scheduler.lift(line, link, Waits.ACKS, now)
+    topic, started_at = "b" if against == "topic" else "a", now
+    if against == "late":
+        now += scheduler.hang_after_s
+    elif against == "not begun":
+        started_at = -1.0
+    elif against == "waiting":
+        Link(broker).produce(("a", 1, 0))
+    elif against == "aged":
+        line.ages_at_s = now
+    assert not scheduler.land(line, topic, started_at, now)
+    assert line.in_use == 1

@@ -1,18 +1,10 @@
-"""What the gate's books say of Produces, the same on both ways: topics that hang, samples, slots, reports."""
+"""What the gate's books say of Produces: topics that hang, samples, slots, reports."""
 
 import pytest
 
 from isolation.health import HealthRule
 from isolation.limits import FixedLimit
-from tests.proxy import gated
 from tests.proxy.gated import REFUSED, Link, held, make_broker
-
-
-@pytest.fixture(autouse=True, params=["ordinary", "general"])
-def way(request, monkeypatch):
-    """What is ordinary goes the short way, or all goes the other."""
-    if request.param == "general":
-        monkeypatch.setattr(gated, "forward_single_batch", lambda *_: False)
 
 
 @pytest.fixture

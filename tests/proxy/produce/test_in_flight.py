@@ -1,16 +1,14 @@
-"""The short way of a Produce: who goes it, and that what the broker says is heard as on the other."""
+"""A Produce there and back: what is noted of it, what the client gets, and what is stored."""
 
 import pytest
 
-from protocol.ordinary import scan_request
-from proxy.produce import single_batch
-from proxy.produce.single_batch import forward_single_batch
+from proxy.produce import targets
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
-from tests.protocol.test_ordinary import build
+from tests.protocol.test_produce_rows import build
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
-from tests.proxy.short_way import Link, build_answer
+from tests.proxy.short_way import Link, build_answer, build_many, build_many_answer
 
 ERRORS_NAMED = b"\2\0\0\0\0\0\0" + b"\2x" + b"\0"
 """One record error without a message, the message "x", no tags."""
@@ -66,49 +64,113 @@ def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long
     assert link.broker.watch.asked == [partition, partition]
 
 
-def test_who_is_known_is_known_by_all_that_stands_before_the_records(link):
+def test_a_target_is_known_by_version_topic_and_index(link):
     assert link.produce(batch_v2(1)) and link.produce(batch_v2(9))
-    assert len(link.broker.routes) == 1
-    assert link.produce(batch_v2(1), index=1) and link.produce(batch_v2(1), acks=1)
+    assert link.broker.routes.count == 1
+    assert link.produce(batch_v2(1), acks=1), "the same partition"
+    assert link.broker.routes.count == 1
+    assert link.produce(batch_v2(1), index=1)
     assert link.produce(batch_v2(1), version=10), "the same bytes, another version"
-    assert len(link.broker.routes) == 4
+    assert link.broker.routes.count == 3
 
 
-def test_routes_are_bounded_and_forgotten_with_what_they_stand_for(link, monkeypatch):
-    monkeypatch.setattr(single_batch, "ROUTES_LIMIT", 2)
+def test_targets_are_bounded_and_forgotten_with_what_they_stand_for(link, monkeypatch):
+    monkeypatch.setattr(targets, "TARGETS_LIMIT", 2)
     for index in range(3):
         assert link.produce(batch_v2(1), index=index)
-    assert len(link.broker.routes) == 1
+    assert link.broker.routes.count == 1
     link.broker.routes.clear()
     link.broker.partitions.limit = 0
-    assert not link.produce(batch_v2(1), index=9), "a partition that is not followed"
+    assert link.produce(batch_v2(1), index=9), "a partition that is not followed"
+    assert link.broker.routes.count == 0
     assert link.produce(batch_v2(1), index=2)
-    assert len(link.broker.routes) == 1
+    assert link.broker.routes.count == 1
 
 
-@pytest.mark.parametrize("against", ["topic", "index", "refusal", "quota", "upstream"])
-def test_where_anything_stands_against_it_nothing_has_happened(link, against):
-    topic = "other" if against == "topic" else "orders"
-    if against == "index":
-        topic = link.broker.topics.find(TOPIC_ID)
-        link.broker.partitions.forget(link.broker.partitions.find(topic, 0))
-        topic.leaders.clear()
-        topic = "orders"
-    elif against == "refusal":
-        link.refused.entries["some"] = None
-    elif against == "quota":
-        link.broker.scheduler.quotas.active = True
-    elif against == "upstream":
-        link.upstream.closed = True
-    assert not link.produce(batch_v2(1), topic=topic)
-    assert (link.sent, len(link.replies), link.last_ordinal) == ([], 0, 0)
-    assert len(link.broker.routes) == 0
+def test_where_nothing_is_stored_a_name_is_enough(link):
+    silent = Link(link.broker, stores=False)
+    assert silent.produce(batch_v2(1), topic="other")
+    assert link.broker.routes.count == 1
+    assert silent.produce(batch_v2(1), version=13, topic="other")
+    assert link.broker.routes.count == 2, "the id is known"
+    link.broker.topics.forget(link.broker.topics.find(TOPIC_ID))
+    link.broker.routes.clear()
+    assert silent.produce(batch_v2(1), version=13)
+    assert link.broker.routes.count == 0, "its name will stand for another queue"
 
 
-def test_a_name_that_is_not_utf_8_is_for_the_other_way_to_judge(link):
+def test_client_ids_are_remembered_up_to_a_bound(link, monkeypatch):
+    monkeypatch.setattr(targets, "CLIENTS_LIMIT", 2)
+    for number in range(5):
+        frame = build(9, index=0).replace(b"\0\1c", b"\0\1" + str(number).encode())
+        link.receive(frame)
+        assert link.client_id == str(number)
+        assert len(link.broker.routes.clients) <= 2
+    name = b"n" * 2000
+    long = build(9, index=0).replace(b"\0\1c", b"\x07\xd0" + name)
+    link.receive((len(long) - 4).to_bytes(4, "big") + long[4:])
+    assert link.client_id == name.decode()
+    assert len(link.broker.routes.clients) <= 2
+
+
+@pytest.mark.parametrize("unknown", ["topic", "index"])
+def test_what_is_not_known_yet_goes_and_is_not_stored(link, unknown):
+    asked = []
+    link.broker.topic_lookup.want = lambda topic, _link: asked.append(topic)
+    topic = "other" if unknown == "topic" else "orders"
+    if unknown == "index":
+        known = link.broker.topics.find(TOPIC_ID)
+        link.broker.partitions.forget(link.broker.partitions.find(known, 0))
+        known.leaders.clear()
+    assert link.produce(batch_v2(1), topic=topic)
+    assert link.broker.routes.count == 0
+    link.sent.pop()[1](build_answer(100, topic=topic.encode(), index=0))
+    assert asked == (["other"] if unknown == "topic" else [])
+    assert link.broker.asked_topics == ([] if unknown == "topic" else [TOPIC_ID])
+    assert (link.failures, dict(link.broker.counters.produce_batches)) == ([], {})
+
+
+def test_a_name_that_is_not_utf_8_is_for_the_broker_to_judge(link):
     frame = build(9, topic="x").replace(b"\2x", b"\2\xff")
-    scanned = scan_request(frame, len(frame))
-    assert scanned is not None and not forward_single_batch(link, frame, len(frame), scanned)
+    relayed = []
+    link.refused.entries["some"] = None
+    link.close = lambda cause, _blame: relayed.append(cause)
+    link.receive(frame)
+    assert (link.sent, relayed) == ([], ["refusals_full"])
+
+
+def test_several_partitions_go_in_one_request_and_are_stored_by_one_response(link):
+    frame, answer = build_many((0, 1, 2)), build_many_answer((2, 0, 1), (300, 100, 200))
+    for index, offset in ((0, 100), (1, 200), (2, 300)):
+        partition = link.broker.follow(index)
+        learn(partition, offset)
+        partition.tail = offset
+    link.receive(frame)
+    assert [sent for sent, _ in link.sent] == [frame]
+    link.sent.pop()[1](answer)
+    assert link.got == [answer]
+    assert [link.broker.follow(index).tail for index in range(3)] == [103, 203, 303]
+    assert dict(link.broker.counters.produce_batches) == {"store": 3}
+
+
+def test_of_several_partitions_those_with_an_error_are_not_stored(link):
+    for index in range(2):
+        learn(link.broker.follow(index), 100)
+    link.receive(build_many((0, 1)))
+    link.sent.pop()[1](build_many_answer((0, 1), (100, 100), error_codes=(0, 19)))
+    assert [link.broker.follow(index).acknowledged_end for index in range(2)] == [103, -1]
+
+
+def test_what_one_partition_shows_of_its_topic_voids_the_others_of_the_response(link):
+    """The second was given a time by the broker, which the topic was believed not to have."""
+    for index in range(2):
+        partition = link.broker.follow(index)
+        learn(partition, 100)
+        partition.tail = 100
+    link.receive(build_many((0, 1)))
+    link.sent.pop()[1](build_many_answer((0, 1), (100, 100), times=(-1, 1_800_000_000_000)))
+    assert [said[1:] for said in link.broker.invalidated] == [(100, "unlike")]
+    assert partition_of(link).topic.fidelity.generation == 1
 
 
 def test_where_nothing_is_stored_the_partition_is_not_followed(link):

@@ -1,0 +1,235 @@
+"""A Produce that gets a response: on its way to the broker, at the broker, or waiting for its turn.
+
+Owns the forwarding of a request, and what follows from the broker's response: the client gets it,
+then the acknowledged batches are stored. Must not know how a request is refused or cut
+(`proxy.produce.refusal`). Invariants:
+* the client has its response before anything is stored, and a later Fetch of the connection is
+  answered after that.
+* the object is its own place in the response order, and its own ticket (`Admitted`) in the
+  scheduler's queue. If it was submitted to the scheduler, that knows `waited` instead.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from isolation.classify import classify
+from isolation.tickets import Waits
+from protocol import api, produce
+from protocol.errors import BadFrame
+from protocol.produce_rows import scan_response
+from proxy.partitions import store
+from proxy.produce import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isolation.health import Sent
+    from isolation.refusals import Plan
+    from isolation.tickets import State
+    from protocol.produce_rows import ProducedRow, ProduceHead, Row
+    from protocol.wire import Frame
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.store import Forwarded
+    from proxy.produce.targets import Target
+    from proxy.scheduling.queued_request import Entry
+
+ACKS_ALL: Final = -1
+NOT_BEGUN: Final = -1.0
+"""`started_at` of a request behind another: the broker does not work on it yet."""
+
+
+class InFlightProduce:
+    """A Produce with its rows, one for each partition, and their targets.
+
+    `topic`: the only topic; None if there are several. `watched`: the topics whose health depends
+    on the request. `ticket`: itself while the scheduler has it, else None. `forwarded`: the batches
+    that may be stored. `has_new`: another is of a topic that is unknown, and would be stored. `cut`:
+    the plan by which partitions were cut out; None if none were.
+    """
+
+    __slots__ = (
+        "cut",
+        "forwarded",
+        "frame",
+        "has_new",
+        "head",
+        "holds_slot",
+        "link",
+        "ordinal",
+        "queue",
+        "rows",
+        "sent",
+        "since_s",
+        "size_bytes",
+        "started_at",
+        "state",
+        "targets",
+        "ticket",
+        "topic",
+        "waited",
+        "waits",
+        "watched",
+    )
+
+    is_control = False
+    is_measured = True
+
+    link: ClientConnection
+    frame: Frame
+    head: ProduceHead
+    rows: Sequence[Row]
+    targets: Sequence[Target]
+    topic: str | bytes | None
+    watched: Sequence[str | bytes]
+    waits: Waits
+    state: State
+    holds_slot: bool
+    ticket: InFlightProduce | None
+    waited: Entry | None
+    sent: Sent | None
+    forwarded: Sequence[Forwarded]
+    cut: Plan | None
+    ordinal: int
+
+    def __init__(
+        self,
+        link: ClientConnection,
+        frame: Frame,
+        size_bytes: int,
+        head: ProduceHead,
+        rows: Sequence[Row],
+        targets: Sequence[Target],
+        since_s: float,
+    ) -> None:
+        """The request arrived at `since_s` (seconds, monotonic). The object is in no queue yet, and
+        nothing of its partitions is noted.
+        """
+        self.link, self.frame, self.size_bytes = link, frame, size_bytes
+        self.head, self.rows, self.targets = head, rows, targets
+        self.since_s, self.started_at = since_s, NOT_BEGUN
+        self.waits = Waits.ACKS if head.acks == ACKS_ALL else Waits.NOTHING
+        self.ticket = self.sent = self.waited = self.cut = None
+        self.forwarded = ()
+        if len(targets) == 1:
+            (target,) = targets
+            self.topic, self.queue = target.topic, target.queue
+            self.watched, self.has_new = (target.topic,), link.stores and not target.is_known
+        else:
+            self._set_topics(targets)
+
+    def _set_topics(self, targets: Sequence[Target]) -> None:
+        topics: dict[str | bytes, None] = {}
+        self.has_new = False
+        for target in targets:
+            topics[target.topic] = None
+            self.has_new = self.has_new or (self.link.stores and not target.is_known)
+        self.watched = tuple(topics)
+        self.topic = self.watched[0] if len(self.watched) == 1 else None
+        scheduler = self.link.broker.scheduler
+        self.queue = (
+            targets[0].queue
+            if self.topic is not None
+            else classify(False, self.watched, scheduler.data_queues, scheduler.queues.load_of)
+        )
+
+    def adopt(self, ordinal: int, forwarded: Sequence[Forwarded], started_at: float) -> None:
+        """Take the next place in the response order for a request that was sent by a pipeline, as
+        number `ordinal` of the connection, with the batches that may be stored. The broker began
+        with it at `started_at` (seconds; NOT_BEGUN: not yet).
+        """
+        self.ordinal, self.forwarded, self.started_at = ordinal, forwarded, started_at
+        self.link.replies.line.append(self)
+        self.link.upstream.expect(self.head.correlation_id, self.on_answer)
+
+    # -- to the broker -----------------------------------------------------------------------------
+
+    def forward(
+        self, frame: Frame, size_bytes: int, cut: tuple[Plan, Sequence[bool]] | None = None
+    ) -> None:
+        """Send the request to the broker, and note the present state of its partitions. `frame`:
+        the request, or if it was `cut`, the partitions to keep (one flag each) by a plan.
+        """
+        link, rows, targets = self.link, self.rows, self.targets
+        if cut is not None:
+            self.cut, keep = cut
+            rows = [row for row, is_kept in zip(rows, keep, strict=True) if is_kept]
+            targets = [one for one, is_kept in zip(targets, keep, strict=True) if is_kept]
+        if link.stores:
+            self.forwarded = store.note_forwarded(rows, targets)
+        traffic = link.broker.counters.requests_out[api.PRODUCE]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
+        waits = link.upstream.send(frame, self.head.correlation_id, self.on_answer)
+        link.gone += 1
+        if waits:
+            link.hold_for_broker()
+
+    def dispatch(self, entry: Entry) -> None:
+        """Forward the request now that its turn has come, or have it refused. Its partitions may
+        have been forgotten, its topics may hang, and requests before it may have been refused.
+        """
+        link = self.link
+        self.targets = link.broker.routes.find(link, self.frame, self.head.version, self.rows)
+        self._set_topics(self.targets)
+        if link.refused.entries or link.broker.scheduler.hanging(self.watched):
+            refusal.dispatch(self, entry)
+        else:
+            self.begin(entry)
+            self.forward(self.frame, self.size_bytes)
+        # break the reference cycle: the callbacks hold this request, which holds `entry`
+        entry.dispatch = entry.refuse = entry.whole = None
+
+    def begin(self, entry: Entry) -> None:
+        """Note that the request, submitted as `entry`, is about to be sent."""
+        broker = self.link.broker
+        self.waited = entry
+        self.since_s = broker.now()
+        broker.scheduler.dispatched(entry)
+
+    # -- back to the client ------------------------------------------------------------------------
+
+    def on_answer(self, answer: Frame | None) -> None:
+        """Handle the broker's response; None: the broker connection is lost, and the client's with
+        it.
+        """
+        if answer is None:
+            return
+        link, broker = self.link, self.link.broker
+        now, size_bytes, counters = broker.now(), len(answer), broker.counters
+        traffic = counters.responses_in[api.PRODUCE]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
+        if self.ticket is not None:
+            broker.scheduler.answered(self, now)
+        elif self.waited is not None:
+            broker.scheduler.answered(self.waited, now)
+        counters.produce_s.observe(now - self.since_s)
+        if self.cut is None:
+            link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
+        else:
+            refusal.answer_merged(self, self.cut, answer)
+        # store before a later Fetch is answered, but after the client has its response
+        if self.forwarded or self.has_new:
+            produced = scan_response(answer, self.head.version) or ()
+            try:
+                store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)
+            except Exception:
+                broker.failed("storing from Produce")
+            if self.has_new:
+                asking = partial(self._want_acknowledged, answer, produced)
+                broker.attempt(asking, "asking about a new topic")
+        if link.answered_ordinal < self.ordinal:
+            link.answered_ordinal = self.ordinal
+
+    def _want_acknowledged(self, answer: Frame, produced: Sequence[ProducedRow]) -> None:
+        """Ask for the metadata of acknowledged topics, some of which are unknown."""
+        link, version = self.link, self.head.version
+        for one in produced:
+            if not one.error_code:
+                try:
+                    topic = produce.peek_topic(answer, version, one.topic_start)
+                except BadFrame:
+                    return
+                link.broker.topic_lookup.want(topic, link)

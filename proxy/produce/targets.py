@@ -1,0 +1,136 @@
+"""Targets of Produces: the partition and the queue for the bytes by which a request names them.
+
+Owns the memory of what was looked up, per broker. Must not know how a request is forwarded.
+Invariants:
+* a target is remembered only while its topic's name is known, and its partition followed if it is
+  stored.
+* the memory is bounded. Whoever forgets a topic or partition must call `Targets.clear`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.classify import queue_of_topic
+from protocol import header, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocol.produce_rows import Row
+    from protocol.wire import Frame
+    from proxy.broker import Broker
+    from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.table import Partition
+
+TARGETS_LIMIT: Final = 16_384
+"""Limit of remembered targets. At the limit all are forgotten, and looked up again with the next
+requests.
+"""
+CLIENTS_LIMIT: Final = 4096
+"""Limit of remembered client ids, in the same way."""
+CLIENT_ID_BYTES: Final = 1024
+"""A longer client id is not remembered."""
+UNKNOWN: Final = "(unknown)"
+"""Stands for a client id that is not remembered. Compare by identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A partition that requests name.
+
+    `named`: the topic as the request's bytes name it. `topic`: the topic as the request scheduler
+    knows it, its name, or its id while the name is unknown. `queue`: number of its queue.
+    `partition` None: nothing is stored. `is_known`: whether the topic is.
+    """
+
+    named: bytes
+    topic: str | bytes
+    queue: int
+    partition: Partition | None
+    is_known: bool
+
+
+class Targets:
+    """The known targets of one broker."""
+
+    __slots__ = ("_broker", "_known", "clears", "clients", "count")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.clears = 0
+        """Number of calls of `clear`. A target found before the last one may be out of date."""
+        self.count = 0
+        """Number of remembered targets."""
+        self._known: dict[tuple[int, bytes], dict[int, Target]] = {}
+        self.clients: dict[bytes, str | None] = {}
+        """Client ids by the bytes of a request from `produce_rows.ROUTE_START` to its body."""
+
+    def clear(self) -> None:
+        """Forget all targets: topics or partitions have changed."""
+        self._known.clear()
+        self.count = 0
+        self.clears += 1
+
+    def find_client(self, frame: Frame, raw: bytes) -> str | None:
+        """Return the client id of a request, and remember it by `raw` (`clients`); None if it has
+        none. Raises BadFrame if it is not UTF-8.
+        """
+        client_id = header.peek_request(frame).client_id
+        if len(raw) <= CLIENT_ID_BYTES:
+            if len(self.clients) >= CLIENTS_LIMIT:
+                self.clients.clear()
+            self.clients[raw] = client_id
+        return client_id
+
+    def peek(self, frame: Frame, version: int, row: Row) -> Target | None:
+        """Return the remembered target of a row; None if there is none."""
+        of_topic = self._known.get((version, bytes(frame[row.topic_start : row.topic_end])))
+        return None if of_topic is None else of_topic.get(row.partition)
+
+    def find(
+        self, link: ClientConnection, frame: Frame, version: int, rows: Sequence[Row]
+    ) -> list[Target]:
+        """Return the target of each row. Partitions are followed from now on if the client's
+        batches are stored. Raises BadFrame if a topic's name is not UTF-8.
+        """
+        found, stores, known = [], link.stores, self._known
+        topic_start, named, of_topic = -1, b"", None
+        for row in rows:
+            if row.topic_start != topic_start:
+                topic_start = row.topic_start
+                named = bytes(frame[topic_start : row.topic_end])
+                of_topic = known.get((version, named))
+            target = None if of_topic is None else of_topic.get(row.partition)
+            if target is None or (stores and target.partition is None):
+                target = self._look_up(link, frame, version, row, named)
+                of_topic = known.get((version, named))
+            found.append(target)
+        return found
+
+    def _look_up(
+        self, link: ClientConnection, frame: Frame, version: int, row: Row, named: bytes
+    ) -> Target:
+        broker, partition = self._broker, None
+        asked = produce.peek_topic(frame, version, row.topic_start)
+        topic = broker.topics.find(asked)
+        if topic is not None and link.stores:
+            if row.partition not in topic.leaders:
+                broker.topic_lookup.ask(topic.id, link)
+            partition = broker.partitions.follow(topic, row.partition)
+        name = asked if topic is None else topic.name
+        queue = queue_of_topic(name, broker.scheduler.data_queues)
+        target = Target(named, name, queue, partition, topic is not None)
+        # the name of an id that is not known yet would stand for another queue
+        is_final = partition is not None if link.stores else isinstance(name, str)
+        if is_final:
+            self._remember(version, row.partition, target)
+        return target
+
+    def _remember(self, version: int, index: int, target: Target) -> None:
+        if self.count >= TARGETS_LIMIT:
+            self.clear()
+        of_topic = self._known.setdefault((version, target.named), {})
+        self.count += index not in of_topic
+        of_topic[index] = target

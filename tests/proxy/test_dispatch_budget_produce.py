@@ -1,0 +1,97 @@
+"""How many of the product's Python functions a Produce calls, there and back: a figure that no other work changes.
+
+Owns the budgets, which are the calls of today: a path that grows by one call is seen. Must not know how long a call
+takes (bench/). Calls into C and the standard library are not counted. Storing and isolation are on.
+"""
+
+import asyncio
+import struct
+
+import pytest
+
+from protocol.produce_build import Refused, build_refusal
+from protocol.wire import build_uvarint
+from tests.kit.frames import REQUEST_HEADER, build_batch
+from tests.kit.played import ON
+from tests.proxy.flown import START_S, World
+from tests.proxy.test_dispatch_budget import count_calls
+
+VERSION = 9
+MANY = 16
+WARM = 6
+BATCH = build_batch(100)
+
+
+def build_request(partitions, correlation_id):
+    """A Produce of one batch to each of the first `partitions` of a topic (ProduceRequest.json, version 9)."""
+    head = REQUEST_HEADER.pack(0, VERSION, correlation_id, 1) + b"c\0"
+    records = build_uvarint(len(BATCH) + 1) + BATCH + b"\0"
+    named = b"".join(struct.pack(">i", index) + records for index in range(partitions))
+    topic = b"\7orders" + build_uvarint(partitions + 1) + named + b"\0"
+    body = b"\0" + struct.pack(">hi", -1, 1000) + b"\2" + topic + b"\0"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def build_answer(partitions, correlation_id, offset):
+    """All of it was stored at `offset`."""
+    done = [Refused("orders", index, 0) for index in range(partitions)]
+    answer = build_refusal(VERSION, correlation_id, done)
+    return answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, offset))
+
+
+class Budget:
+    """One client; `count` has the calls of one Produce, to the broker and back."""
+
+    def __init__(self, directory, has_pipeline):
+        clock = [START_S]
+        self.world = World(directory, clock, ON, has_pipeline)
+        topic = self.world.broker.topics.find("orders")
+        for index in range(MANY):
+            partition = self.world.broker.partitions.follow(topic, index)
+            partition.leader_state.learn(0, 0, 0, 0, START_S + 3600.0)
+            partition.leader_state.frozen = False
+            partition.tail = 0
+            partition.transactions.shown(0, 0, 0, START_S)
+        self.offset = 0
+        self.number = 0
+
+    async def connect(self, partitions):
+        """All that a connection does once, or a partition."""
+        self.world.feed(build_request(partitions, 0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self._answer(partitions, build_answer(partitions, 0, 0))
+        for _ in range(WARM):
+            self.count(partitions)
+
+    def _answer(self, partitions, answer):
+        self.world.read()
+        self.world.back.wire = self.world.link.upstream.wire
+        calls = count_calls(lambda: self.world.back.wire.data_received(answer))
+        self.world.read()
+        self.offset += 1
+        return calls
+
+    def count(self, partitions):
+        self.number += 1
+        frame = build_request(partitions, self.number)
+        there = count_calls(lambda: self.world.link.wire.data_received(frame))
+        back = self._answer(partitions, build_answer(partitions, self.number, self.offset))
+        return there, back
+
+
+@pytest.mark.parametrize(
+    ("partitions", "has_pipeline", "most"),
+    [(1, True, 17), (1, False, 31), (8, False, 46), (MANY, False, 62)],
+)
+async def test_a_produce_there_and_back(tmp_path, partitions, has_pipeline, most):
+    budget = Budget(tmp_path, has_pipeline)
+    try:
+        await budget.connect(partitions)
+        there, back = budget.count(partitions)
+        stored = budget.world.broker.counters.produce_batches
+        assert dict(stored) == {"store": partitions * (WARM + 2)}
+        assert len(budget.world.to_client) > 0
+        assert there + back <= most, (there, back)
+    finally:
+        budget.world.close()
