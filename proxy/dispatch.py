@@ -18,7 +18,6 @@ from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch
 from proxy.fetch.misses.reads import Reads
 from proxy.fetch.passthrough import pass_single_fetch
-from proxy.fetch.prepared import answer_prepared
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
@@ -49,7 +48,6 @@ SHARE_ACKNOWLEDGE: Final = 79
 
 ROUTES: Final[dict[int, Handler]] = {
     api.PRODUCE: handle_produce,
-    api.FETCH: handle_fetch,
     api.API_VERSIONS: relay_api_versions,
     api.SASL_HANDSHAKE: relay_sasl_handshake,
     api.SASL_AUTHENTICATE: relay_sasl,
@@ -89,11 +87,12 @@ class Dispatch:
         if link.pipeline is not None:
             link.pipeline.materialize()
         is_fetch, line, gone = frame[KEY_START:KEY_END] == FETCH_KEY, link.replies.line, link.gone
-        if is_fetch and link.stores and answer_prepared(link, frame):
-            return
         newest = line[-1] if line else None
         try:
-            self._handle(frame, is_fetch)
+            if is_fetch and link.stores:
+                handle_fetch(link, frame)
+            else:
+                self._handle(frame, is_fetch)
         except BadFrame as error:
             link.on_bad(error)
             return
@@ -102,21 +101,23 @@ class Dispatch:
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)
             link.broker.fall_back(link, gone, "handling a request", whole)
-        link.hold_at_bounds()
+        if line or link.request_bytes:
+            link.hold_at_bounds()
 
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
         link, size_bytes = self._link, len(frame)
-        if not is_fetch:
-            scanned = ordinary.scan_request(frame, size_bytes)
-        else:
-            scanned = None if link.stores else fetch_ordinary.scan_request(frame)
+        if is_fetch:
+            scanned = fetch_ordinary.scan_request(frame)
+            if scanned is None:
+                handle_fetch(link, frame)
+            else:
+                link.count_request(api.FETCH, size_bytes)
+                pass_single_fetch(link, frame, scanned)
+            return
+        scanned = ordinary.scan_request(frame, size_bytes)
         head = header.peek_request(frame) if scanned is None else None
-        link.count_request(
-            head.api_key if head else api.FETCH if is_fetch else api.PRODUCE, size_bytes
-        )
-        if is_fetch and scanned is not None:
-            pass_single_fetch(link, frame, scanned)
-        elif scanned is None or not forward_single_batch(link, frame, size_bytes, scanned):
+        link.count_request(head.api_key if head else api.PRODUCE, size_bytes)
+        if scanned is None or not forward_single_batch(link, frame, size_bytes, scanned):
             head = head or header.peek_request(frame)
             link.client_id = head.client_id
             ROUTES.get(head.api_key, relay)(link, head, frame)
