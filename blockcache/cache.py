@@ -117,6 +117,8 @@ class BlockCache:
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
         self.sender = Sender(self._arena)
+        self._span = ffi.new("fc_hit *")
+        self._span_words = memoryview(ffi.buffer(self._span))[:16].cast("q")
         self._inserted = ffi.new("fc_inserted *")
         self._inserted_words = memoryview(ffi.buffer(self._inserted)).cast("q")
         self._entry = ffi.new("fc_entry *")
@@ -245,13 +247,13 @@ class BlockCache:
         only observed; an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of
         it is readable within the limits. The caller releases the hit.
         """
-        room = max_bytes if max_bytes > 0 else 0
-        rc = lib.fc_lookup(
-            self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found
-        )
-        if rc:
-            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        hit = self.sender.hold()
+        found = self.sender.find(slot, offset, limit_offset, max_bytes, at_least_one)
+        if found is None:
+            self.contiguous_end(slot, offset)  # raises if the slot is stale
+            return None
+        if not found[1]:
+            return Hit((), found[0], 0, found[4])
+        (hit,) = self.sender.hold()
         if hit.pins:
             hit.on_reclaim = on_reclaim
         return hit
@@ -261,10 +263,10 @@ class BlockCache:
     ) -> Span | None:
         """What `lookup` would find, without its bytes or pins; in an `observe` cache as in another."""
         room = max(0, max_bytes)
-        rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self.sender.found)
+        rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._span)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        return Span._make(self.sender.head.tolist()[:2])
+        return Span._make(self._span_words.tolist())
 
     def peek_head(self, slot: int, offset: int) -> bytes | None:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""

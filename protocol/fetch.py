@@ -7,7 +7,7 @@ version lacks has the schema's default; unknown tagged fields are skipped; bytes
 ignored, as the broker does (AbstractRequest.parseRequest).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
@@ -65,8 +65,8 @@ class FetchPartition(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
-    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `offset_at` is the index
-    of the last partition's fetch offset, -1 where none is named.
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `offsets_at` are the
+    indexes of the partitions' fetch offsets in the frame.
     """
 
     replica_id: int
@@ -80,7 +80,7 @@ class FetchRequest(NamedTuple):
     rack_id: str
     partitions: list[FetchPartition]
     forgotten: list[tuple[Topic, int]]
-    offset_at: int = NONE
+    offsets_at: Sequence[int] = ()
 
     @property
     def least_bytes(self) -> int:
@@ -174,7 +174,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
         session_at = at
         session_id, session_epoch = INT32_PAIR.unpack_from(frame, at)
         at += INT32_PAIR.size
-    partitions, offset_at, at = _scan_asked(encoding, version, frame, at)
+    partitions, offsets_at, at = _scan_asked(encoding, version, frame, at)
     forgotten: list[tuple[Topic, int]] = []
     if version >= SESSIONS_FROM:
         forgotten, at = _scan_forgotten(encoding, version, frame, at)
@@ -197,7 +197,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
         rack_id,
         partitions,
         forgotten,
-        offset_at,
+        offsets_at,
     )
 
 
@@ -217,12 +217,12 @@ def _check_tag(start: int, end: int, least: int) -> None:
 
 def _scan_asked(
     encoding: Encoding, version: int, frame: Frame, at: int
-) -> tuple[list[FetchPartition], int, int]:
-    """All partitions, where the last one's fetch offset stands, and what follows."""
+) -> tuple[list[FetchPartition], list[int], int]:
+    """All partitions, where their fetch offsets stand, and what follows."""
     wire, scan, _, offset_after = partition_layout(version)
     skip_tags, size = encoding.skip_tags, wire.size
     found = []
-    offset_at = NONE
+    offsets_at = []
     topics, at = read_array(encoding, frame, at)
     for _ in topics:
         topic, at = _read_topic(encoding, version, frame, at)
@@ -230,10 +230,10 @@ def _scan_asked(
         for _ in partitions:
             fields = scan((*wire.unpack_from(frame, at), NONE))
             found.append(FetchPartition(topic, *fields))
-            offset_at = at + offset_after
+            offsets_at.append(at + offset_after)
             at = skip_tags(frame, at + size)
         at = skip_tags(frame, at)
-    return found, offset_at, at
+    return found, offsets_at, at
 
 
 def _scan_forgotten(

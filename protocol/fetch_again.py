@@ -1,89 +1,92 @@
-"""A consumer's Fetch, read against the one before it on its connection.
+"""A consumer's Fetch, read against an earlier one of its connection, its template.
 
-Owns the last request's frame of one connection, where it asks for one partition or none. Each request of a consumer is
-the one before it but for the correlation id, the session epoch and the fetch offset: what is equal is not read
-again (docs/decisions/0024). Must not know: what becomes of it. Invariants: what it returns is what
-`fetch.scan_request` would, for every frame; a frame of more than KEPT_BYTES is not kept.
+Owns the template of one connection. A consumer's requests differ in the correlation id, the session
+epoch and the fetch offsets. The rest of a request that repeats its template is not read again
+(docs/decisions/0024). Must not know what becomes of a request. Invariants:
+* The result is what `header.peek_request` and `fetch.scan_request` return, for every frame.
+* A template names each partition once. A frame of more than KEPT_BYTES is no template.
 """
 
-from typing import Any, Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from protocol._ordinary import ffi, lib
 from protocol.fetch import FetchPartition, FetchRequest, scan_request
+from protocol.header import RequestHeader
 from protocol.wire import INT32, Frame
 
-KEPT_BYTES: Final = 512
+if TYPE_CHECKING:
+    from protocol.fetch_build import ResponseLayout
 
-_changed = ffi.new("po_changed *")
+KEPT_BYTES: Final = 32 << 10
+LEAST_PARTITION_BYTES: Final = 16
+"""Fewest bytes of a partition in a request: index, fetch offset, most bytes (version 4)."""
+
+_changed = ffi.new("int64_t[]", 2 + KEPT_BYTES // LEAST_PARTITION_BYTES)
 _changed_words = memoryview(ffi.buffer(_changed)).cast("q")
 _repeats, _from_buffer = lib.po_repeats, ffi.from_buffer
 
 
-class FetchScanner:
-    """The requests of one connection, in their order. `request` is the first of those that differ in nothing else; None
-    while none is kept. `known`: what its reader has made of that request, forgotten with it.
+class _Template(NamedTuple):
+    """A request with its frame, and where in the frame its session epoch (0: nowhere) and its fetch
+    offsets stand. `columns` are the fields of its partitions, one tuple for each field.
     """
 
-    __slots__ = ("_changed", "_epoch_at", "_frame", "_offset_at", "known", "request")
+    frame: bytes
+    head: RequestHeader
+    request: FetchRequest
+    epoch_at: int
+    offsets_at: Any
+    columns: list[tuple[Any, ...]]
+
+
+class FetchScanner:
+    """The requests of one connection, in their order.
+
+    `layout` is the layout of its last response; None before the first.
+    """
+
+    __slots__ = ("_template", "layout")
 
     def __init__(self) -> None:
-        self._frame = b""
-        self._changed: list[int] | None = None
-        self.request: FetchRequest | None = None
-        self.known: Any = None
-        self._epoch_at = self._offset_at = 0
+        self._template: _Template | None = None
+        self.layout: ResponseLayout | None = None
 
-    def scan(self, frame: Frame, version: int, body_start: int) -> FetchRequest:
-        """What a Fetch request of version 4 to 18 asks; raises `BadFrame`."""
-        request = self.request
-        changed = None if request is None else self._compare(frame)
-        if request is None or changed is None:
-            request = scan_request(frame, version, body_start)
-            self._keep(frame, request, body_start)
-            return request
-        _, session_epoch, offset = changed
-        if request.session_at < 0:
-            session_epoch = request.session_epoch
-        partitions = []
-        if request.partitions:
-            one = request.partitions[0]
-            partitions.append(FetchPartition(*one[:3], offset, *one[4:]))
-        return FetchRequest(*request[:6], session_epoch, *request[7:9], partitions, *request[10:])
+    def scan(self, frame: Frame, head: RequestHeader) -> FetchRequest:
+        """Return what a Fetch request of version 4 to 18 asks, and keep it as the template.
 
-    def read_again(self, frame: Frame) -> list[int] | None:
-        """Correlation id, session epoch and fetch offset of a frame that asks for the one partition of `request` again;
-        None for any other, and where `request` has no session id (below version 7).
+        Raises `BadFrame`.
         """
-        request = self.request
-        if request is None or not request.partitions or request.session_at < 0:
+        request = scan_request(frame, head.api_version, head.body_start)
+        self._template = _build_template(frame, head, request)
+        return request
+
+    def read_again(self, frame: Frame) -> tuple[RequestHeader, FetchRequest] | None:
+        """Return header and content of a frame that repeats the template; None for any other frame."""
+        template = self._template
+        if template is None:
             return None
-        return self._compare(frame)
-
-    def _compare(self, frame: Frame) -> list[int] | None:
-        """What a consumer changes, where nothing else differs from the frame that is kept. Then it is the one to keep:
-        who leaves it to another has it compared again.
-        """
-        last = self._frame
-        if frame is last and self._changed is not None:
-            return self._changed
+        last, head, request, epoch_at, offsets_at, columns = template
         source = frame if type(frame) is bytes else _from_buffer(frame)
-        if not _repeats(
-            source, len(frame), last, len(last), self._epoch_at, self._offset_at, _changed
-        ):
+        asked = len(request.partitions)
+        if not _repeats(source, len(frame), last, len(last), epoch_at, offsets_at, asked, _changed):
             return None
-        changed: list[int] = _changed_words.tolist()
-        if source is frame:
-            self._frame, self._changed = frame, changed
-        return changed
+        correlation_id, session_epoch, *offsets = _changed_words[: 2 + asked].tolist()
+        partitions = list(map(FetchPartition, *columns[:3], offsets, *columns[4:]))
+        head = RequestHeader(*head[:2], correlation_id, *head[3:])
+        return head, FetchRequest(
+            *request[:6], session_epoch, *request[7:9], partitions, *request[10:]
+        )
 
-    def _keep(self, frame: Frame, request: FetchRequest, body_start: int) -> None:
-        self.request = self.known = self._changed = None
-        if not isinstance(frame, bytes) or len(frame) > KEPT_BYTES or request.forgotten:
-            return
-        if len(request.partitions) > 1:
-            return
-        self._frame, self.request = frame, request
-        self._offset_at = request.offset_at if request.partitions else len(frame)
-        self._epoch_at = request.session_at + INT32.size
-        if request.session_at < 0:  # nothing is left out before the offset
-            self._epoch_at = self._offset_at
+
+def _build_template(frame: Frame, head: RequestHeader, request: FetchRequest) -> _Template | None:
+    """Return the request as a template; None if it cannot be one."""
+    partitions = request.partitions
+    is_short = isinstance(frame, bytes) and len(frame) <= KEPT_BYTES
+    if not is_short or request.forgotten or len({one[:2] for one in partitions}) < len(partitions):
+        return None
+    epoch_at = 0 if request.session_at < 0 else request.session_at + INT32.size
+    columns = list(zip(*partitions, strict=True)) or [()] * len(FetchPartition._fields)
+    offsets_at = ffi.new("uint32_t[]", request.offsets_at)
+    return _Template(bytes(frame), head, request, epoch_at, offsets_at, columns)

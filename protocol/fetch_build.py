@@ -7,15 +7,14 @@ schema's default, so no tagged field is written; partitions keep their order, co
 share its entry (FetchResponse.toMessage).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
 from protocol.api import APIS, FETCH
 from protocol.fetch import (
-    ANSWER_V4,
-    ANSWER_V5,
     FLEXIBLE_FROM,
     LIMITS,
     LOG_START_FROM,
@@ -28,12 +27,11 @@ from protocol.fetch import (
     fetch_encoding,
     partition_layout,
 )
-from protocol.header import RESPONSE_TAGS_START, build_request_header, response_body_start
+from protocol.header import build_request_header, response_body_start
 from protocol.wire import (
     INT16,
     INT32,
     INT32_PAIR,
-    INT64,
     INT64_PAIR,
     TOPIC_ID_BYTES,
     Encoding,
@@ -45,6 +43,11 @@ CONSUMER = -1
 _HEAD = Struct(">iii")  # length, correlation id, throttle time
 _SESSION_HEAD = Struct(">iiihi")  # and error code, session id
 _FLEXIBLE_HEAD = Struct(">iibihi")  # with the header's tags
+_OFFSETS_V4 = Struct(">hqq")  # error, high watermark, last stable offset
+_OFFSETS_V5 = Struct(">hqqq")  # the same and log start offset
+KEY: Callable[[tuple[Any, ...]], tuple[Topic, int]] = itemgetter(0, 1)
+"""Topic and partition of a FetchPartition or FetchAnswer."""
+_TOPIC = itemgetter(0)
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
@@ -69,7 +72,7 @@ def _by_topic(entries: Sequence[T]) -> list[tuple[Topic, list[T]]]:
     """Consecutive entries of one topic, which is their first field, together."""
     if len(entries) == 1:
         return [(entries[0][0], list(entries))]
-    return [(topic, list(group)) for topic, group in groupby(entries, key=lambda entry: entry[0])]
+    return [(topic, list(group)) for topic, group in groupby(entries, key=_TOPIC)]
 
 
 def _build_topic(encoding: Encoding, version: int, topic: Topic) -> bytes:
@@ -144,6 +147,127 @@ def _put_forgotten(
         frame += encoding.no_tags
 
 
+class ResponseLayout(NamedTuple):
+    """The bytes around the answers of a response of one version that names the partitions `keys`, in
+    this order.
+
+    `befores`: for each answer, the bytes between the one before it and its error code; `end`: the
+    bytes behind the last. `offsets` packs error code and offsets. `null_aborted` and `no_aborted`
+    stand between these and the records, if the list of aborted transactions is null, or empty.
+    """
+
+    version: int
+    keys: list[tuple[Topic, int]]
+    befores: list[bytes]
+    end: bytes
+    offsets: Struct
+    null_aborted: bytes
+    no_aborted: bytes
+
+
+class ResponseHeads(NamedTuple):
+    """A response without its records. Those of its n-th answer with records stand before
+    `heads[cuts[n]]`.
+    """
+
+    heads: bytes
+    cuts: list[int]
+
+
+def plan_layout(version: int, keys: list[tuple[Topic, int]]) -> ResponseLayout:
+    """Return the layout of a response; ValueError where the version does not name topics so."""
+    encoding = fetch_encoding(version)
+    no_tags, build_count = encoding.no_tags, encoding.build_count
+    topics = _by_topic(keys)
+    before, befores = build_count(len(topics)), []
+    for topic, group in topics:
+        before += _build_topic(encoding, version, topic) + build_count(len(group))
+        for _topic, index in group:
+            befores.append(before + INT32.pack(index))
+            before = no_tags
+        before += no_tags
+    replica = INT32.pack(NONE) if version >= RACK_FROM else b""
+    return ResponseLayout(
+        version,
+        keys,
+        befores,
+        before + no_tags,
+        _OFFSETS_V5 if version >= LOG_START_FROM else _OFFSETS_V4,
+        build_count(NONE) + replica,
+        build_count(0) + replica,
+    )
+
+
+def build_heads(
+    layout: ResponseLayout,
+    correlation_id: int,
+    throttle_time_ms: int,
+    error_code: int,
+    session_id: int,
+    answers: Sequence[FetchAnswer],
+) -> ResponseHeads:
+    """Return a response without its records. `answers` are those of the layout's partitions. Below
+    version 7 neither error code nor session id is sent.
+    """
+    version, _, befores, end, offsets, null_aborted, no_aborted = layout
+    is_flexible = version >= FLEXIBLE_FROM
+    if is_flexible:
+        head = _FLEXIBLE_HEAD.pack(0, correlation_id, 0, throttle_time_ms, error_code, session_id)
+    elif version >= SESSIONS_FROM:
+        head = _SESSION_HEAD.pack(0, correlation_id, throttle_time_ms, error_code, session_id)
+    else:
+        head = _HEAD.pack(0, correlation_id, throttle_time_ms)
+    heads, cuts, size_bytes = bytearray(head), [], 0
+    numbers = 4 if version >= LOG_START_FROM else 3
+    for before, answer in zip(befores, answers, strict=True):
+        heads += before
+        heads += offsets.pack(*answer[2 : 2 + numbers])
+        aborted, records_bytes = answer.aborted, answer.records_bytes
+        if aborted is None:
+            heads += null_aborted
+        else:
+            heads += _build_aborted(version, aborted) if aborted else no_aborted
+        if is_flexible:  # a count, written here because every partition has one
+            left = records_bytes + 1
+            while left > 0x7F:
+                heads.append(left & 0x7F | 0x80)
+                left >>= 7
+            heads.append(left)
+        else:
+            heads += INT32.pack(records_bytes)
+        if records_bytes:
+            cuts.append(len(heads))
+            size_bytes += records_bytes
+    heads += end
+    INT32.pack_into(heads, 0, len(heads) + size_bytes - INT32.size)
+    return ResponseHeads(bytes(heads), cuts)
+
+
+def _build_aborted(version: int, aborted: Sequence[tuple[int, int]]) -> bytes:
+    """The list of aborted transactions, and the preferred replica: none."""
+    encoding = fetch_encoding(version)
+    out = bytearray(encoding.build_count(len(aborted)))
+    for transaction in aborted:
+        out += INT64_PAIR.pack(*transaction)
+        out += encoding.no_tags
+    return bytes(out + INT32.pack(NONE) if version >= RACK_FROM else out)
+
+
+def add_records(frame: ResponseHeads, records: Iterable[Sequence[Frame]]) -> list[Frame]:
+    """Return the whole response as buffers, to be written in order. `records`: the buffers of each
+    answer with records.
+    """
+    heads, cuts = frame
+    if not cuts:
+        return [heads]
+    view, at = memoryview(heads), 0
+    buffers: list[Frame] = []
+    for cut, pieces in zip(cuts, records, strict=True):
+        buffers += (view[at:cut], *pieces)
+        at = cut
+    return [*buffers, view[at:]] if at < len(heads) else buffers
+
+
 def build_response(
     version: int,
     correlation_id: int,
@@ -153,53 +277,12 @@ def build_response(
     session_id: int,
     partitions: Sequence[FetchAnswer],
 ) -> list[Frame]:
-    """A Fetch response as buffers to be written in order; no preferred replica. Below version 7 neither the
-    error code nor the session id is sent.
-    """
-    encoding = fetch_encoding(version)
-    if version >= FLEXIBLE_FROM:
-        head = _FLEXIBLE_HEAD.pack(0, correlation_id, 0, throttle_time_ms, error_code, session_id)
-    elif version >= SESSIONS_FROM:
-        head = _SESSION_HEAD.pack(0, correlation_id, throttle_time_ms, error_code, session_id)
-    else:
-        head = _HEAD.pack(0, correlation_id, throttle_time_ms)
-    piece = first = bytearray(head)
-    out: list[Frame] = [first]
-    frame_bytes = 0  # of all buffers but the last piece
-    topics = _by_topic(partitions)
-    piece += encoding.build_count(len(topics))
-    for topic, answers in topics:
-        piece += _build_topic(encoding, version, topic)
-        piece += encoding.build_count(len(answers))
-        for answer in answers:
-            _put_answer(piece, encoding, version, answer)
-            if answer.records_bytes:
-                frame_bytes += len(piece) + answer.records_bytes
-                piece = bytearray()
-                out += (*answer.records, piece)
-            piece += encoding.no_tags
-        piece += encoding.no_tags
-    piece += encoding.no_tags
-    INT32.pack_into(first, 0, frame_bytes + len(piece) - 4)
-    return out if piece else out[:-1]
-
-
-def _put_answer(piece: bytearray, encoding: Encoding, version: int, answer: FetchAnswer) -> None:
-    """A partition up to its records' bytes."""
-    if version >= LOG_START_FROM:
-        piece += ANSWER_V5.pack(*answer[1:6])
-    else:
-        piece += ANSWER_V4.pack(*answer[1:5])
-    if answer.aborted is None:
-        piece += encoding.build_count(NONE)
-    else:
-        piece += encoding.build_count(len(answer.aborted))
-        for transaction in answer.aborted:
-            piece += INT64_PAIR.pack(*transaction)
-            piece += encoding.no_tags
-    if version >= RACK_FROM:
-        piece += INT32.pack(NONE)
-    piece += encoding.build_count(answer.records_bytes)
+    """A Fetch response as buffers to be written in order; no preferred replica."""
+    layout = plan_layout(version, list(map(KEY, partitions)))
+    frame = build_heads(
+        layout, correlation_id, throttle_time_ms, error_code, session_id, partitions
+    )
+    return add_records(frame, [one.records for one in partitions if one.records_bytes])
 
 
 def stamp_session(
@@ -242,70 +325,3 @@ def stamp_response_session(frame: bytearray | memoryview, version: int, session_
     """
     body_start = response_body_start(frame, FETCH, version)
     INT32.pack_into(frame, body_start + INT32.size + INT16.size, session_id)
-
-
-class AnswerHead(NamedTuple):
-    """What answers with records of one partition and no error say before these, in one version and session: `wire`
-    takes length, correlation id, `before`, HW, LSO, log start offset and `after`; then come the records' length as
-    `build_count` writes it, the records, and `end`.
-    """
-
-    wire: Struct
-    before: bytes
-    after: bytes
-    build_count: Callable[[int], bytes]
-    end: bytes
-
-
-def plan_answer_head(
-    version: int, session_id: int, topic: Topic, partition: int, read_committed: bool
-) -> AnswerHead:
-    """Of answers of version 7 or above without a throttle time, and for read_committed without aborted transactions."""
-    aborted = () if read_committed else None
-    answer = FetchAnswer(topic, partition, 0, 0, 0, 0, aborted, (), 0)
-    whole = b"".join(
-        build_response(
-            version, 0, throttle_time_ms=0, error_code=0, session_id=session_id, partitions=[answer]
-        )
-    )
-    encoding = fetch_encoding(version)
-    count_bytes, end = len(encoding.build_count(0)), 3 * encoding.no_tags
-    after_end = len(whole) - len(end) - count_bytes
-    after_start = after_end - count_bytes - (INT32.size if version >= RACK_FROM else 0)
-    before = whole[RESPONSE_TAGS_START : after_start - 3 * INT64.size]
-    after = whole[after_start:after_end]
-    wire = Struct(f">ii{len(before)}sqqq{len(after)}s")
-    return AnswerHead(wire, before, after, encoding.build_count, end)
-
-
-def build_headed_answer(
-    head: AnswerHead,
-    correlation_id: int,
-    high_watermark: int,
-    last_stable_offset: int,
-    log_start_offset: int,
-    records: Sequence[Frame],
-    records_bytes: int,
-) -> tuple[Frame, ...]:
-    """The frame as `build_response` gives it: `records`, of together `records_bytes`, unchanged and uncopied."""
-    offsets = high_watermark, last_stable_offset, log_start_offset
-    start, end = build_start(head, correlation_id, *offsets, records_bytes), head.end
-    return (start, *records, end) if end else (start, *records)
-
-
-def build_start(
-    head: AnswerHead,
-    correlation_id: int,
-    high_watermark: int,
-    last_stable_offset: int,
-    log_start_offset: int,
-    records_bytes: int,
-) -> bytes:
-    """The frame up to its records, which `head.end` follows."""
-    wire, before, after, build_count, end = head
-    count = build_count(records_bytes)
-    length = wire.size - INT32.size + len(count) + records_bytes + len(end)
-    start = wire.pack(
-        length, correlation_id, before, high_watermark, last_stable_offset, log_start_offset, after
-    )
-    return start + count

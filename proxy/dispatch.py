@@ -18,7 +18,6 @@ from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch
 from proxy.fetch.misses.reads import Reads
 from proxy.fetch.passthrough import pass_single_fetch
-from proxy.fetch.prepared import answer_prepared
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
@@ -48,7 +47,6 @@ SHARE_ACKNOWLEDGE: Final = 79
 """ShareAcknowledge (KIP-932)."""
 
 ROUTES: Final[dict[int, Handler]] = {
-    api.FETCH: handle_fetch,
     api.API_VERSIONS: relay_api_versions,
     api.SASL_HANDSHAKE: relay_sasl_handshake,
     api.SASL_AUTHENTICATE: relay_sasl,
@@ -118,14 +116,14 @@ class Dispatch:
         if link.pipeline is not None:
             link.pipeline.materialize()
         key, line, gone = frame[KEY_START:KEY_END], link.replies.line, link.gone
-        if key == FETCH_KEY and link.stores and answer_prepared(link, frame):
-            return
         newest = line[-1] if line else None
         try:
             if key == PRODUCE_KEY:
                 is_single = handle_produce(link, frame, self._most)
                 if is_single and self._has_pipeline and link.pipeline is None:
                     start_pipeline(link)
+            elif key == FETCH_KEY and link.stores:
+                handle_fetch(link, frame)
             else:
                 self._handle(frame, key == FETCH_KEY)
         except BadFrame as error:
@@ -136,16 +134,19 @@ class Dispatch:
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)
             link.broker.fall_back(link, gone, "handling a request", whole)
-        link.hold_at_bounds()
+        if line or link.request_bytes:
+            link.hold_at_bounds()
 
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
         link, size_bytes = self._link, len(frame)
-        if is_fetch and not link.stores:
+        if is_fetch:
             single = fetch_ordinary.scan_request(frame)
-            if single is not None:
+            if single is None:
+                handle_fetch(link, frame)
+            else:
                 link.count_request(api.FETCH, size_bytes)
                 pass_single_fetch(link, frame, single)
-                return
+            return
         head = header.peek_request(frame)
         link.count_request(head.api_key, size_bytes)
         link.client_id = head.client_id

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from bench.ladder.loads import Figures, Meter, Wrong
 from bench.ladder.raw import Line
 from bench.shape.frames import FETCH_VERSION, build_wide_fetch, build_wide_produce
-from protocol import fetch, produce
+from protocol import fetch
+from tests.kit import produce_messages
 from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
 from tests.kit.session_client import SessionClient
@@ -33,7 +34,7 @@ SETTLE_S = 20.0
 
 
 def _check(line: Line, size: int) -> None:
-    answer = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
+    answer = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
     if any(one.error_code for one in answer.partitions):
         raise Wrong(f"a Produce was refused: {answer}")
 
@@ -74,7 +75,7 @@ def wide_fetch(
     with Line(arm.address, arm.trust) as line:
         _wait_until_stored(arm, line, filling, partitions)
         size = line.call(filling)
-        said = produce.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions
+        said = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions
         starts = [one.base_offset for one in sorted(said, key=lambda one: one.partition)]
         for _ in range(RING - 1):
             _check(line, line.call(filling))

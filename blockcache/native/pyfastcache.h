@@ -236,8 +236,9 @@ int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 /* send.c */
-int64_t fc_send(fc_arena *a, const fc_hit *hit, int fd, const uint8_t *head, uint64_t head_size, const uint8_t *end,
-                uint64_t end_size);
+int64_t fc_send(fc_arena *a, const fc_hit *first, uint64_t count, int fd, const uint8_t *heads, uint64_t heads_size,
+                const uint64_t *cuts);
+void fc_release_all(fc_arena *a, const fc_hit *first, uint64_t count);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
 uint64_t fc_oldest_admitted(fc_arena *a);

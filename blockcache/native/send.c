@@ -1,33 +1,84 @@
-/* What a lookup found, given to the kernel from where it lies. The only place that knows descriptors. */
+/* What lookups found, given to the kernel from where it lies. The only place that knows descriptors. */
 #include <errno.h>
+#include <stddef.h>
 #include <sys/uio.h>
 
 #include "pyfastcache.h"
 
-static struct iovec piece(const uint8_t *bytes, uint64_t size) {
-    return (struct iovec){(void *)(uintptr_t)bytes, size};
+#define PIECES_MAX 256 /* of one writev; a response of more takes several */
+
+typedef struct {
+    struct iovec piece[PIECES_MAX];
+    int count, fd;
+    uint64_t size; /* of the pieces */
+    int64_t sent;  /* of all pieces so far */
+} writing;
+
+/* Gives the kernel the pieces; 0 where it did not take all. */
+static int flush(writing *w) {
+    ssize_t sent = 0;
+    do {
+        sent = w->count == 0 ? 0 : writev(w->fd, w->piece, w->count);
+    } while (sent < 0 && errno == EINTR);
+    int whole = sent >= 0 && (uint64_t)sent == w->size; /* who sends the rest meets an error */
+    w->sent += sent > 0 ? sent : 0;
+    w->size = 0;
+    w->count = 0;
+    return whole;
 }
 
-/* Writes `head`, a pinned hit's bytes and `end` to a non-blocking socket at once. Returns how many bytes the kernel took:
- * if all, the pins are let go; else, and where it took none or refuses, they are held. */
-int64_t fc_send(fc_arena *a, const fc_hit *hit, int fd, const uint8_t *head, uint64_t head_size, const uint8_t *end,
-                uint64_t end_size) {
-    struct iovec pieces[FC_SEGMENTS_MAX + 2];
-    uint64_t count = 0;
-    pieces[count++] = piece(head, head_size);
+/* Adds a piece; 0 where earlier ones had to go first, and the kernel did not take all. */
+static int add(writing *w, const uint8_t *bytes, uint64_t size) {
+    if (w->count == PIECES_MAX && !flush(w)) {
+        return 0;
+    }
+    w->piece[w->count++] = (struct iovec){(void *)(uintptr_t)bytes, size};
+    w->size += size;
+    return 1;
+}
+
+static int add_hit(fc_arena *a, writing *w, const fc_hit *hit) {
     for (uint64_t i = 0; i < hit->segments; i++) {
-        pieces[count++] = piece(fc_at(a, hit->segment[i].position), hit->segment[i].length);
+        if (!add(w, fc_at(a, hit->segment[i].position), hit->segment[i].length)) {
+            return 0;
+        }
     }
-    pieces[count++] = piece(end, end_size);
-    ssize_t sent;
-    do {
-        sent = writev(fd, pieces, (int)count);
-    } while (sent < 0 && errno == EINTR);
-    if (sent < 0) {
-        return 0; /* who sends the rest meets the error, if it is one */
+    return 1;
+}
+
+static const fc_hit *hit_after(const fc_hit *hit) {
+    return (const fc_hit *)((const uint8_t *)hit + offsetof(fc_hit, segment) + hit->segments * sizeof(fc_segment));
+}
+
+/* Lets go of the pins of `count` hits that lie one behind another, each without the places that it does not use. */
+void fc_release_all(fc_arena *a, const fc_hit *first, uint64_t count) {
+    const fc_hit *hit = first;
+    for (uint64_t i = 0; i < count; i++) {
+        if (hit->pinned) {
+            fc_release(a, hit->segment, hit->segments);
+        }
+        hit = hit_after(hit);
     }
-    if ((uint64_t)sent == head_size + hit->size_bytes + end_size) {
-        fc_release(a, hit->segment, hit->segments);
+}
+
+/* Writes `heads` and the bytes of `count` hits, which lie as `fc_release_all` says, to a non-blocking socket at once. The
+ * bytes of hit i stand before heads[cuts[i]]. Returns how many bytes the kernel took: if all, the pins are let go; else,
+ * and where it took none or refuses, they are held. */
+int64_t fc_send(fc_arena *a, const fc_hit *first, uint64_t count, int fd, const uint8_t *heads, uint64_t heads_size,
+                const uint64_t *cuts) {
+    writing w = {.fd = fd};
+    const fc_hit *hit = first;
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (!add(&w, heads + at, cuts[i] - at) || !add_hit(a, &w, hit)) {
+            return w.sent;
+        }
+        at = cuts[i];
+        hit = hit_after(hit);
     }
-    return sent;
+    if (!add(&w, heads + at, heads_size - at) || !flush(&w)) {
+        return w.sent;
+    }
+    fc_release_all(a, first, count);
+    return w.sent;
 }

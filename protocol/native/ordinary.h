@@ -59,10 +59,6 @@ typedef struct {                /* 2 words */
     int64_t start, end;         /* of the records */
 } po_fetched;
 
-typedef struct {                /* 3 words */
-    int64_t correlation_id, session_epoch, fetch_offset;
-} po_changed;
-
 /* The number of partitions of a Produce, the first `room` of them in `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than
  * `most` in it. */
 int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_produce *out, po_row *rows, int64_t room);
@@ -79,10 +75,11 @@ int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
  * are the whole of it, or end among its records. */
 int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
                     uint64_t names_size, po_fetched *out);
-/* 1: `frame` is `last`, a Fetch of at least a header, but for its correlation id, the four bytes at `epoch_at` and the
- * eight at `offset_at`, which is not before them; either may be the frame's end, or both the same where it has no epoch. */
+/* 1: `frame` is `last`, a Fetch, but for its correlation id, the four bytes at `epoch_at` (0: it has no session epoch) and
+ * the eight at each of `offsets` ascending places `offset_at`. `out` has 2 + `offsets` words: correlation id, session epoch
+ * (-1 where it has none), and the offsets. */
 int po_repeats(const uint8_t *frame, uint64_t size, const uint8_t *last, uint64_t last_size, uint64_t epoch_at,
-               uint64_t offset_at, po_changed *out);
+               const uint32_t *offset_at, uint64_t offsets, int64_t *out);
 /* How much a Produce (API key 0, versions 3 to 13) or Fetch (4 to 18) names: its topics, partitions, forgotten partitions
  * and tagged fields, and one for each 256 bytes of a text. Beyond `most` it is not counted on. Negative: it is garbled. */
 int64_t po_weigh(const uint8_t *frame, uint64_t size, uint64_t body_start, int api_key, int version, int64_t most);

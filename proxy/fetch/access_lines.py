@@ -1,6 +1,6 @@
 """Lines of the access log about Fetches.
 
-Owns the fields of a line, with one builder for all; metrics.access_log.FetchLine has their meaning
+Owns the fields of a line; metrics.access_log.FetchLine has their meaning
 and units. Must not know when a response has left, or what is counted. Invariant: a line keeps no
 more of a client's text than it shows.
 """
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog, FetchValues
+    from protocol.fetch import FetchPartition
     from proxy.fetch.record import Departed
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionOutcome
     from proxy.partitions.table import Partition, Partitions
     from proxy.partitions.topics import Topics
 
+NS_IN_MS = 1_000_000
 LEAST_DELAY_S = 0.0000005
 """Shortest delay, in seconds, that a line shows; lines have a resolution of a thousandth of a
 millisecond.
@@ -46,108 +48,64 @@ class AccessLines:
     def put_departed(self, departed: Sequence[Departed]) -> None:
         """Write one line for each partition of Fetches whose responses have left completely."""
         lines: list[FetchValues] = []
-        admitted_bytes = self._cache.peek_admitted_bytes()
-        for record, outcomes, _, left_at in departed:
+        admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
+        for fetch, outcomes, _, left_at, waited_s in departed:
+            link = fetch.link
+            client_id = cut_text(link.client_id)
+            isolation_level = fetch.request.isolation_level
+            times_ms = max(waited_s, 0.0) * 1000, (left_at - fetch.received_at) * 1000
             for one in outcomes:
-                asked = one.status.asked
-                topic_name, topic_id, partition = self._resolve(one)
-                age_bytes = None
-                if one.admitted_at is not None:
-                    age_bytes = admitted_bytes - one.admitted_at
-                elif partition is not None:
+                (asked, partition, *_), size_bytes, result, reason, delay_s, would_hit, at = one
+                topic_name: str | None
+                topic_id: bytes | None
+                if partition is not None and partition.is_followed and partition.topic.name:
+                    topic_name, topic_id = partition.topic.name, partition.topic.id
+                else:
+                    topic_name, topic_id, partition = self._resolve(asked)
+                age_bytes = None if at is None else admitted_bytes - at
+                if at is None and partition is not None:
                     age_bytes = self._age(partition, one)
                 lines.append(
-                    _build_line(
-                        record.link,
-                        record.head.api_version,
+                    (
+                        time_ms,
+                        link.listener.name,
+                        link.number,
+                        client_id,
+                        fetch.head.api_version,
                         topic_name,
                         topic_id,
                         asked.partition,
                         asked.fetch_offset,
-                        record.request.isolation_level,
-                        (one.result, one.reason),
-                        one.size_bytes,
-                        partition.leader_state.high_watermark if partition is not None else -1,
+                        isolation_level,
+                        result,
+                        reason,
+                        size_bytes,
+                        -1 if partition is None else partition.leader_state.high_watermark,
                         age_bytes,
-                        record.waited_s,
-                        left_at - record.received_at,
+                        *times_ms,
                         admitted_bytes,
-                        one.delay_s,
-                        one.would_hit_bytes,
+                        delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
+                        would_hit,
                     )
                 )
         self._log.put_all(lines)
 
-    def put_hit(
-        self,
-        link: ClientConnection,
-        version: int,
-        isolation_level: int,
-        partition: Partition,
-        fetch_offset: int,
-        verdict: tuple[str, str],
-        size_bytes: int,
-        admitted_at: int,
-        took_s: float,
-    ) -> None:
-        """Write the line of a Fetch of one partition that memory answered at once.
-
-        `admitted_at` is the clock of admitted bytes when the first batch was stored; `took_s` is in
-        seconds.
-        """
-        admitted_bytes, topic = self._cache.peek_admitted_bytes(), partition.topic
-        self._log.put(
-            _build_line(
-                link,
-                version,
-                topic.name or None,
-                topic.id,
-                partition.index,
-                fetch_offset,
-                isolation_level,
-                verdict,
-                size_bytes,
-                partition.leader_state.high_watermark,
-                admitted_bytes - admitted_at,
-                0.0,
-                took_s,
-                admitted_bytes,
-            )
-        )
-
     def put_unread(self, link: ClientConnection, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
-        admitted_bytes = self._cache.peek_admitted_bytes()
-        self._log.put(
-            _build_line(
-                link,
-                version,
-                None,
-                None,
-                -1,
-                -1,
-                0,
-                UNREAD,
-                0,
-                -1,
-                None,
-                0.0,
-                took_s,
-                admitted_bytes,
-            )
-        )
+        asker = link.listener.name, link.number, cut_text(link.client_id), version
+        unknown = None, None, -1, -1, 0, *UNREAD, 0, -1, None
+        admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
+        times_ms = 0.0, took_s * 1000
+        self._log.put((time_ms, *asker, *unknown, *times_ms, admitted_bytes, None, None))
 
-    def _resolve(self, one: PartitionOutcome) -> tuple[str | None, bytes | None, Partition | None]:
+    def _resolve(self, asked: FetchPartition) -> tuple[str | None, bytes | None, Partition | None]:
         """Return topic name, topic id and partition, each None if unknown.
 
         An unknown topic appears with the name or id that the client used.
         """
-        asked, partition = one.status.asked, one.status.partition
-        topic = partition.topic if partition is not None and partition.is_followed else None
-        if topic is None or not topic.name:
-            topic = self._topics.find(asked.topic)
-            partition = self._partitions.find(topic, asked.partition) if topic is not None else None
+        topic = self._topics.find(asked.topic)
         if topic is not None:
+            partition = self._partitions.find(topic, asked.partition)
             return topic.name or None, topic.id, partition
         if isinstance(asked.topic, str):
             return cut_text(asked.topic), None, None
@@ -163,45 +121,3 @@ class AccessLines:
             return None
         age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes
-
-
-def _build_line(
-    link: ClientConnection,
-    version: int,
-    topic_name: str | None,
-    topic_id: bytes | None,
-    partition: int,
-    offset: int,
-    isolation_level: int,
-    verdict: tuple[str, str],
-    size_bytes: int,
-    high_watermark: int,
-    age_bytes: int | None,
-    waited_s: float,
-    took_s: float,
-    admitted_bytes: int,
-    delay_s: float = 0.0,
-    would_hit_bytes: int | None = None,
-) -> FetchValues:
-    """Return the fields of `FetchLine`, in its order, stamped with the current time."""
-    return (
-        time_ns() // 1_000_000,
-        link.listener.name,
-        link.number,
-        cut_text(link.client_id),
-        version,
-        topic_name,
-        topic_id,
-        partition,
-        offset,
-        isolation_level,
-        *verdict,
-        size_bytes,
-        high_watermark,
-        age_bytes,
-        waited_s * 1000,
-        took_s * 1000,
-        admitted_bytes,
-        delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
-        would_hit_bytes,
-    )

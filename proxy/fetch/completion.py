@@ -10,17 +10,21 @@ waits for its miss fetches. Must not know timers, or how changes are detected. I
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from proxy.fetch.evaluate import has_arrived
 from proxy.fetch.response import is_cut
-from proxy.partitions.readable import AT_END, READABLE, UNCONFIRMED
+from proxy.partitions.readable import AT_END, IN_TRANSIT, READABLE, UNCONFIRMED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchRequest
     from proxy.fetch.evaluate import View
-    from proxy.fetch.record import FetchRecord
+    from proxy.fetch.misses.read import Read
+    from proxy.fetch.record import ClientFetch
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
@@ -37,14 +41,32 @@ bytes that memory has.
 """
 
 
-def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
+def is_complete(fetch: ClientFetch, statuses: Sequence[PartitionStatus]) -> bool:
+    """Return True if memory alone completes the Fetch: some partition is readable, the broker need
+    not answer or confirm any other, and the readable bytes reach min_bytes.
+    """
+    has_readable = False
+    for status in statuses:
+        if status.state is READABLE:
+            has_readable = True
+        elif status.state is not AT_END and status.state is not IN_TRANSIT:
+            return False
+    if not has_readable:
+        return False
+    if fetch.request.min_bytes <= 1:
+        return True
+    least_bytes = fetch.request.least_bytes
+    return least_bytes <= 1 or _readable_bytes(fetch, statuses, repeat(None)) >= least_bytes
+
+
+def is_enough(fetch: ClientFetch, view: View, has_clean: bool) -> bool:
     """Return True if the Fetch is to be answered now, without waiting.
 
     True in three cases: min_bytes or max_wait is 0; the readable bytes of all partitions reach
     min_bytes; a miss fetch brought an error. An error that a broker finds before it reads counts
     only if there is nothing else. `has_clean`: the session has more partitions than `view` lists.
     """
-    least_bytes, reads = record.request.least_bytes, view.reads
+    least_bytes, reads = fetch.request.least_bytes, view.reads
     if least_bytes == 0:
         return True
     if not view.is_here:
@@ -57,16 +79,18 @@ def is_enough(record: FetchRecord, view: View, has_clean: bool) -> bool:
         if read is not None
     ):
         return True
-    return _readable_bytes(record, view) >= least_bytes
+    return _readable_bytes(fetch, view.statuses, reads) >= least_bytes
 
 
-def _readable_bytes(record: FetchRecord, view: View) -> int:
+def _readable_bytes(
+    fetch: ClientFetch, statuses: Sequence[PartitionStatus], reads: Iterable[Read | None]
+) -> int:
     """Return the readable bytes as a broker counts them (LogSegment.read).
 
     The first batch counts whatever its size; the last batch counts with the part that fits.
     """
-    cache, room, readable_bytes = record.link.broker.cache, record.request.max_bytes, 0
-    for status, read in zip(view.statuses, view.reads, strict=True):
+    cache, room, readable_bytes = fetch.link.broker.cache, fetch.request.max_bytes, 0
+    for status, read in zip(statuses, reads, strict=False):
         asked, is_first = status.asked, readable_bytes == 0
         most, size_bytes = min(asked.max_bytes, room), 0
         if read is not None and has_arrived(read):

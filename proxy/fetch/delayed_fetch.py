@@ -20,14 +20,18 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from proxy.fetch.completion import GRACE_S, find_wait_end, is_enough, is_outdated
-from proxy.fetch.evaluate import View, build_view, evaluate, find_unproven
+from proxy.fetch.completion import (
+    GRACE_S,
+    find_wait_end,
+    is_complete,
+    is_enough,
+    is_outdated,
+)
+from proxy.fetch.evaluate import UNAUTHORIZED, View, build_view, evaluate_fetch, find_unproven
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.fetch.misses.read import Stage
-from proxy.fetch.prepared import evaluate_waiting, find_repeated
-from proxy.fetch.response import build_answer, build_single
-from proxy.fetch.sessions.idle_partitions import find_idle_partitions
+from proxy.fetch.response import build_answer
 from proxy.partitions.readable import (
     NEEDS_BROKER,
     READ_COMMITTED,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
+    from proxy.fetch.sessions.idle_partitions import IdlePartitions
     from proxy.partitions.table import Partition
 
 
@@ -70,7 +75,6 @@ class DelayedFetch:
         "_impatient",
         "_leaving",
         "_reads_timer",
-        "_repeated",
         "_timer",
         "_urgent",
         "_urgent_timer",
@@ -79,40 +83,39 @@ class DelayedFetch:
         "record",
     )
 
-    def __init__(self, record: FetchRecord, frame: Frame) -> None:
+    def __init__(
+        self, record: FetchRecord, frame: Frame, idle_partitions: IdlePartitions | None
+    ) -> None:
+        """`idle_partitions` None: the Fetch has no session that remembers its partitions."""
         self.record = record
         self._frame = frame
         self._behind = record.link.last_ordinal
-        self._deadline = record.received_at + max(record.request.max_wait_ms, 0) / 1000
+        self._deadline = record.fetch.received_at + max(record.request.max_wait_ms, 0) / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._urgent_timer: asyncio.TimerHandle | None = None
         self._reads_timer: asyncio.TimerHandle | None = None
         self._urgent = False
         self._impatient = False
         self._leaving = False
-        self._repeated = find_repeated(record)
-        self._idle_partitions = find_idle_partitions(record, record.received_at)
+        self._idle_partitions = idle_partitions
         self.held: list[Partition] = []
         self.done = False
 
-    def start(self) -> None:
-        """Evaluate for the first time. If a right is missing for bytes that memory has, ask the
-        broker first.
+    def start(self, statuses: list[PartitionStatus]) -> None:
+        """Go on after the first evaluation, which gave `statuses`. If a right is missing for bytes
+        that memory has, ask the broker first.
         """
-        self._fenced(self._start, self.record.received_at)
+        self._fenced(partial(self._start, statuses), self.record.fetch.received_at)
 
-    def _start(self, now: float) -> None:
-        asked = (
-            self.record.partitions
-            if self._idle_partitions is None
-            else self._idle_partitions.dirty()
-        )
-        unproven = find_unproven(self.record, asked, now)
+    def _start(self, statuses: list[PartitionStatus], now: float) -> None:
+        fetch = self.record.fetch
+        asked = [one.asked for one in statuses if one.reason == UNAUTHORIZED]
+        unproven = find_unproven(fetch, asked, now) if asked else None
         if unproven:
-            link, version = self.record.link, self.record.head.api_version
+            link, version = fetch.link, fetch.head.api_version
             link.authorization.prove(unproven, version, self._proven)
         else:
-            self._evaluate(now)
+            self._go_on(statuses, now)
 
     def _proven(self, answered: bool) -> None:
         """Continue after the broker's answer about rights; `answered` is False if the connection
@@ -130,20 +133,7 @@ class DelayedFetch:
     def wake(self, _partition: Partition) -> None:
         """Evaluate again, because a partition that this Fetch waits on has changed."""
         if not self.done:
-            self._fenced(self._wake, self._now())
-
-    def _wake(self, now: float) -> None:
-        """Answer a prepared Fetch from its one partition if that is readable; otherwise evaluate
-        all partitions.
-        """
-        record, repeated = self.record, self._repeated
-        if repeated is not None:
-            status = evaluate_waiting(record, repeated, now)
-            if status is not None:
-                self._end()
-                build_single(record, status, repeated.answer)
-                return
-        self._evaluate(now)
+            self._fenced(self._evaluate, self._now())
 
     def evaluate_again(self) -> None:
         """Evaluate again: a miss fetch has ended or a partition has changed. No effect once done."""
@@ -192,7 +182,14 @@ class DelayedFetch:
 
     def _evaluate(self, now: float) -> None:
         """Evaluate all partitions, then answer, wait or forward."""
-        statuses = self._evaluate_partitions(now)
+        self._go_on(self._evaluate_partitions(now), now)
+
+    def _go_on(self, statuses: list[PartitionStatus], now: float) -> None:
+        """Answer, wait or forward, as the statuses say."""
+        if is_complete(self.record.fetch, statuses):
+            self._drop_reads(statuses)
+            self._answer(statuses, None)
+            return
         view = self._build_view(statuses)
         if self.done:
             return
@@ -217,19 +214,18 @@ class DelayedFetch:
                     link.broker.watch.ask(one.partition, link, one.asked)
             self._forward(statuses)
             return
-        may_leave = (
-            settled and not outdated and (is_late or is_enough(self.record, view, self._has_clean))
-        )
+        is_enough_here = is_late or is_enough(self.record.fetch, view, self._has_clean)
+        may_leave = settled and not outdated and is_enough_here
         wait_end = float("-inf")
         if may_leave and not self._leaving:
             wait_end = find_wait_end(view, self.record.request, self._deadline)
         if may_leave and now >= wait_end:
-            self._answer(view)
+            self._answer(view.statuses, view.reads)
         elif self._hold(view, asking, now):
             self._hurry(PROOF_WAIT_S if outdated else self._patience_s(view, asking))
             self._evaluate_at(wait_end, now)
         elif may_leave and view.is_here:
-            self._answer(view)
+            self._answer(view.statuses, view.reads)
         else:
             self._forward(statuses)
 
@@ -240,11 +236,10 @@ class DelayedFetch:
 
     def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:
         """Return the status of each partition that is not known to be clean."""
-        statuses = (
-            evaluate(self.record, now)
-            if self._idle_partitions is None
-            else self._idle_partitions.evaluate(now)
-        )
+        if self._idle_partitions is not None:
+            statuses = self._idle_partitions.evaluate(now)
+        else:
+            statuses = evaluate_fetch(self.record.fetch, now)
         return [plan_given_up(status) for status in statuses] if self._impatient else statuses
 
     def _build_view(self, statuses: list[PartitionStatus]) -> View | None:
@@ -255,12 +250,15 @@ class DelayedFetch:
             if status.state in NEEDS_BROKER:
                 reads = self._find_reads(statuses)
                 return None if reads is None else build_view(statuses, reads)
-        miss_reads = self.record.link.reads
-        if len(miss_reads):
-            miss_reads.drop_asked([status.asked for status in statuses])
+        self._drop_reads(statuses)
         return (
             build_view(statuses, (None,) * len(statuses)) if statuses or self._has_clean else None
         )
+
+    def _drop_reads(self, statuses: Sequence[PartitionStatus]) -> None:
+        """Drop the miss fetches of partitions that need none any more."""
+        if self.record.link.reads.by_key:
+            self.record.link.reads.drop_asked([status.asked for status in statuses])
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """Return the miss fetch of each status, begun where it was missing, or None for a status
@@ -457,12 +455,15 @@ class DelayedFetch:
         if self._idle_partitions is not None:  # forward all partitions, clean ones included
             now = self._now()
             statuses = [
-                plan_given_up(one) if self._impatient else one for one in evaluate(self.record, now)
+                plan_given_up(one) if self._impatient else one
+                for one in evaluate_fetch(self.record.fetch, now)
             ]
         waited = self.record.parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         forward_fetch(self.record, self._frame, statuses, max_wait_ms)
 
-    def _answer(self, view: View) -> None:
+    def _answer(
+        self, statuses: Sequence[PartitionStatus], reads: Sequence[Read | None] | None
+    ) -> None:
         self._end()
-        build_answer(self.record, view.statuses, view.reads, has_clean=self._has_clean)
+        build_answer(self.record.fetch, statuses, reads, self.record, self._has_clean)

@@ -18,6 +18,8 @@ from proxy.partitions.readable import (
     UNCONFIRMED,
     PartitionStatus,
     ReadState,
+    explain_unreadable,
+    find_limit,
     plan_partition,
 )
 
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchPartition
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import FetchRecord
+    from proxy.fetch.record import ClientFetch
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
+    from proxy.partitions.topics import Topics
+
+UNAUTHORIZED = "unauthorized-yet"
+"""Reason of a miss: the client's right to the topic is not proven."""
 
 
 class View(NamedTuple):
@@ -77,20 +83,55 @@ def has_arrived(read: Read) -> bool:
     return read.stage is Stage.ARRIVED
 
 
-def evaluate(record: FetchRecord, now: float) -> list[PartitionStatus]:
-    """Return the status of each partition, in the request's order. `now` is in seconds."""
-    link, isolation, version = record.link, record.request.isolation_level, record.head.api_version
-    partitions = record.partitions
-    link.broker.counters.looked_partitions += len(partitions)
-    if len(partitions) == 1:
-        return [evaluate_one(link, partitions[0], isolation, version, now)]
-    return [evaluate_one(link, asked, isolation, version, now) for asked in partitions]
+def evaluate(
+    link: ClientConnection,
+    partitions: Sequence[FetchPartition],
+    isolation_level: int,
+    version: int,
+    now: float,
+) -> list[PartitionStatus]:
+    """Return the status of each partition for the client of `link`, in order. `now` is in seconds."""
+    broker = link.broker
+    cache = broker.cache
+    broker.counters.looked_partitions += len(partitions)
+    statuses: list[PartitionStatus] = []
+    topic: str | bytes = b""
+    topic_id: bytes | None = None
+    for asked in partitions:
+        if asked.topic != topic:
+            topic = asked.topic
+            topic_id = topic if isinstance(topic, bytes) else _find_id(broker.topics, topic)
+            if not link.authorization.allows(topic, now):
+                topic_id = None
+        partition = None
+        if topic_id is not None:
+            partition = broker.partitions.find_by_id(topic_id, asked.partition)
+        if partition is not None:
+            limit = find_limit(cache, asked, partition, isolation_level, version, now)
+            if limit >= 0:
+                partition.wanted_at = now
+                statuses.append(PartitionStatus(asked, partition, READABLE, "", limit))
+                continue
+        statuses.append(_explain(link, asked, isolation_level, version, now))
+    return statuses
 
 
-def evaluate_one(
+def _find_id(topics: Topics, name: str) -> bytes | None:
+    """Return the id of the topic of that name; None if it is unknown."""
+    topic = topics.find(name)
+    return None if topic is None else topic.id
+
+
+def evaluate_fetch(fetch: ClientFetch, now: float) -> list[PartitionStatus]:
+    """Return the status of each partition of a Fetch, in the request's order. `now` is in seconds."""
+    isolation_level, version = fetch.request.isolation_level, fetch.head.api_version
+    return evaluate(fetch.link, fetch.partitions, isolation_level, version, now)
+
+
+def _explain(
     link: ClientConnection, asked: FetchPartition, isolation_level: int, version: int, now: float
 ) -> PartitionStatus:
-    """Return the status of one partition for the client of `link`.
+    """Return the status of a partition that was not readable when it was looked up.
 
     Asks the broker for the topic's metadata in two cases. A known topic lacks the partition; or the
     client names a newer leader epoch than Forebay has asked about. `partition` in the result is
@@ -98,7 +139,7 @@ def evaluate_one(
     """
     broker = link.broker
     if not link.authorization.allows(asked.topic, now):
-        return PartitionStatus(asked, None, ReadState.MISS, "unauthorized-yet", -1)
+        return PartitionStatus(asked, None, ReadState.MISS, UNAUTHORIZED, -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
         if topic is not None:
@@ -107,7 +148,7 @@ def evaluate_one(
     partition = broker.partitions.follow(topic, asked.partition)
     if partition is None:
         return PartitionStatus(asked, None, ReadState.MISS, "unproven", -1)
-    status = plan_partition(broker.cache, asked, partition, isolation_level, version, now)
+    status = explain_unreadable(broker.cache, asked, partition, isolation_level, version, now)
     if status.state is not ReadState.MISS:
         partition.wanted_at = now
     elif asked.current_leader_epoch > partition.leader_state.asked_epoch:
@@ -117,7 +158,7 @@ def evaluate_one(
 
 
 def find_unproven(
-    record: FetchRecord, partitions: Iterable[FetchPartition], now: float
+    fetch: ClientFetch, partitions: Iterable[FetchPartition], now: float
 ) -> dict[str | bytes, Partition]:
     """Return topics whose right must be proven before anything is read, each with one partition.
 
@@ -125,7 +166,7 @@ def find_unproven(
     asks for stored bytes or for history that is fetched separately. A Fetch with a rack id lists
     none: the broker must answer it.
     """
-    link, request = record.link, record.request
+    link, request = fetch.link, fetch.request
     found: dict[str | bytes, Partition] = {}
     if request.rack_id:
         return found
@@ -137,7 +178,7 @@ def find_unproven(
         partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
         if partition is None:
             continue
-        isolation, version = request.isolation_level, record.head.api_version
+        isolation, version = request.isolation_level, fetch.head.api_version
         status = plan_partition(broker.cache, asked, partition, isolation, version, now)
         is_history = status.lagging and status.offsets_known and link.reads.fetches_separately
         if status.state is ReadState.READABLE or is_history:

@@ -66,7 +66,6 @@ def forward_fetch(
     milliseconds, after a wait here; None leaves the request's own value.
     """
     link, head, request, partitions = record.link, record.head, record.request, record.partitions
-    assert record.context is not None
     link.reads.drop_asked(partitions)
     link.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
@@ -104,7 +103,7 @@ def forward_fetch(
         return link.begin_pieces(
             head,
             record.reply,
-            record.request_bytes,
+            record.fetch.request_bytes,
             record.passing(statuses, response),
             begun,
             frame_bytes,
@@ -146,13 +145,13 @@ def _is_behind(status: PartitionStatus) -> bool:
 
 
 def _without_session(
-    record: FetchRecord, context: FetchContext, frame: Frame, max_wait_ms: int | None
+    record: FetchRecord, context: FetchContext | None, frame: Frame, max_wait_ms: int | None
 ) -> Frame:
     """Return the request for the broker: without a session, and with every partition that the
     session remembers.
     """
     head, request = record.head, record.request
-    if context.kind is Kind.INCREMENTAL:
+    if context is not None and context.kind is Kind.INCREMENTAL:
         return build_request(
             head.api_version,
             head.correlation_id,

@@ -6,6 +6,7 @@ Invariants:
 * Fetch sessions are Forebay's own (fetch/sessions/context.py). A session completes the request; the
   broker gets the request without a session.
 * The broker sees no request whose partitions memory can all answer.
+* Memory is asked first; an object is made only for a Fetch that waits, is forwarded or is refused.
 * A request that mixes hits and misses is split (fetch/delayed_fetch.py, fetch/misses/reads.py).
 * Any other request is forwarded whole, and Forebay learns from its response.
 * Followers' Fetches, and all Fetches where memory does not serve, pass through unchanged.
@@ -16,17 +17,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol import api
+from protocol import api, header
 from protocol.errors import BadFrame
 from protocol.fetch_build import end_session
+from proxy.fetch.completion import is_complete
 from proxy.fetch.delayed_fetch import DelayedFetch
-from proxy.fetch.evaluate import evaluate
+from proxy.fetch.evaluate import evaluate, evaluate_fetch
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.hit_estimate import peek_would_hit
 from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
-from proxy.fetch.record import FetchRecord
-from proxy.fetch.response import answer_error, refuse_fetch
-from proxy.fetch.sessions.context import Kind, open_fetch
+from proxy.fetch.record import ClientFetch, FetchRecord
+from proxy.fetch.response import answer_error, build_answer, refuse_fetch
+from proxy.fetch.sessions.context import FINAL_EPOCH, NO_SESSION, Kind, open_fetch
+from proxy.fetch.sessions.idle_partitions import find_idle_partitions
 from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionStatus, ReadState
 from proxy.relay import is_left_unread, relay
 
@@ -37,13 +40,18 @@ if TYPE_CHECKING:
     from proxy.net.client_connection import ClientConnection
 
 
-def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
-    """Answer, delay, forward or relay one Fetch from `link`.
+def handle_fetch(link: ClientConnection, frame: Frame) -> None:
+    """Answer, delay, forward or relay one Fetch from `link`. Raises BadFrame if its header cannot be
+    read.
 
-    `frame` is the whole request; `head` is its decoded header. The call never blocks: the response
-    leaves later if the Fetch waits.
+    `frame` is the whole request. The call never blocks: the response leaves later if the Fetch
+    waits.
     """
-    request = _scan(link, head, frame)
+    again = link.fetches.read_again(frame)
+    head = header.peek_request(frame) if again is None else again[0]
+    link.count_request(api.FETCH, len(frame))
+    link.client_id = head.client_id
+    request = _scan(link, head, frame) if again is None else again[1]
     if request is None:
         if link.stores:
             # The broker must grant no session: fetch sessions are Forebay's own.
@@ -56,28 +64,58 @@ def handle_fetch(link: ClientConnection, head: RequestHeader, frame: Frame) -> N
         )
         return
     link.authorization.version = head.api_version
-    passed = _pass_untouched(link, request)
-    if passed:
-        pass_fetch(link, head, request, frame, passed)
+    if request.replica_id != CONSUMER or not link.stores:
+        reason = FOLLOWER if request.replica_id != CONSUMER else DISABLED
+        pass_fetch(link, head, request, frame, reason)
         return
-    if request.max_bytes > link.broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
-        request = request._replace(max_bytes=link.broker.fetch_max_bytes)
-    context = open_fetch(
-        link.broker.sessions, request, head.api_version, link.session_owner, link.broker.now()
-    )
-    record = FetchRecord(link, head, request, len(frame), context)
-    if context.kind is Kind.ERROR:
-        answer_error(record)
-    elif (delay_s := _over_quota_s(record)) > 0:
-        refuse_fetch(record, _skip_cache(record, ReadState.MISS, "refused"), delay_s)
-    elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
-        forward_fetch(record, frame, _skip_cache(record, ReadState.PASS, "version"))
-    elif link.preferred_replicas and request.rack_id:
-        forward_fetch(record, frame, _skip_cache(record, ReadState.PASS, "preferred-replica"))
-    elif link.broker.cache.observes:
-        _observe(record, frame)
+    broker, now = link.broker, link.broker.now()
+    if request.max_bytes > broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
+        request = request._replace(max_bytes=broker.fetch_max_bytes)
+    context, idle_partitions = None, None
+    if again is None or request.session_id != NO_SESSION or request.session_epoch != FINAL_EPOCH:
+        context = open_fetch(broker.sessions, request, head.api_version, link.session_owner, now)
+    fetch = ClientFetch(link, head, request, context, len(frame), now)
+    if (
+        (context is not None and context.kind is Kind.ERROR)
+        or request.isolation_level not in ISOLATION_LEVELS
+        or request.max_bytes < 0
+        or broker.scheduler.quotas.active
+        or link.preferred_replicas
+        or broker.cache.observes
+    ) and _goes_past_memory(fetch, frame):
+        return
+    asked = request.partitions
+    if context is not None:
+        asked, idle_partitions = context.changed, find_idle_partitions(fetch, now)
+    if idle_partitions is None:
+        statuses = evaluate(link, asked, request.isolation_level, head.api_version, now)
     else:
-        DelayedFetch(record, frame).start()
+        statuses = idle_partitions.evaluate(now)
+    if is_complete(fetch, statuses):
+        if link.reads.by_key:
+            link.reads.drop_asked([status.asked for status in statuses])
+        build_answer(fetch, statuses)
+    else:
+        DelayedFetch(FetchRecord(fetch), frame, idle_partitions).start(statuses)
+
+
+def _goes_past_memory(fetch: ClientFetch, frame: Frame) -> bool:
+    """Refuse or forward a Fetch that memory must not answer. Return False if it may."""
+    link, request, context = fetch.link, fetch.request, fetch.context
+    if context is not None and context.kind is Kind.ERROR:
+        answer_error(FetchRecord(fetch))
+    elif (delay_s := _over_quota_s(fetch)) > 0:
+        refuse_fetch(FetchRecord(fetch), _skip_cache(fetch, ReadState.MISS, "refused"), delay_s)
+    elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
+        forward_fetch(FetchRecord(fetch), frame, _skip_cache(fetch, ReadState.PASS, "version"))
+    elif link.preferred_replicas and request.rack_id:
+        statuses = _skip_cache(fetch, ReadState.PASS, "preferred-replica")
+        forward_fetch(FetchRecord(fetch), frame, statuses)
+    elif link.broker.cache.observes:
+        _observe(FetchRecord(fetch), frame)
+    else:
+        return False
+    return True
 
 
 def _observe(record: FetchRecord, frame: Frame) -> None:
@@ -86,7 +124,7 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
     The estimate is made before the broker's response adds the same bytes to the index.
     """
     broker = record.link.broker
-    statuses = evaluate(record, broker.now())
+    statuses = evaluate_fetch(record.fetch, broker.now())
     record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
     for status in statuses:
         if status.partition is not None and status.state not in NEEDS_BROKER:
@@ -103,37 +141,28 @@ def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> FetchReq
     """
     if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
         try:
-            return link.fetches.scan(frame, head.api_version, head.body_start)
+            return link.fetches.scan(frame, head)
         except BadFrame:
             pass
     return None
 
 
-def _over_quota_s(record: FetchRecord) -> float:
+def _over_quota_s(fetch: ClientFetch) -> float:
     """Return the seconds until the client has paid for the bytes it fetched; 0.0 within its quota.
 
     Topic quotas are read only while at least one topic is over its quota.
     """
-    link = record.link
+    link = fetch.link
     quotas = link.broker.scheduler.quotas
     if not quotas.active:
         return 0.0
     now, found = link.broker.now(), []
-    if record.context is not None and quotas.topics.owes(now):
-        found = [link.broker.topics.find(topic) for topic in record.context.topics]
+    if quotas.topics.owes(now):
+        found = [link.broker.topics.find(topic) for topic in fetch.topics]
     names = [topic.name for topic in found if topic is not None and topic.name]
     return quotas.peek_delay_s(link.client_id or "", names, now)
 
 
-def _pass_untouched(link: ClientConnection, request: FetchRequest) -> str:
-    """Return the reason to pass the request through unchanged, fetch session included; "" if there
-    is none.
-    """
-    if request.replica_id != CONSUMER:
-        return FOLLOWER
-    return "" if link.stores else DISABLED
-
-
-def _skip_cache(record: FetchRecord, state: ReadState, reason: str) -> list[PartitionStatus]:
+def _skip_cache(fetch: ClientFetch, state: ReadState, reason: str) -> list[PartitionStatus]:
     """Return one status with this state and reason for each partition, without a lookup in memory."""
-    return [PartitionStatus(asked, None, state, reason, -1) for asked in record.partitions]
+    return [PartitionStatus(asked, None, state, reason, -1) for asked in fetch.partitions]

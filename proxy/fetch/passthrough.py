@@ -20,7 +20,7 @@ from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
-from proxy.fetch.record import FetchRecord
+from proxy.fetch.record import ClientFetch
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.net.splice import SpliceTransfer, may_pass
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
@@ -180,22 +180,19 @@ class PassthroughFetch:
         (FetchSessionHandler.handleResponse).
         """
         self._link.broker.counters.fetch_refused += 1
-        record = self._record()
-        record.reply = self._link.replies.stand_in(self)
-        buffers = build_response(
+        fetch = self._build_fetch()
+        (frame,) = build_response(
             self._version,
-            record.head.correlation_id,
+            fetch.head.correlation_id,
             throttle_time_ms=PAUSE_MS,
             error_code=ErrorCode.NONE,
             session_id=0,
             partitions=(),
         )
-        record.served(
-            [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()],
-            buffers,
-            (),
-            0,
-        )
+        outcomes = [PartitionOutcome(status, 0, *REFUSED) for status in self._build_statuses()]
+        left = partial(self._link.broker.accounts.enter, fetch, outcomes, True)
+        size_bytes = len(self._frame)
+        self._link.answer_whole(api.FETCH, self, frame, len(frame), size_bytes, left)
 
     # -- from the broker -----------------------------------------------------------------------------------
 
@@ -317,7 +314,7 @@ class PassthroughFetch:
                 PartitionOutcome(*one, *verdict)
                 for one in zip(self._build_statuses(), self._sizes, strict=True)
             ]
-            broker.accounts.enter(self._record(), outcomes, delivered, is_ours=False)
+            broker.accounts.enter(self._build_fetch(), outcomes, False, delivered)
             return
         counters = broker.counters
         if self._sizes:
@@ -333,8 +330,6 @@ class PassthroughFetch:
             for asked in self._read().partitions
         ]
 
-    def _record(self) -> FetchRecord:
-        head = header.peek_request(self._frame)
-        return FetchRecord(
-            self._link, head, self._read(), len(self._frame), received_at=self._received_at
-        )
+    def _build_fetch(self) -> ClientFetch:
+        head, size_bytes = header.peek_request(self._frame), len(self._frame)
+        return ClientFetch(self._link, head, self._read(), None, size_bytes, self._received_at)

@@ -1,6 +1,7 @@
-"""Record of one client's Fetch: its place in the response order, its times, and its accounting.
+"""A client's Fetch: what arrived, its place in the response order if it waits, and its accounting.
 
 Owns the counting. Must not know how the response was found. Invariants:
+* A `FetchRecord` is made only for a Fetch that waits, is forwarded or is refused.
 * Each partition of each Fetch gets exactly one result and reason.
 * Bytes are counted when the response's last byte has left, not before.
 * Responses released by one broker response are sent first and counted afterwards (`Accounts`).
@@ -8,7 +9,8 @@ Owns the counting. Must not know how the response was found. Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
@@ -21,103 +23,89 @@ from proxy.partitions.readable import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from blockcache.arena import Hit
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.wire import Frame, Topic
     from proxy.broker import Broker
     from proxy.fetch.access_lines import AccessLines
-    from proxy.fetch.response import Found
     from proxy.fetch.sessions.context import FetchContext
     from proxy.net.client_connection import ClientConnection
-    from proxy.net.send_buffer import Sendable
-    from proxy.partitions.table import Partition
 
-HIT = ("hit", "")
-"""Result and reason of bytes that memory served."""
+NOT_PARKED = -1.0
+"""Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
 
 
-class FetchRecord:
-    """A client's Fetch, from its arrival to the last byte of its response. All times are in
-    seconds.
+class ClientFetch(NamedTuple):
+    """A client's Fetch as it arrived, in `received_at` seconds.
+
+    `context` is the Fetch as its session completes it; None if it names each partition once and no
+    session, or if its session is the broker's.
+    `request_bytes` are charged to the byte budget of requests until the response is made.
     """
 
-    __slots__ = (
-        "context",
-        "head",
-        "link",
-        "parked_at",
-        "received_at",
-        "reply",
-        "request",
-        "request_bytes",
-        "waited_s",
-        "would_hit_bytes",
-    )
-
-    def __init__(
-        self,
-        link: ClientConnection,
-        head: RequestHeader,
-        request: FetchRequest,
-        request_bytes: int,
-        context: FetchContext | None = None,
-        received_at: float | None = None,
-    ) -> None:
-        """`context` is the Fetch as its session completes it; None if the session is the broker's,
-        or is no longer needed.
-
-        `received_at` None: the Fetch arrives now and takes a place in the response order. Otherwise
-        it arrived then, and has no place, because its response leaves at once.
-        """
-        self.context = context
-        self.link = link
-        self.head = head
-        self.request = request
-        self.request_bytes = request_bytes
-        self.received_at = link.broker.now() if received_at is None else received_at
-        self.parked_at = -1.0
-        self.waited_s = 0.0
-        self.would_hit_bytes: list[int] | None = None
-        if received_at is None:
-            self.reply = link.replies.reserve()
+    link: ClientConnection
+    head: RequestHeader
+    request: FetchRequest
+    context: FetchContext | None
+    request_bytes: int
+    received_at: float
 
     @property
     def partitions(self) -> list[FetchPartition]:
         """All partitions that the Fetch asks for, including those that its session remembers."""
         return self.request.partitions if self.context is None else self.context.partitions
 
-    def served(
-        self,
-        outcomes: Sequence[PartitionOutcome],
-        buffers: Sequence[Sendable],
-        hits: Sequence[Hit],
-        held_bytes: int,
-    ) -> None:
-        """Send Forebay's own response.
+    @property
+    def topics(self) -> Iterable[Topic]:
+        """All topics that the Fetch asks for, each once."""
+        if self.context is None:
+            return dict.fromkeys(one.topic for one in self.request.partitions)
+        return self.context.topics
 
-        `outcomes` are the partitions that the response names; an incremental response omits
-        unchanged ones. `hits` pin the arena's bytes in `buffers`; `held_bytes` of the buffers are
-        on the heap. A single buffer without hits is on the heap, and is charged if it does not
-        leave at once.
-        """
-        link = self.link
-        broker = link.broker
 
-        def sent(delivered: bool) -> None:
-            for hit in hits:
-                hit.release()
-            broker.accounts.enter(self, outcomes, delivered, is_ours=True)
+class FetchRecord:
+    """A Fetch that memory does not answer at once: its place in the response order, and how long it
+    waited, in seconds.
 
-        if len(buffers) == 1 and not hits:
-            (frame,) = buffers
-            link.answer_whole(api.FETCH, self.reply, frame, len(frame), self.request_bytes, sent)
-        else:
-            link.answer(
-                self.head, self.reply, buffers, self.request_bytes, sent, held_bytes=held_bytes
-            )
+    `parked_at`: when it entered the purgatory; -1.0 if it never did, and `waited_s` is NOT_PARKED.
+    """
+
+    __slots__ = (
+        "context",
+        "fetch",
+        "head",
+        "link",
+        "parked_at",
+        "reply",
+        "request",
+        "waited_s",
+        "would_hit_bytes",
+    )
+
+    def __init__(self, fetch: ClientFetch) -> None:
+        """The Fetch takes the next place in the response order."""
+        self.fetch = fetch
+        self.link = fetch.link
+        self.head = fetch.head
+        self.request = fetch.request
+        self.context = fetch.context
+        self.parked_at = -1.0
+        self.waited_s = NOT_PARKED
+        self.would_hit_bytes: list[int] | None = None
+        self.reply = fetch.link.replies.reserve()
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """All partitions that the Fetch asks for, including those that its session remembers."""
+        return self.fetch.partitions
+
+    def refused(self, outcomes: Sequence[PartitionOutcome], frame: Frame) -> None:
+        """Send Forebay's own response without records: an error, or a pause."""
+        fetch, waited_s = self.fetch, self.waited_s
+        left = partial(self.link.broker.accounts.enter, fetch, outcomes, True, waited_s=waited_s)
+        self.link.answer_whole(api.FETCH, self.reply, frame, len(frame), fetch.request_bytes, left)
 
     def forwarded(
         self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, answer: Frame
@@ -127,7 +115,12 @@ class FetchRecord:
         """
         sent = self.passing(statuses, response)
         self.link.answer(
-            self.head, self.reply, (answer,), self.request_bytes, sent, held_bytes=len(answer)
+            self.head,
+            self.reply,
+            (answer,),
+            self.fetch.request_bytes,
+            sent,
+            held_bytes=len(answer),
         )
 
     def passing(
@@ -151,124 +144,59 @@ class FetchRecord:
         else:
             outcomes = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
 
-        def sent(delivered: bool) -> None:
-            self.link.broker.accounts.enter(self, outcomes, delivered, is_ours=False)
-
-        return sent
+        return partial(
+            self.link.broker.accounts.enter, self.fetch, outcomes, False, waited_s=self.waited_s
+        )
 
     def abandoned(self) -> None:
         """Count partitions that got no response, because the client or the broker disconnected."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
-    def count(self, outcomes: Sequence[PartitionOutcome], is_ours: bool, left_at: float) -> None:
-        """Count the response, which left at `left_at`. `is_ours`: Forebay built it; False: it is
-        the broker's own frame.
-        """
-        broker = self.link.broker
-        counters = broker.counters
-        for one in outcomes:
-            verdict = one.result, one.reason
-            counters.fetch_partitions[verdict] += 1
-            counters.fetch_bytes[verdict] += one.size_bytes
-            if one.would_hit_bytes:
-                counters.would_hit_bytes += one.would_hit_bytes
-        self.count_times(is_ours, left_at)
-        if broker.scheduler.quotas.active:
-            _charge(broker, self.link.client_id, outcomes)
 
-    def count_times(self, is_ours: bool, ended_at: float) -> None:
-        """Count how long the Fetch took, whether the response was delivered or not."""
-        counters = self.link.broker.counters
-        if not is_ours:
-            counters.fetch_upstream_s.observe(ended_at - self.received_at)
-            return
-        if self.parked_at >= 0:
-            counters.fetch_wait_s.observe(self.waited_s)
-        counters.fetch_hit_s.observe(ended_at - self.received_at - self.waited_s)
+class Departed(NamedTuple):
+    """A response whose last byte has left at `left_at` seconds.
 
+    `is_ours`: Forebay built it; False: it is the broker's own frame. `waited_s`: seconds in the
+    purgatory, or NOT_PARKED.
+    """
 
-Departed: TypeAlias = "tuple[FetchRecord, Sequence[PartitionOutcome], bool, float]"
-"""A response whose last byte has left: Fetch, outcomes, whether Forebay built it, and when it left,
-in seconds.
-"""
+    fetch: ClientFetch
+    outcomes: Sequence[PartitionOutcome]
+    is_ours: bool
+    left_at: float
+    waited_s: float
 
 
 class Accounts:
-    """Counts responses that have left: each at once, or a batch of them after all have left.
+    """Counts responses that have left: each at once, or a batch of them after all have left."""
 
-    During a batch, `shared_answers` has what responses to equal requests share, by request. The
-    batch changes nothing that is known, so an entry stays valid until `settle`. None outside a
-    batch.
-    """
-
-    __slots__ = ("_broker", "_waiting", "lines", "shared_answers")
+    __slots__ = ("_broker", "_departed", "lines")
 
     def __init__(self, broker: Broker, lines: AccessLines | None) -> None:
         """`lines` None: there is no access log."""
         self._broker = broker
         self.lines = lines
-        self._waiting: list[Departed] = []
-        self.shared_answers: dict[Hashable, Found] | None = None
+        self._departed: list[Departed] | None = None
+        """The batch; None outside a batch."""
 
     def enter(
         self,
-        record: FetchRecord,
+        fetch: ClientFetch,
         outcomes: Sequence[PartitionOutcome],
-        delivered: bool,
         is_ours: bool,
+        delivered: bool,
+        waited_s: float = NOT_PARKED,
     ) -> None:
-        """Count the response to `record`: it has left, or never will (`delivered` is False)."""
+        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
         now = self._broker.now()
+        departed = Departed(fetch, outcomes, is_ours, now, waited_s)
         if not delivered:
             self._broker.counters.undelivered_partitions += len(outcomes)
-            record.count_times(is_ours, now)
-            return
-        if self.shared_answers is not None:
-            self._waiting.append((record, outcomes, is_ours, now))
-            return
-        record.count(outcomes, is_ours, now)
-        if self.lines is not None:
-            self.lines.put_departed(((record, outcomes, is_ours, now),))
-
-    def enter_hit(
-        self,
-        link: ClientConnection,
-        version: int,
-        isolation_level: int,
-        partition: Partition,
-        fetch_offset: int,
-        size_bytes: int,
-        frame_bytes: int,
-        admitted_at: int,
-        received_at: float,
-    ) -> None:
-        """Count a response that has no record: one partition from memory.
-
-        Such a response has left whole without waiting, and no quota applies. `frame_bytes` is its
-        whole size; `size_bytes` counts records only. `admitted_at` is the clock of admitted bytes;
-        `received_at` is in seconds.
-        """
-        broker = self._broker
-        counters, now = broker.counters, broker.now()
-        traffic = counters.responses_out[api.FETCH]
-        traffic.frames += 1
-        traffic.size_bytes += frame_bytes
-        counters.fetch_partitions[HIT] += 1
-        counters.fetch_bytes[HIT] += size_bytes
-        counters.fetch_hit_s.observe(now - received_at)
-        if self.lines is not None:
-            took_s = now - received_at
-            self.lines.put_hit(
-                link,
-                version,
-                isolation_level,
-                partition,
-                fetch_offset,
-                HIT,
-                size_bytes,
-                admitted_at,
-                took_s,
-            )
+            self._count((departed._replace(outcomes=()),))
+        elif self._departed is not None:
+            self._departed.append(departed)
+        else:
+            self._count((departed,))
 
     def enter_unread(
         self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
@@ -284,16 +212,35 @@ class Accounts:
 
     def hold(self) -> None:
         """Begin a batch of responses. `settle` must follow in the same callback of the event loop."""
-        self.shared_answers = {}
+        self._departed = []
 
     def settle(self) -> None:
         """End the batch: count all responses that have left."""
-        self.shared_answers = None
-        if not self._waiting:
-            return
-        departed, self._waiting = self._waiting, []
-        for record, outcomes, is_ours, left_at in departed:
-            record.count(outcomes, is_ours, left_at)
+        departed, self._departed = self._departed, None
+        if departed:
+            self._count(departed)
+
+    def _count(self, departed: Sequence[Departed]) -> None:
+        """Count responses. One that was not delivered has no outcomes: only its time is counted."""
+        broker = self._broker
+        counters = broker.counters
+        for fetch, outcomes, is_ours, left_at, waited_s in departed:
+            for outcome in outcomes:
+                verdict = outcome.result, outcome.reason
+                counters.fetch_partitions[verdict] += 1
+                counters.fetch_bytes[verdict] += outcome.size_bytes
+                if outcome.would_hit_bytes:
+                    counters.would_hit_bytes += outcome.would_hit_bytes
+            took_s = left_at - fetch.received_at
+            if not is_ours:
+                counters.fetch_upstream_s.observe(took_s)
+            elif waited_s < 0:
+                counters.fetch_hit_s.observe(took_s)
+            else:
+                counters.fetch_wait_s.observe(waited_s)
+                counters.fetch_hit_s.observe(took_s - waited_s)
+            if broker.scheduler.quotas.active:
+                _charge(broker, fetch.link.client_id, outcomes)
         if self.lines is not None:
             self.lines.put_departed(departed)
 

@@ -14,13 +14,26 @@ inside of connections. Invariants (KIP-74, ReplicaManager.readFromLog):
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from blockcache.arena import Hit
+from protocol import api
 from protocol.errors import ErrorCode
-from protocol.fetch_build import AnswerHead, FetchAnswer, build_headed_answer, build_response
+from protocol.fetch_build import (
+    KEY,
+    FetchAnswer,
+    add_records,
+    build_heads,
+    build_response,
+    plan_layout,
+)
 from proxy.fetch.misses.read import Stage
+from proxy.fetch.record import NOT_PARKED
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
+from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
     NEEDS_BROKER,
     READ_COMMITTED,
@@ -31,14 +44,22 @@ from proxy.partitions.readable import (
 from proxy.replica_fetcher.verifier import Committed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from blockcache.arena import Hit
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchedPartition
-    from protocol.wire import Frame
+    from protocol.fetch_build import ResponseHeads, ResponseLayout
+    from protocol.wire import Frame, Topic
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import FetchRecord
+    from proxy.fetch.record import ClientFetch, FetchRecord
+    from proxy.fetch.sessions.cache import PartitionKey
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.response_order import Reply
+    from proxy.partitions.table import Partition
 
+HIT = ("hit", "")
+"""Result and reason of what memory served."""
 PENDING = ("miss", "pending")
 """Result and reason of a partition whose miss fetch has not arrived."""
 REFUSED = ("miss", "refused")
@@ -50,25 +71,36 @@ time (KIP-219).
 UNKNOWN = -1
 """Offset in a response for one that is unknown."""
 COPIED_BYTES = 16 << 10
-"""Record bytes of a response that are copied instead of pinned, if no response is queued before it.
+"""Record bytes of a response that are copied instead of pinned, if nothing is before it, and it
+cannot leave by a direct write.
 """
+KEPT_PARTITIONS = 1024
+"""Most partitions of a response whose layout is kept for the connection's next."""
+SIZE = attrgetter("size_bytes")
 
 
+class _Sample(NamedTuple):
+    """The n-th lookup of a response, which the verifier wants: fields of `Verifier.take`."""
+
+    number: int
+    partition: Partition
+    fetch_offset: int
+    committed: Committed | None
+
+
+@dataclass(slots=True)
 class _Budget:
-    """Rest of the request's bytes, and the pins of the hits that were taken.
+    """Rest of the request's bytes, and what was taken of it.
 
-    `room`: bytes left; `began`: a partition has given records; `room_to_copy`: bytes of the rest
-    that may be copied.
+    `room`: bytes left; `began`: a partition has given records; `lookups`: number of those from
+    memory; `samples`: those that the verifier wants; `taken`: miss fetches that were used.
     """
 
-    __slots__ = ("began", "copied_bytes", "hits", "room", "room_to_copy")
-
-    def __init__(self, max_bytes: int, room_to_copy: int) -> None:
-        self.room = max_bytes
-        self.began = False
-        self.hits: list[Hit] = []
-        self.room_to_copy = room_to_copy
-        self.copied_bytes = 0
+    room: int
+    began: bool = False
+    lookups: int = 0
+    samples: list[_Sample] = field(default_factory=list)
+    taken: list[Read] = field(default_factory=list)
 
     def take(self, size_bytes: int, most: int = 0) -> None:
         """Subtract the bytes of one partition: `size_bytes` given, or `most` if a broker would fill
@@ -78,116 +110,226 @@ class _Budget:
         self.began = True
 
 
-class Found(NamedTuple):
-    """Records from memory as a response names them. `committed`: expected values for the verifier's
-    sample; None unless read_committed.
-    """
-
-    answer: FetchAnswer
-    hit: Hit
-    committed: Committed | None
-
-
 def build_answer(
-    record: FetchRecord,
+    fetch: ClientFetch,
     statuses: Sequence[PartitionStatus],
-    reads: Sequence[Read | None],
+    reads: Sequence[Read | None] | None = None,
+    record: FetchRecord | None = None,
     has_clean: bool = False,
 ) -> None:
-    """Answer `record` with what is readable of `statuses`.
+    """Answer `fetch` with what is readable of `statuses`.
 
-    `reads` has the miss fetch of each status, or None. `has_clean`: the session has more
-    partitions, without changes. Preconditions: the record has a context, and its response has not
-    been sent.
+    `reads` has the miss fetch of each status, or None; None instead of a list: there are none.
+    `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
+    more partitions, without changes. Precondition: the Fetch was not answered.
     """
-    context, link = record.context, record.link
-    assert context is not None
-    most_bytes = min(record.request.max_bytes, link.broker.answer_bytes)
-    budget = _Budget(most_bytes, COPIED_BYTES if leaves_at_once(record) else 0)
+    context, link, broker = fetch.context, fetch.link, fetch.link.broker
+    sender = broker.cache.sender
+    if sender.size_bytes:
+        sender.drop()  # of a response that could not be built
+    budget = _Budget(min(fetch.request.max_bytes, broker.answer_bytes))
     answers: list[FetchAnswer] = []
     outcomes: list[PartitionOutcome] = []
-    taken: list[Read] = []
-    for status, read in zip(statuses, reads, strict=True):
-        if status.state not in NEEDS_BROKER:
-            answer, one = _from_memory(record, status, budget)
+    for status, read in zip(statuses, reads or repeat(None), strict=False):
+        if status.state is READABLE:
+            answer, outcome = _from_memory(fetch, status, budget)
+        elif status.state in NEEDS_BROKER:
+            answer, outcome = _from_miss_fetch(fetch, status, read, budget)
         else:
-            answer, one = _from_miss_fetch(record, status, read, budget, taken)
+            answer, outcome = _empty(fetch, status), PartitionOutcome(status, 0, *HIT)
         answers.append(answer)
-        outcomes.append(one)
-    now = link.broker.now()
-    planned = context.plan_response(answers, now)
-    pause_ms = _throttle_time_ms(record, outcomes, taken, has_clean, now)
-    buffers: Sequence[Frame] = _build(record, planned, pause_ms)
-    for read in taken:
-        link.reads.drop(read)
+        outcomes.append(outcome)
+    now = broker.now()
+    planned = PlannedResponse(ErrorCode.NONE, NO_SESSION, answers)
+    if context is not None:
+        planned = context.plan_response(answers, now)
+    pause_ms = 0
+    if reads is not None:
+        pause_ms = _throttle_time_ms(fetch, outcomes, budget.taken, has_clean, now)
+        for one in budget.taken:
+            link.reads.drop(one)
     if len(planned.answers) != len(answers):
-        named = {(answer.topic, answer.partition) for answer in planned.answers}
-        outcomes = [
-            one for one in outcomes if (one.status.asked.topic, one.status.asked.partition) in named
-        ]
-    held_bytes = (
-        sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER])
-        if taken
-        else 0
+        named = set(map(KEY, planned.answers))
+        outcomes = [one for one in outcomes if KEY(one.status.asked) in named]
+    if not planned.answers:
+        sender.drop()  # the session is in error
+    layout, keys, head = link.fetches.layout, list(map(KEY, planned.answers)), fetch.head
+    if layout is None or layout.keys != keys or layout.version != head.api_version:
+        layout = _plan_layout(fetch, keys)
+    frame = build_heads(
+        layout,
+        head.correlation_id,
+        pause_ms,
+        planned.error_code,
+        planned.session_id,
+        planned.answers,
     )
-    _serve(record, outcomes, buffers, budget, held_bytes)
-    _note_used(record, statuses, reads, now)
+    _send(fetch, record, outcomes, planned.answers, frame, budget)
+    _note_used(fetch, statuses, reads, now)
 
 
-def build_single(record: FetchRecord, status: PartitionStatus, head: AnswerHead) -> None:
-    """Answer a request of one partition without a session, whose response leaves at once.
-
-    `status` must be READABLE; `head` is the prepared start of such responses. The result equals
-    that of `build_answer`.
+def _from_memory(
+    fetch: ClientFetch, status: PartitionStatus, budget: _Budget
+) -> tuple[FetchAnswer, PartitionOutcome]:
+    """Return the answer of a readable partition, and its outcome. Its records, the first batch of
+    the response whatever its size, are found and kept by the cache's `Sender`.
     """
-    budget = _Budget(min(record.request.max_bytes, record.link.broker.answer_bytes), COPIED_BYTES)
-    answer, outcome = _from_memory(record, status, budget)
-    buffers: Sequence[Frame]
-    if answer.aborted or not answer.records_bytes:
-        buffers = _build(record, PlannedResponse(ErrorCode.NONE, NO_SESSION, [answer]), 0)
-    else:
-        offsets = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
-        buffers = build_headed_answer(
-            head, record.head.correlation_id, *offsets, answer.records, answer.records_bytes
-        )
-    _serve(record, (outcome,), buffers, budget, 0)
+    asked, partition, _, _, limit_offset = status
+    assert partition is not None
+    broker, fetch_offset, most = fetch.link.broker, asked.fetch_offset, asked.max_bytes
+    if most > budget.room:
+        most = budget.room
+    if most == 0 and budget.began:
+        return _empty(fetch, status), PartitionOutcome(status, 0, *HIT)
+    found = broker.cache.sender.find(
+        partition.slot, fetch_offset, limit_offset, most, not budget.began
+    )
+    if found is None or not found[1]:
+        empty = _empty(fetch, status)._replace(aborted=None)
+        return empty, PartitionOutcome(status, 0, *HIT)
+    next_offset, size_bytes, _, _, admitted_at = found
+    leader_state, stable = partition.leader_state, partition.last_stable_offset()
+    committed = aborted = None
+    if fetch.request.isolation_level == READ_COMMITTED:
+        # aborted transactions are known up to the limit
+        aborted = partition.transactions.aborted(fetch_offset, min(next_offset, limit_offset))
+        assert aborted is not None
+        committed = Committed(aborted, stable)
+    if broker.verifier.ratio and broker.verifier.draws():
+        budget.samples.append(_Sample(budget.lookups, partition, fetch_offset, committed))
+    used_bytes = size_bytes
+    if next_offset < limit_offset and is_cut(broker.cache, status, next_offset):
+        used_bytes = max(size_bytes, most)
+    budget.lookups += 1
+    budget.room, budget.began = max(budget.room - used_bytes, 0), True
+    answer = FetchAnswer(
+        asked.topic,
+        asked.partition,
+        ErrorCode.NONE,
+        leader_state.high_watermark,
+        stable,
+        leader_state.log_start_offset,
+        aborted,
+        (),
+        size_bytes,
+    )
+    return answer, PartitionOutcome(status, size_bytes, *HIT, 0.0, None, admitted_at)
+
+
+def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
+    """Return True if a stored batch follows at `next_offset` that does not fit.
+
+    A broker returns the part of it that fits (LogSegment.read).
+    """
+    if next_offset >= status.limit_offset:
+        return False
     assert status.partition is not None
-    record.link.authorization.used(status.asked.topic, status.partition, record.link.broker.now())
+    return cache.contiguous_end(status.partition.slot, next_offset) > next_offset
 
 
-def _serve(
-    record: FetchRecord,
+def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
+    """Return the layout of a response, and keep it for the connection's next one."""
+    layout = plan_layout(fetch.head.api_version, keys)
+    fetch.link.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
+    return layout
+
+
+def _send(
+    fetch: ClientFetch,
+    record: FetchRecord | None,
     outcomes: Sequence[PartitionOutcome],
-    buffers: Sequence[Frame],
+    answers: Sequence[FetchAnswer],
+    frame: ResponseHeads,
     budget: _Budget,
-    held_bytes: int,
 ) -> None:
-    """Send the finished response; `held_bytes` of it are on the heap and come from miss fetches."""
-    hits = budget.hits
-    if budget.copied_bytes and not (hits or held_bytes):
-        buffers = (b"".join(buffers),)
-    held_bytes += budget.copied_bytes
+    """Send the finished response: by one write from the arena to the socket if nothing is before it,
+    else through the response order.
+    """
+    link = fetch.link
+    place, waited_s = (None, NOT_PARKED) if record is None else (record.reply, record.waited_s)
+    left = partial(link.broker.accounts.enter, fetch, outcomes, True, waited_s=waited_s)
+    line, sender, sent_bytes = link.replies.line, link.broker.cache.sender, 0
+    is_next = line[0] is place if line else place is None
+    size_bytes = len(frame.heads) + sender.size_bytes
+    if (
+        is_next
+        and link.wire.free_fd >= 0
+        and size_bytes <= PIECE_BYTES
+        and not (budget.taken or budget.samples)
+    ):
+        sent_bytes = sender.send(link.wire.free_fd, *frame)
+        if sent_bytes == size_bytes:
+            link.left_directly(api.FETCH, place, size_bytes, fetch.request_bytes, left)
+            return
+        link.gone += sent_bytes > 0
+    hits = sender.hold()
+    for number, partition, fetch_offset, committed in budget.samples:
+        link.broker.verifier.take(partition, fetch_offset, hits[number], committed)
+    found = iter(hits)
+    records = [one.records or next(found).views for one in answers if one.records_bytes]
+    buffers = cut_buffers(add_records(frame, records), sent_bytes)
+    is_copied = is_next and not budget.taken and sum(map(SIZE, hits)) <= COPIED_BYTES
+    if is_copied and not link.wire.unsent_bytes:
+        buffers = [b"".join(buffers)]
+        for hit in hits:
+            hit.release()
+    held_bytes = sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER])
+    _send_in_order(fetch, place, buffers, hits, held_bytes, partial(_left, fetch, sent_bytes, left))
+
+
+def _send_in_order(
+    fetch: ClientFetch,
+    place: Reply | None,
+    buffers: Sequence[Frame],
+    hits: Sequence[Hit],
+    held_bytes: int,
+    left: Callable[[bool], None],
+) -> None:
+    """Send the buffers through the response order.
+
+    `hits` pin the arena's bytes in them; `held_bytes` of them are on the heap and come from miss
+    fetches. A single buffer is charged only if it has to wait.
+    """
+    link = fetch.link
+    link.gone += 1
+    reply = link.replies.reserve() if place is None else place
+
+    def sent(delivered: bool) -> None:
+        for hit in hits:
+            hit.release()
+        left(delivered)
+
+    if len(buffers) == 1:
+        (whole,) = buffers
+        link.answer_whole(api.FETCH, reply, whole, len(whole), fetch.request_bytes, sent)
+        return
     for hit in hits:
-        hit.on_reclaim = lambda _hit: copy_out(record, hits)
+        hit.on_reclaim = lambda _hit: copy_out(link, reply, hits)
         held_bytes += 0 if hit.pins else hit.size_bytes
-    record.served(outcomes, buffers, hits, held_bytes)
+    link.answer(fetch.head, reply, buffers, fetch.request_bytes, sent, held_bytes=held_bytes)
+
+
+def _left(
+    fetch: ClientFetch, sent_bytes: int, left: Callable[[bool], None], delivered: bool
+) -> None:
+    """Count a response of which `sent_bytes` have left before the rest."""
+    if delivered:
+        fetch.link.broker.counters.responses_out[api.FETCH].size_bytes += sent_bytes
+    left(delivered)
 
 
 def _from_miss_fetch(
-    record: FetchRecord,
+    fetch: ClientFetch,
     status: PartitionStatus,
     read: Read | None,
     budget: _Budget,
-    taken: list[Read],
 ) -> tuple[FetchAnswer, PartitionOutcome]:
-    """Return what a miss fetch brought for one partition, and its outcome. Appends a used miss
-    fetch to `taken`.
-    """
+    """Return what a miss fetch brought for one partition, and its outcome."""
     if read is not None and _is_due(read, budget):
         answer = _from_read(read, status, budget)
         if read.is_shared:
-            record.link.broker.counters.shared_read_bytes += answer.records_bytes
-        taken.append(read)
+            fetch.link.broker.counters.shared_read_bytes += answer.records_bytes
+        budget.taken.append(read)
         outcome = PartitionOutcome(
             status, answer.records_bytes, status.state.value, status.reason, read.delay_s
         )
@@ -196,36 +338,28 @@ def _from_miss_fetch(
         outcome = PartitionOutcome(status, 0, status.state.value, status.reason)
     else:
         answered = None if read is None else read.answered
-        answer = _empty(record, status) if answered is None else _retell(answered, status)
+        answer = _empty(fetch, status) if answered is None else _retell(answered, status)
         outcome = PartitionOutcome(status, 0, *PENDING)
     return answer, outcome
 
 
-def leaves_at_once(record: FetchRecord) -> bool:
-    """Return True if no response is queued before this one, so that the kernel gets it at once.
-
-    Then a copy of a few records costs less than views with pins. A client that does not read holds
-    at most one copy.
-    """
-    link = record.link
-    return link.replies.oldest is record.reply and not link.wire.unsent_bytes
-
-
 def _note_used(
-    record: FetchRecord,
+    fetch: ClientFetch,
     statuses: Sequence[PartitionStatus],
-    reads: Sequence[Read | None],
+    reads: Sequence[Read | None] | None,
     now: float,
 ) -> None:
     """Note topics whose records this client got without a request that the broker saw.
 
     Their rights must be renewed by Forebay's own Fetch.
     """
-    authorization = record.link.authorization
-    for status, read in zip(statuses, reads, strict=True):
+    used: dict[Topic, Partition] = {}
+    for status, read in zip(statuses, reads or repeat(None), strict=False):
         is_owed = status.state not in NEEDS_BROKER or (read is not None and read.is_shared)
         if is_owed and status.partition is not None:
-            authorization.used(status.asked.topic, status.partition, now)
+            used[status.asked.topic] = status.partition
+    for topic, partition in used.items():
+        fetch.link.authorization.used(topic, partition, now)
 
 
 def refuse_fetch(
@@ -239,22 +373,23 @@ def refuse_fetch(
     """
     record.link.broker.counters.fetch_refused += 1
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
-    assert record.context is not None
-    buffers = _build(record, record.context.plan_throttled(), pause_ms)
-    record.served([PartitionOutcome(status, 0, *REFUSED) for status in statuses], buffers, (), 0)
+    planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, NO_SESSION, [])
+    if record.context is not None:
+        planned = record.context.plan_throttled()
+    frame = build_error(record, planned.error_code, planned.session_id, pause_ms)
+    record.refused([PartitionOutcome(status, 0, *REFUSED) for status in statuses], frame)
 
 
 def answer_error(record: FetchRecord) -> None:
     """Answer with the session's error: the session does not exist, or the epoch does not match."""
     assert record.context is not None
-    frame = build_error(record, record.context.error_code, 0)
-    record.served((), (frame,), (), 0)
+    record.refused((), build_error(record, record.context.error_code, 0))
 
 
 def build_error(
     record: FetchRecord, error_code: int, session_id: int, throttle_time_ms: int = 0
 ) -> bytes:
-    """Return a whole response frame that carries only the error."""
+    """Return a whole response frame that names no partitions."""
     return b"".join(
         build_response(
             record.head.api_version,
@@ -267,22 +402,8 @@ def build_error(
     )
 
 
-def _build(
-    record: FetchRecord, planned: PlannedResponse[FetchAnswer], throttle_time_ms: int
-) -> list[Frame]:
-    """Return the response's buffers. An incremental response omits unchanged partitions."""
-    return build_response(
-        record.head.api_version,
-        record.head.correlation_id,
-        throttle_time_ms=throttle_time_ms,
-        error_code=planned.error_code,
-        session_id=planned.session_id,
-        partitions=planned.answers,
-    )
-
-
 def _throttle_time_ms(
-    record: FetchRecord,
+    fetch: ClientFetch,
     outcomes: Sequence[PartitionOutcome],
     taken: Sequence[Read],
     has_clean: bool,
@@ -300,17 +421,17 @@ def _throttle_time_ms(
         or any(one.reason != PENDING[1] for one in outcomes)
     ):
         return max([read.throttle_time_ms for read in taken]) if taken else 0
-    return max(0, round(PAUSE_MS - (now - record.received_at) * 1000))
+    return max(0, round(PAUSE_MS - (now - fetch.received_at) * 1000))
 
 
-def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
+def copy_out(link: ClientConnection, reply: Reply, hits: Sequence[Hit]) -> None:
     """Copy the unsent rest of a response, so that the arena can reuse the block, and release the
     pins.
 
     The copy is charged to the budget of response bytes. Without room for it, the connection is
     closed.
     """
-    reply, link, responses = record.reply, record.link, record.link.broker.responses
+    responses = link.broker.responses
     pinned_bytes = min(sum(hit.size_bytes for hit in hits if hit.pins), reply.unsent_bytes)
     if pinned_bytes and not responses.has_room(pinned_bytes):
         asyncio.get_running_loop().call_soon(link.close_for_room)
@@ -318,94 +439,6 @@ def copy_out(record: FetchRecord, hits: Sequence[Hit]) -> None:
         link.hold(reply, pinned_bytes)
         for hit in hits:
             hit.release()
-
-
-def _from_memory(
-    record: FetchRecord, status: PartitionStatus, budget: _Budget
-) -> tuple[FetchAnswer, PartitionOutcome]:
-    """Return the stored records of the partition that fit, and the outcome.
-
-    In a batch of responses, equal requests share one lookup.
-    """
-    asked = status.asked
-    most = min(asked.max_bytes, budget.room)
-    if status.state is not READABLE or (most == 0 and budget.began):
-        return _empty(record, status), PartitionOutcome(status, 0, "hit", "")
-    broker, isolation_level = record.link.broker, record.request.isolation_level
-    shared = broker.accounts.shared_answers if budget.room_to_copy and not budget.began else None
-    key = asked, status.limit_offset, most, isolation_level
-    found = None if shared is None else shared.get(key)
-    if found is None:
-        found = _find(record, status, most, budget)
-        if found is None:
-            return _empty(record, status)._replace(aborted=None), PartitionOutcome(
-                status, 0, "hit", ""
-            )
-        if shared is not None and found.answer.records_bytes <= COPIED_BYTES:
-            shared[key] = found
-    answer, hit, committed = found
-    budget.take(answer.records_bytes, most if is_cut(broker.cache, status, hit.next_offset) else 0)
-    if hit.pins or answer.records_bytes > budget.room_to_copy:
-        budget.hits.append(hit)
-    else:
-        budget.room_to_copy -= answer.records_bytes
-        budget.copied_bytes += answer.records_bytes
-    assert status.partition is not None
-    broker.verifier.offer(status.partition, asked.fetch_offset, hit, committed)
-    return answer, PartitionOutcome(
-        status, answer.records_bytes, "hit", "", 0.0, None, hit.admitted_at
-    )
-
-
-def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
-    """Return True if a stored batch follows at `next_offset` that does not fit.
-
-    A broker returns the part of it that fits (LogSegment.read).
-    """
-    if next_offset >= status.limit_offset:
-        return False
-    assert status.partition is not None
-    return cache.contiguous_end(status.partition.slot, next_offset) > next_offset
-
-
-def _find(record: FetchRecord, status: PartitionStatus, most: int, budget: _Budget) -> Found | None:
-    """Return records of at most `most` bytes, the first batch whatever its size; None if there are
-    none.
-
-    A few bytes are returned as a copy, without pins.
-    """
-    partition, asked, cache = status.partition, status.asked, record.link.broker.cache
-    assert partition is not None
-    hit = cache.lookup(
-        partition.slot, asked.fetch_offset, status.limit_offset, most, not budget.began
-    )
-    if hit is None or not hit.size_bytes:
-        return None
-    if hit.size_bytes <= budget.room_to_copy:
-        copied = Hit(
-            (memoryview(b"".join(hit.views)),), hit.next_offset, hit.size_bytes, hit.admitted_at
-        )
-        hit.release()
-        hit = copied
-    leader_state, stable = partition.leader_state, partition.last_stable_offset()
-    committed = aborted = None
-    if record.request.isolation_level == READ_COMMITTED:
-        end_offset = min(hit.next_offset, status.limit_offset)  # aborted ones are known up to there
-        aborted = partition.transactions.aborted(asked.fetch_offset, end_offset)
-        assert aborted is not None
-        committed = Committed(aborted, stable)
-    answer = FetchAnswer(
-        asked.topic,
-        asked.partition,
-        ErrorCode.NONE,
-        leader_state.high_watermark,
-        stable,
-        leader_state.log_start_offset,
-        aborted,
-        hit.views,
-        hit.size_bytes,
-    )
-    return Found(answer, hit, committed)
 
 
 def _from_read(read: Read, status: PartitionStatus, budget: _Budget) -> FetchAnswer:
@@ -454,13 +487,13 @@ def _is_due(read: Read, budget: _Budget) -> bool:
     return read.stage is Stage.ARRIVED and (read.has_error or budget.room > 0 or not budget.began)
 
 
-def _empty(record: FetchRecord, status: PartitionStatus) -> FetchAnswer:
+def _empty(fetch: ClientFetch, status: PartitionStatus) -> FetchAnswer:
     """Return the partition without records.
 
     Offsets are the last ones that the broker confirmed, if this client may know them; UNKNOWN
     otherwise.
     """
-    aborted: tuple[()] | None = () if record.request.isolation_level == READ_COMMITTED else None
+    aborted: tuple[()] | None = () if fetch.request.isolation_level == READ_COMMITTED else None
     offsets = (UNKNOWN, UNKNOWN, UNKNOWN)
     if status.partition is not None and (status.offsets_known or status.state not in NEEDS_BROKER):
         leader_state = status.partition.leader_state

@@ -230,7 +230,7 @@ class ClientConnection:
         """Note the client id of a request."""
         self.client_id = client_id
 
-    def carry(self, pipeline: Pipeline) -> None:
+    def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline
         self.wire.shortcut = pipeline.try_forward
@@ -393,6 +393,31 @@ class ClientConnection:
         if replies.line:
             replies.release()
         if outgoing is not None or self.holds_client or replies.control:
+            self._on_progress()
+
+    def left_directly(
+        self, api_key: int, place: Place | None, size_bytes: int, request_bytes: int, on_sent: Sent
+    ) -> None:
+        """Account for a whole response that was written to the socket past the transport. `place` is the
+        oldest; None if the response order is empty.
+        """
+        self.gone += 1
+        self.request_bytes -= request_bytes
+        requests = self.broker.requests
+        requests.in_flight_bytes -= request_bytes
+        if requests.paused:
+            requests.sub(0)
+        if place is not None:
+            self.replies.line.popleft()
+        traffic = self._counters.responses_out[api_key]
+        traffic.frames += 1
+        traffic.size_bytes += size_bytes
+        on_sent(True)
+        if self.finishing or self._is_broker_paused:
+            self._on_drained()
+        if self.replies.line:
+            self.replies.release()
+        if self.holds_client or self.replies.control:
             self._on_progress()
 
     def may_begin_pieces(self, reply: Reply) -> bool:

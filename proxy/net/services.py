@@ -84,6 +84,9 @@ class PipelinedRequests(Protocol):
     def __len__(self) -> int:
         """Return the number of requests in flight."""
 
+    def try_forward(self, frame: bytes) -> bool:
+        """Forward a request frame. Return False if the caller has to handle it."""
+
     def complete(self, answer: bytes) -> bool:
         """Handle a response frame. Return False if it does not answer the oldest request."""
 

@@ -137,6 +137,52 @@ def plan_given_up(status: PartitionStatus) -> PartitionStatus:
     return status
 
 
+def find_limit(
+    cache: BlockCache,
+    asked: FetchPartition,
+    partition: Partition,
+    isolation_level: int,
+    version: int,
+    now: float,
+) -> int:
+    """Return the end offset (exclusive) up to which `asked` may be read from memory now; -1 if it
+    may not be read at all (`explain_unreadable` says why).
+
+    This is the one judge of every Fetch. The client has the right to read, Forebay follows the
+    partition, and `now` is in seconds. Nothing readable of the proven epoch can diverge, since the
+    epoch's end is the log's end (Partition.readRecords). So a last_fetched_epoch equal to that
+    epoch (kafka-python sends it) is as good as none.
+    """
+    leader_state, offset = partition.leader_state, asked.fetch_offset
+    epoch, read_committed = leader_state.epoch, isolation_level == READ_COMMITTED
+    if (
+        epoch == NO_EPOCH
+        or now >= leader_state.lease_until
+        or leader_state.frozen
+        or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
+        or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
+        or offset < leader_state.log_start_offset
+        or asked.max_bytes < 0
+        or partition.old_format
+        or (partition.zstd and version < ZSTD_FROM_VERSION)
+        or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
+    ):
+        return -1
+    limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
+    if offset >= limit:
+        return -1
+    stored_end = cache.contiguous_end(partition.slot, offset)
+    if stored_end <= offset or (
+        # a missing tombstone may delete a stored value
+        partition.topic.may_be_compacted and stored_end < min(limit, partition.tail)
+    ):
+        return -1
+    if read_committed:
+        listed_end = partition.transactions.listed_end(offset)
+        return min(limit, listed_end) if listed_end > offset else -1
+    return limit
+
+
 def plan_partition(
     cache: BlockCache,
     asked: FetchPartition,
@@ -145,12 +191,25 @@ def plan_partition(
     version: int,
     now: float,
 ) -> PartitionStatus:
-    """Return the status of one partition that the client may read and Forebay follows.
+    """Return the status of one partition that the client may read and Forebay follows."""
+    limit = find_limit(cache, asked, partition, isolation_level, version, now)
+    if limit >= 0:
+        return PartitionStatus(asked, partition, READABLE, "", limit)
+    return explain_unreadable(cache, asked, partition, isolation_level, version, now)
 
-    Nothing readable of the proven epoch can diverge, since the epoch's end is the log's end
-    (Partition.readRecords). So a last_fetched_epoch equal to that epoch (kafka-python sends it) is
-    as good as none. The broker refuses a negative byte limit (LogSegment.read), except at the end
-    of the log, where it does not check the limit.
+
+def explain_unreadable(
+    cache: BlockCache,
+    asked: FetchPartition,
+    partition: Partition,
+    isolation_level: int,
+    version: int,
+    now: float,
+) -> PartitionStatus:
+    """Return the status of a partition for which `find_limit` has returned -1, with the reason.
+
+    The broker refuses a negative byte limit (LogSegment.read), except at the end of the log, where
+    it does not check the limit.
     """
     leader_state = partition.leader_state
     epoch, offset = leader_state.epoch, asked.fetch_offset
@@ -178,8 +237,8 @@ def plan_partition(
             asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1
         )
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
-    stored_end = offset if is_at_end else cache.contiguous_end(partition.slot, offset)
-    if not (is_at_end or stored_end > offset or offset >= partition.tail):
+    is_stored = not is_at_end and cache.contiguous_end(partition.slot, offset) > offset
+    if not (is_at_end or is_stored or offset >= partition.tail):
         offsets_known = offset <= limit and not may_follow
         return PartitionStatus(
             asked,
@@ -196,69 +255,24 @@ def plan_partition(
         return PartitionStatus(asked, partition, AT_END, "", limit)
     if offset > limit:
         return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", limit)
-    if stored_end > offset:
-        if partition.topic.may_be_compacted and stored_end < min(limit, partition.tail):
-            return PartitionStatus(
-                asked, partition, ReadState.MISS, "hole", limit
-            )  # a missing tombstone may delete a stored value
-        if committed:
-            return _plan_committed(asked, partition, limit)
-        return PartitionStatus(asked, partition, READABLE, "", limit)
-    if offset >= partition.tail:
-        return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
-    return PartitionStatus(
-        asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), limit
-    )
+    if is_stored and committed and not _lacks_batches(cache, partition, offset, limit):
+        return _explain_unlisted(asked, partition, limit)
+    if is_stored:
+        return PartitionStatus(asked, partition, ReadState.MISS, "hole", limit)
+    return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
 
 
-def find_limit(
-    cache: BlockCache,
-    asked: FetchPartition,
-    partition: Partition,
-    offset: int,
-    read_committed: bool,
-    version: int,
-    now: float,
-) -> int:
-    """Return the end offset (exclusive) up to which `plan_partition` would let `asked` read at
-    `offset` if its status were READABLE; -1 if it were not READABLE.
+def _lacks_batches(cache: BlockCache, partition: Partition, offset: int, limit: int) -> bool:
+    """Return True if the topic may be compacted, and batches after a stored `offset` are missing."""
+    stored_end = cache.contiguous_end(partition.slot, offset)
+    return partition.topic.may_be_compacted and stored_end < min(limit, partition.tail)
 
-    Neither the presence of stored bytes nor `asked.max_bytes` is checked: a cache lookup below this
-    limit shows whether bytes are stored.
+
+def _explain_unlisted(asked: FetchPartition, partition: Partition, limit: int) -> PartitionStatus:
+    """Return the status of stored bytes below the LSO, whose aborted transactions are unknown, for
+    read_committed.
     """
-    leader_state = partition.leader_state
-    epoch = leader_state.epoch
-    if (
-        epoch == NO_EPOCH
-        or now >= leader_state.lease_until
-        or leader_state.frozen
-        or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
-        or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
-        or offset < leader_state.log_start_offset
-        or partition.old_format
-        or (partition.zstd and version < ZSTD_FROM_VERSION)
-        or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
-    ):
-        return -1
-    limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
-    if offset >= limit:
-        return -1
-    if partition.topic.may_be_compacted:
-        stored_end = cache.contiguous_end(partition.slot, offset)
-        if stored_end < min(limit, partition.tail):
-            return -1
-    if read_committed:
-        listed_end = partition.transactions.listed_end(offset)
-        return min(limit, listed_end) if listed_end > offset else -1
-    return limit
-
-
-def _plan_committed(asked: FetchPartition, partition: Partition, limit: int) -> PartitionStatus:
-    """Return the status of stored bytes below the LSO for read_committed."""
     transactions, offset = partition.transactions, asked.fetch_offset
-    listed_end = transactions.listed_end(offset)
-    if listed_end > offset:
-        return PartitionStatus(asked, partition, READABLE, "", min(limit, listed_end))
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark

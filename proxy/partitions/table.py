@@ -209,6 +209,10 @@ class Partitions:
         """Return the partition if it is followed, else None."""
         return self._by_key.get((topic.id, index))
 
+    def find_by_id(self, topic_id: bytes, index: int) -> Partition | None:
+        """`find` of a topic that is known by its id only."""
+        return self._by_key.get((topic_id, index))
+
     def follow(self, topic: Topic, index: int) -> Partition | None:
         """Return the partition, followed from now on. Return None at the limit, or if Metadata has
         not shown the index.

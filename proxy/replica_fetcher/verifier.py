@@ -106,13 +106,6 @@ class Verifier:
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
-    def offer(
-        self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None = None
-    ) -> None:
-        """Perhaps take `hit`, which is about to be sent, as a sample."""
-        if self.ratio and self.draws():
-            self.take(partition, fetch_offset, hit, committed)
-
     def draws(self) -> bool:
         """True if the next hit is to be compared."""
         return self._draw() < self.ratio

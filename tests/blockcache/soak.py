@@ -248,14 +248,14 @@ class Soak:
     def send(self, log: Log, offset: int, most: int) -> None:
         """A fetch whose answer is given to the kernel in C, which may take all of it or a part."""
         found = self.cache.sender.find(log.slot, offset, log.end, most)
-        if found is None:
+        if found is None or not found[1]:
             self.missed += 1
             return
         expected = self.expect(log, offset, Span(*found[:2]))
-        sent_bytes = self.cache.sender.send(self.socket, b"<", b">") if found[3] else 0
+        sent_bytes = self.cache.sender.send(self.socket, b"<>", [1])
         got = os.read(self.socket_end, sent_bytes) if sent_bytes else b""
         if sent_bytes < len(expected) + 2:
-            hit = self.cache.sender.hold()
+            (hit,) = self.cache.sender.hold()
             got += (b"<" + b"".join(hit.views) + b">")[sent_bytes:]
             hit.release()
             self.parted += 1

@@ -26,9 +26,8 @@ RECORDS = 200
 SPOILED = """#!{python}
 import os, runpy, sys
 sys.path.insert(0, os.getcwd())
-from blockcache.cache import BlockCache
+from blockcache.sending import Sender
 from proxy.fetch import evaluate
-from proxy.fetch import prepared
 
 def spoil(real, calls=[0]):
     def spoiled(*args, **options):
@@ -38,9 +37,9 @@ def spoil(real, calls=[0]):
         return real(*args, **options)
     return spoiled
 
-BlockCache.lookup = spoil(BlockCache.lookup)
-evaluate.plan_partition = spoil(evaluate.plan_partition)
-prepared.find_limit = spoil(prepared.find_limit)
+Sender.find = spoil(Sender.find)
+evaluate.find_limit = spoil(evaluate.find_limit)
+evaluate.explain_unreadable = spoil(evaluate.explain_unreadable)
 sys.argv = sys.argv[2:]
 runpy.run_module("proxy", run_name="__main__", alter_sys=True)
 """

@@ -208,29 +208,44 @@ def test_a_session_is_stamped_in_place(version):
     assert after == before._replace(session_id=0, session_epoch=-1)
 
 
-@given(
-    st.integers(7, 18),
-    st.booleans(),
-    st.tuples(*[st.integers(0, 2**31 - 1)] * 3),
-    st.tuples(*[st.integers(-1, 2**63 - 1)] * 3),
-    st.integers(1, 2**30),
+ANSWERS = st.lists(
+    st.builds(
+        FetchAnswer,
+        st.integers(0, 2),
+        st.integers(0, 3),
+        st.sampled_from((0, 0, 0, 1, 6)),
+        *[st.integers(-1, 2**63 - 1)] * 3,
+        st.sampled_from((None, (), ((7, 8),), ((1, 2), (3, 4)))),
+        st.just(()),
+        st.sampled_from((0, 1, 126, 127, 128, 16_383, 16_384, 2**21, 2**28)),
+    ),
+    max_size=5,
 )
-def test_a_planned_head_says_what_the_whole_response_would(
-    version, read_committed, numbers, offsets, records_bytes
-):
-    correlation_id, session_id, partition = numbers
-    topic = bytes(range(16)) if version >= fetch.TOPIC_IDS_FROM else "a topic"
-    aborted = () if read_committed else None
-    high, stable, start = offsets
-    answer = FetchAnswer(topic, partition, 0, high, stable, start, aborted, (), records_bytes)
-    said = {
-        "throttle_time_ms": 0,
-        "error_code": 0,
-        "session_id": session_id,
-        "partitions": [answer],
-    }
-    head = fetch_build.plan_answer_head(version, session_id, topic, partition, read_committed)
-    built = fetch_build.build_headed_answer(
-        head, correlation_id, high, stable, start, (), records_bytes
+
+
+@given(st.integers(4, 18), st.lists(ANSWERS, min_size=2, max_size=2))
+def test_a_layout_serves_every_response_that_names_the_same_partitions(version, twice):
+    """What differs from one to the next stands in no layout; a length that lies is what a frame without records has."""
+    first, second = (
+        [
+            one._replace(topic=bytes([one.topic]) * 16 if version >= 13 else "t" * one.topic)
+            for one in answers
+        ]
+        for answers in twice
     )
-    assert b"".join(built) == b"".join(fetch_build.build_response(version, correlation_id, **said))
+    second = [
+        other._replace(topic=one.topic, partition=one.partition)
+        for one, other in zip(first, [*second, *first], strict=False)
+    ]
+    layout = fetch_build.plan_layout(version, [one[:2] for one in first])
+    for answers in (first, second):
+        frame = fetch_build.build_heads(layout, 9, 1, 2, 3, answers)
+        whole = b"".join(fetch_build.add_records(frame, [()] * len(frame.cuts)))
+        built = fetch_build.build_response(
+            version, 9, throttle_time_ms=1, error_code=2, session_id=3, partitions=answers
+        )
+        assert whole == b"".join(built) == frame.heads
+        assert int.from_bytes(whole[:4], "big") == len(whole) - 4 + sum(
+            one.records_bytes for one in answers
+        )
+        assert len(frame.cuts) == sum(one.records_bytes > 0 for one in answers)

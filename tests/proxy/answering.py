@@ -31,9 +31,9 @@ class PlayedDial:
 class Scene(World):
     """`asked` are the requests that the broker has got on the client's link and not answered."""
 
-    def __init__(self, is_short=False, **options):
+    def __init__(self, **options):
         self.dial = PlayedDial()
-        super().__init__(is_short, verify_ratio=0.0, **options)
+        super().__init__(verify_ratio=0.0, **options)
         self.link.upstream._dial = self.dial
         self._framer, self._heard = Framer(1 << 20), 0
         self.asked = []

@@ -5,10 +5,11 @@ import logging
 
 import pytest
 
-from blockcache.cache import BlockCache
+from blockcache.sending import Sender
 from protocol import header
 from proxy import relay
-from proxy.fetch import delayed_fetch, evaluate, forward, prepared
+from proxy.fetch import delayed_fetch, evaluate, forward, handler, response
+from proxy.fetch.authorization import Authorization
 from proxy.fetch.misses import reads
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.record import Accounts
@@ -16,6 +17,7 @@ from proxy.fetch.sessions.cache import SessionCache
 from proxy.partitions.table import Partitions
 from proxy.scheduling.quotas import QuotaTable
 from proxy.scheduling.request_scheduler import RequestScheduler
+from tests.kit.cache_batches import read
 from tests.protocol.test_produce_rows import build
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
@@ -70,12 +72,13 @@ def goes_on(scene):
 
 
 AT_ONCE = {
-    "rights": (delayed_fetch, "find_unproven"),
+    "rights": (Authorization, "allows"),
     "session": (SessionCache, "find"),
     "quota": (QuotaTable, "peek_delay_s"),
-    "plan": (evaluate, "plan_partition"),
-    "cache": (BlockCache, "lookup"),
-    "answer": (delayed_fetch, "build_answer"),
+    "judge": (evaluate, "find_limit"),
+    "cache": (Sender, "find"),
+    "answer": (handler, "build_answer"),
+    "heads": (response, "build_heads"),
 }
 
 
@@ -89,21 +92,25 @@ async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
     await goes_whole(scene, frame)
 
 
-async def test_a_repeated_fetch_is_the_general_ways_where_nothing_has_left(monkeypatch):
-    scene = Scene(is_short=True, room_bytes=1 << 20)
-    scene.receive(build_fetch(0))
-    spoil(monkeypatch, prepared, "find_limit")
-    scene.receive(build_fetch(1, correlation_id=2))
+async def test_records_of_a_response_that_could_not_be_built_are_not_in_the_next(monkeypatch):
+    scene = Scene(room_bytes=1 << 20)
+    spoil(monkeypatch, response, "build_heads")
+    scene.receive(build_fetch(0, max_bytes=1))
+    assert scene.cache.statistics().pins > 0
+    scene.receive(build_fetch(20, correlation_id=2, max_bytes=1))
+    await scene.turn()
+    scene.answer_fetch(said_of(TOPIC_ID))
     assert ids(scene) == [1, 2]
-    assert (scene.short, scene.broker.counters.internal_errors) == (0, 1)
-    goes_on(scene)
-    assert scene.short == 1
+    said, frame = scene.hear()
+    (one,) = said.partitions
+    assert frame[one.start : one.end] == read(scene.cache, scene.partition.slot, 20)[:25_000]
+    assert scene.cache.statistics().pins == 0
 
 
-async def test_a_repeated_fetch_that_has_left_is_answered(monkeypatch):
-    scene = Scene(is_short=True, room_bytes=1 << 20)
+async def test_a_fetch_that_has_left_is_answered(monkeypatch):
+    scene = Scene(room_bytes=1 << 20)
     scene.receive(build_fetch(0, max_bytes=1000))
-    spoil(monkeypatch, Accounts, "enter_hit")
+    spoil(monkeypatch, Accounts, "enter")
     scene.receive(build_fetch(0, max_bytes=1000, correlation_id=2))
     assert ids(scene) == [1, 2]
     assert scene.broker.counters.internal_errors == 1
@@ -119,7 +126,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
     scene.receive(frame)
     assert len(scene.partition.parked) == 1
-    spoil(monkeypatch, evaluate, "plan_partition")
+    spoil(monkeypatch, evaluate, "find_limit")
     if news == "records":
         scene.arrive(100)
     elif news == "time":
@@ -153,7 +160,7 @@ async def test_a_fetch_whose_right_was_asked_for_first(monkeypatch):
     scene.receive(frame)
     await scene.turn()
     assert (len(scene.asked), scene.sent) == (1, [])
-    spoil(monkeypatch, evaluate, "plan_partition")
+    spoil(monkeypatch, evaluate, "find_limit")
     scene.answer_fetch(said_of(TOPIC_ID))
     await goes_whole(scene, frame)
 
@@ -163,7 +170,7 @@ BESIDE = {
     "beginning": (reads, "Read"),
     "asking": (reads, "build_request"),
     "scanning": (reads, "is_plain"),
-    "looking": (evaluate, "plan_partition", 3),
+    "looking": (evaluate, "find_limit", 3),
     "telling": (delayed_fetch, "build_answer"),
 }
 
@@ -214,7 +221,7 @@ async def test_the_places_of_others_stay_theirs(monkeypatch):
     scene = Scene()
     scene.partition.open_polls = 1
     scene.receive(build_fetch(END, correlation_id=1))
-    spoil(monkeypatch, evaluate, "plan_partition")
+    spoil(monkeypatch, evaluate, "find_limit")
     scene.receive(build_fetch(0, correlation_id=2))
     scene.receive(build_fetch(0, correlation_id=3))
     await scene.turn()
@@ -264,7 +271,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
 
 async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
     scene = Scene()
-    spoil(monkeypatch, evaluate, "plan_partition")
+    spoil(monkeypatch, evaluate, "find_limit")
     spoil(monkeypatch, RequestScheduler, "submit")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
@@ -275,10 +282,10 @@ async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monke
 async def test_errors_are_counted_and_logged_by_one_text_for_each_place(monkeypatch, caplog):
     """So that the log counts those of a second instead of writing them (log_queue.py)."""
     scene = Scene()
-    spoil(monkeypatch, evaluate, "plan_partition", 1, 5)
+    spoil(monkeypatch, evaluate, "find_limit", 1, 5)
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             scene.receive(build_fetch(0))
     assert scene.broker.counters.internal_errors == 4
-    assert [record.msg for record in caplog.records] == ["looking at a Fetch failed"] * 4
+    assert [record.msg for record in caplog.records] == ["handling a request failed"] * 4
     assert caplog.records[-1].exc_info[0] is OfOurs

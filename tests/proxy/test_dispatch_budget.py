@@ -38,8 +38,8 @@ def count_calls(action) -> int:
     return calls
 
 
-def build(offset, partitions, correlation_id, session=(0, -1), changed=True):
-    """A Fetch of the first `partitions` partitions; none of them named where nothing is `changed`."""
+def build(offset, partitions, correlation_id, session=(0, -1)):
+    """A Fetch of the first `partitions` partitions."""
     asked = [FetchPartition(TOPIC_ID, i, -1, offset, -1, -1, 1 << 20) for i in range(partitions)]
     return build_request(
         IDS,
@@ -51,13 +51,13 @@ def build(offset, partitions, correlation_id, session=(0, -1), changed=True):
         isolation_level=0,
         session_id=session[0],
         session_epoch=session[1],
-        partitions=asked if changed else [],
+        partitions=asked,
     )
 
 
-@pytest.fixture(params=[True, False], ids=["prepared", "general"])
-async def world(request):
-    world = World(request.param, verify_ratio=0.0, room_bytes=1 << 20)
+@pytest.fixture
+async def world():
+    world = World(verify_ratio=0.0, room_bytes=1 << 20)
     for index in range(1, 16):
         first, world.partition = world.partition, world.broker.partitions.follow(world.topic, index)
         world.store((1_000,))
@@ -66,37 +66,46 @@ async def world(request):
     world.end()
 
 
-@pytest.mark.parametrize(
-    ("partitions", "prepared_most", "general_most"), [(1, 46, 138), (16, 620, 620)]
-)
-async def test_a_fetch_that_memory_answers(world, partitions, prepared_most, general_most):
+@pytest.mark.parametrize(("partitions", "most"), [(1, 31), (16, 136)])
+async def test_a_fetch_that_memory_answers(world, partitions, most):
     for number in range(WARM):
         world.receive(build(0, partitions, number))
-    before = len(world.sent)
-    calls = count_calls(lambda: world.receive(build(0, partitions, WARM)))
+    before, frame = len(world.sent), build(0, partitions, WARM)
+    calls = count_calls(lambda: world.receive(frame))
     assert len(world.sent) > before, "it was answered"
-    assert calls <= (prepared_most if world.is_short else general_most)
+    assert calls <= most
 
 
-async def test_a_fetch_in_a_session(world):
-    world.receive(build(0, 1, 0, (0, 0)))
+@pytest.mark.parametrize(("partitions", "most"), [(1, 43), (16, 149)])
+async def test_a_fetch_in_a_session(world, partitions, most):
+    world.receive(build(0, partitions, 0, (0, 0)))
     (number,) = world.broker.sessions._sessions
     for epoch in range(1, WARM):
-        world.receive(build(0, 1, epoch, (number, epoch)))
-    before = len(world.sent)
-    calls = count_calls(lambda: world.receive(build(0, 1, WARM, (number, WARM))))
+        world.receive(build(0, partitions, epoch, (number, epoch)))
+    before, frame = len(world.sent), build(0, partitions, WARM, (number, WARM))
+    calls = count_calls(lambda: world.receive(frame))
     assert len(world.sent) > before
-    assert calls <= (58 if world.is_short else 153)
+    assert calls <= most
+
+
+@pytest.mark.parametrize(("version", "most"), [(12, 32), (4, 32)])
+async def test_a_fetch_that_names_its_topic(world, version, most):
+    for number in range(WARM):
+        world.receive(build_fetch(0, correlation_id=number, version=version))
+    before, frame = len(world.sent), build_fetch(0, correlation_id=WARM, version=version)
+    calls = count_calls(lambda: world.receive(frame))
+    assert len(world.sent) > before
+    assert calls <= most
 
 
 async def test_a_fetch_that_waits_at_the_tail_and_is_woken(world):
     for number in range(WARM):
         world.receive(build_fetch(END + number, correlation_id=number))
         world.arrive(1000)
-    before = len(world.sent)
-    parked = count_calls(lambda: world.receive(build_fetch(END + WARM, correlation_id=WARM)))
+    before, frame = len(world.sent), build_fetch(END + WARM, correlation_id=WARM)
+    parked = count_calls(lambda: world.receive(frame))
     assert len(world.sent) == before, "it waits"
     woken = count_calls(lambda: world.arrive(1000))
     assert len(world.sent) > before
-    assert parked <= 84
-    assert woken <= (62 if world.is_short else 88)
+    assert parked <= 45
+    assert woken <= 46

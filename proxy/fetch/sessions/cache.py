@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections import Counter
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from protocol.fetch_build import KEY
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Sequence
     from random import Random
 
     from protocol.fetch import FetchPartition
@@ -31,6 +34,8 @@ PartitionKey: TypeAlias = "tuple[Topic, int]"
 FIRST_EPOCH = 1
 LAST_EPOCH = 2**31 - 1
 _IDS = (1, 2**31 - 1)
+ASKED, TURN = attrgetter("asked"), attrgetter("turn")
+"""Fields of `Kept`."""
 _SLACK = 64  # invalid entries in `_smallest` before it is rebuilt
 
 
@@ -67,8 +72,8 @@ class DirtyTracker(Protocol):
 
     used_at: float
 
-    def mark_dirty(self, key: PartitionKey) -> None:
-        """Note that the request fields of a partition changed."""
+    def mark_dirty(self, keys: Iterable[PartitionKey]) -> None:
+        """Note that the request fields of partitions changed."""
 
     def drop(self, key: PartitionKey) -> None:
         """Note that a partition left the session."""
@@ -128,23 +133,26 @@ class Session:
         The list is the same object until the session changes. Callers must not change it.
         """
         if self._order is None:
-            self._order = [kept.asked for kept in self.partitions.values()]
+            self._order = list(map(ASKED, self.partitions.values()))
         return self._order
 
-    def put(self, asked: FetchPartition) -> None:
-        """Add a partition at the end, or change it in its place
+    def put(self, partitions: Sequence[FetchPartition]) -> None:
+        """Add each partition at the end, or change it in its place
         (CachedPartition.updateRequestParams).
         """
-        key = asked.topic, asked.partition
-        kept = self.partitions.get(key)
-        if kept is None:
-            kept = self.partitions[key] = Kept(asked)
-            kept.turn = next(self._turns)
-            self.topics[asked.topic] += 1
-        else:
-            kept.asked = asked
+        if not partitions:
+            return
+        keys = list(map(KEY, partitions))
+        for key, asked in zip(keys, partitions, strict=True):
+            kept = self.partitions.get(key)
+            if kept is None:
+                kept = self.partitions[key] = Kept(asked)
+                kept.turn = next(self._turns)
+                self.topics[asked.topic] += 1
+            else:
+                kept.asked = asked
         if self.idle_partitions is not None:
-            self.idle_partitions.mark_dirty(key)
+            self.idle_partitions.mark_dirty(keys)
         self._order = None
 
     def forget(self, key: PartitionKey) -> bool:
@@ -159,11 +167,12 @@ class Session:
         self._order = None
         return True
 
-    def move_to_end(self, key: PartitionKey) -> None:
-        """Move a partition to the end of the session's order. The session must have it."""
-        kept = self.partitions[key] = self.partitions.pop(key)
-        kept.turn = next(self._turns)
-        self._order = None
+    def move_to_end(self, keys: Iterable[PartitionKey]) -> None:
+        """Move partitions to the end of the session's order, which must have them."""
+        for key in keys:
+            kept = self.partitions[key] = self.partitions.pop(key)
+            kept.turn = next(self._turns)
+            self._order = None
 
 
 class SessionStatistics(NamedTuple):
@@ -254,7 +263,8 @@ class SessionCache:
             return False
         self._sessions[session.id] = session
         session.last_used_s = now_s
-        self._count(session, now_s)
+        if grown or session.ranked != session.counted:
+            self._count(session, now_s)
         return True
 
     def remove(self, session: Session) -> None:

@@ -15,11 +15,13 @@ partitions are read. Invariants:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
+from protocol.fetch_build import KEY
 from proxy.fetch.sessions.cache import Kept, next_epoch
 
 if TYPE_CHECKING:
@@ -80,42 +82,23 @@ class PlannedResponse(NamedTuple, Generic[A]):
     answers: list[A]
 
 
+@dataclass(slots=True, eq=False)
 class FetchContext:
     """A Fetch as its session completes it.
 
     `changed` are the partitions that the request itself names. `session` is None for SESSIONLESS
-    and ERROR, and for FULL until a session is granted with the response.
+    and ERROR, and for FULL until a session is granted with the response; `epoch_after` is the epoch
+    that the request has given it.
     """
 
-    __slots__ = (
-        "_epoch_after",
-        "_owner",
-        "_table",
-        "_uses_topic_ids",
-        "changed",
-        "error_code",
-        "kind",
-        "session",
-    )
-
-    def __init__(
-        self,
-        kind: Kind,
-        table: SessionCache,
-        owner: Hashable,
-        uses_topic_ids: bool,
-        changed: list[FetchPartition],
-        error_code: int = ErrorCode.NONE,
-        session: Session | None = None,
-    ) -> None:
-        self.kind = kind
-        self.error_code = error_code
-        self.changed = changed
-        self.session = session
-        self._epoch_after = INITIAL_EPOCH if session is None else session.epoch
-        self._table = table
-        self._owner = owner
-        self._uses_topic_ids = uses_topic_ids
+    kind: Kind
+    table: SessionCache
+    owner: Hashable
+    uses_topic_ids: bool
+    changed: list[FetchPartition]
+    error_code: int = ErrorCode.NONE
+    session: Session | None = None
+    epoch_after: int = INITIAL_EPOCH
 
     @property
     def partitions(self) -> list[FetchPartition]:
@@ -147,10 +130,37 @@ class FetchContext:
         start than before. Partitions in `must_name` have a preferred replica or a diverging epoch;
         INCREMENTAL needs and names them, too.
         """
+        if self.kind is not Kind.INCREMENTAL:
+            return self._plan_whole(answers, now_s)
+        session = self.session
+        assert session is not None
+        if session.epoch != self.epoch_after:
+            return PlannedResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, [])
+        named, moved = [], []
+        for answer in answers:
+            key = answer.topic, answer.partition
+            kept, error_code = session.partitions[key], answer.error_code
+            high_watermark, log_start_offset = answer.high_watermark, answer.log_start_offset
+            has_records = answer.records_bytes > 0
+            if (  # CachedPartition.maybeUpdateResponseData
+                has_records
+                or error_code != ErrorCode.NONE
+                or kept.high_watermark != high_watermark
+                or kept.log_start_offset != log_start_offset
+                or key in must_name
+            ):
+                named.append(answer)
+                if has_records:
+                    moved.append(key)
+            kept.high_watermark = -1 if error_code else high_watermark
+            kept.log_start_offset = log_start_offset
+        if len(session.partitions) > 1:
+            session.move_to_end(moved)
+        return PlannedResponse(ErrorCode.NONE, session.id, named)
+
+    def _plan_whole(self, answers: Sequence[A], now_s: float) -> PlannedResponse[A]:
         if self.kind is Kind.ERROR:
             return PlannedResponse(self.error_code, NO_SESSION, [])
-        if self.kind is Kind.INCREMENTAL:
-            return self._plan_incremental(answers, must_name)
         assert len(answers) == len(self.changed), "a full answer names every partition"
         if self.kind is Kind.FULL:
             self._grant(answers, now_s)
@@ -170,7 +180,7 @@ class FetchContext:
         return PlannedResponse(error, self.session.id, [])
 
     def _is_current(self) -> bool:
-        return self.session is not None and self.session.epoch == self._epoch_after
+        return self.session is not None and self.session.epoch == self.epoch_after
 
     def _grant(self, answers: Sequence[A], now_s: float) -> None:
         """Create a session with the requested partitions, in the order of the answers
@@ -182,38 +192,7 @@ class FetchContext:
             key = answer.topic, answer.partition
             high_watermark = -1 if answer.error_code else answer.high_watermark
             kept[key] = Kept(asked[key], high_watermark, answer.log_start_offset)
-        self.session = self._table.create(self._owner, self._uses_topic_ids, kept, now_s)
-
-    def _plan_incremental(
-        self, answers: Sequence[A], must_name: Container[PartitionKey]
-    ) -> PlannedResponse[A]:
-        session = self.session
-        assert session is not None
-        if not self._is_current():
-            return PlannedResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, [])
-        named = []
-        for answer in answers:
-            key = answer.topic, answer.partition
-            if _update(session.partitions[key], answer) or key in must_name:
-                named.append(answer)
-                if answer.records_bytes > 0:
-                    session.move_to_end(key)
-        return PlannedResponse(ErrorCode.NONE, session.id, named)
-
-
-def _update(kept: Kept, answer: Answer) -> bool:
-    """Remember what is shown; return True if the response must name it
-    (CachedPartition.maybeUpdateResponseData).
-    """
-    must = (
-        answer.records_bytes > 0
-        or answer.error_code != ErrorCode.NONE
-        or kept.high_watermark != answer.high_watermark
-        or kept.log_start_offset != answer.log_start_offset
-    )
-    kept.high_watermark = -1 if answer.error_code else answer.high_watermark
-    kept.log_start_offset = answer.log_start_offset
-    return must
+        self.session = self.table.create(self.owner, self.uses_topic_ids, kept, now_s)
 
 
 def open_fetch(
@@ -224,54 +203,12 @@ def open_fetch(
     `owner` says which sessions the client may use (`SessionCache`). `now_s` is in seconds.
     """
     session = table.find(request.session_id, owner)
-    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+    if request.session_epoch > INITIAL_EPOCH or request.session_epoch < FINAL_EPOCH:
         return _open_incremental(table, session, request, version, owner, now_s)
     if session is not None:
         table.remove(session)
     kind = Kind.FULL if request.session_epoch == INITIAL_EPOCH else Kind.SESSIONLESS
     return _open_whole(kind, table, request, version, owner)
-
-
-def find_single(
-    table: SessionCache,
-    session_id: int,
-    session_epoch: int,
-    owner: Hashable,
-    asked: FetchPartition,
-    version: int,
-) -> Session | None:
-    """Return the session that an incremental Fetch continues, if `asked` is its only partition;
-    None otherwise.
-
-    Nothing changes.
-    """
-    session = table.find(session_id, owner)
-    if session is None or session.epoch != session_epoch:
-        return None
-    is_single = len(session.partitions) == session.counted == 1
-    is_it = is_single and (asked.topic, asked.partition) in session.partitions
-    return session if is_it and session.uses_topic_ids is (version >= TOPIC_IDS_FROM) else None
-
-
-def note_records(
-    table: SessionCache,
-    session: Session,
-    asked: FetchPartition,
-    high_watermark: int,
-    log_start_offset: int,
-    now_s: float,
-) -> None:
-    """Update a session that `find_single` returned, whose partition is answered with records.
-
-    The result equals that of `open_fetch` and `plan_response`. The order does not change, since
-    there is one partition.
-    """
-    session.put(asked)
-    table.touch(session, now_s)
-    session.epoch = next_epoch(session.epoch)
-    kept = session.partitions[asked.topic, asked.partition]
-    kept.high_watermark = high_watermark
-    kept.log_start_offset = log_start_offset
 
 
 def _open_whole(
@@ -298,11 +235,14 @@ def _open_incremental(
     now_s: float,
 ) -> FetchContext:
     uses_topic_ids = version >= TOPIC_IDS_FROM
-    error = _session_error(session, request, uses_topic_ids)
-    if session is None or error:
+    if (
+        session is None
+        or session.epoch != request.session_epoch
+        or session.uses_topic_ids != uses_topic_ids
+    ):
+        error = _explain_error(session, request)
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
-    for asked in request.partitions:
-        session.put(asked)
+    session.put(request.partitions)
     for key in request.forgotten:
         session.forget(key)
     if not session.partitions:
@@ -312,22 +252,21 @@ def _open_incremental(
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
     session.epoch = next_epoch(session.epoch)
-    changed = [
-        one for one in request.partitions if (one.topic, one.partition) in session.partitions
-    ]
-    return FetchContext(Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, session=session)
+    changed = request.partitions
+    if request.forgotten:
+        changed = [one for one in changed if KEY(one) in session.partitions]
+    epoch, code = session.epoch, ErrorCode.NONE
+    return FetchContext(
+        Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, code, session, epoch
+    )
 
 
-def _session_error(
-    session: Session | None, request: FetchRequest, uses_topic_ids: bool
-) -> ErrorCode:
-    """Return the error of an incremental request, in the order of FetchManager.newContext; NONE if
-    it is valid.
+def _explain_error(session: Session | None, request: FetchRequest) -> ErrorCode:
+    """Return the error of an incremental request that is not valid, in the order of
+    FetchManager.newContext.
     """
     if session is None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     if session.epoch != request.session_epoch:
         return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    if session.uses_topic_ids != uses_topic_ids:
-        return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    return ErrorCode.NONE
+    return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR

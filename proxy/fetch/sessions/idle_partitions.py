@@ -17,17 +17,17 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.authorization import RENEW_AT
-from proxy.fetch.evaluate import evaluate_one
+from proxy.fetch.evaluate import evaluate
+from proxy.fetch.sessions.cache import ASKED, TURN
 from proxy.fetch.sessions.context import Kind
-from proxy.partitions.readable import ReadState
+from proxy.partitions.readable import AT_END
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from protocol.fetch import FetchPartition
     from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.record import FetchRecord
-    from proxy.fetch.sessions.cache import Kept, PartitionKey, Session
+    from proxy.fetch.record import ClientFetch
+    from proxy.fetch.sessions.cache import PartitionKey, Session
     from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
@@ -131,16 +131,6 @@ class IdlePartitions:
         """Number of partitions that are not evaluated until something changes."""
         return len(self._clean)
 
-    def dirty(self) -> list[FetchPartition]:
-        """Return the partitions that the next evaluation covers, in the session's order."""
-        partitions = self._session.partitions
-        if len(self._dirty) == len(partitions):
-            return self._session.in_order()
-        return [
-            partitions[key].asked
-            for key in sorted(self._dirty, key=lambda key: partitions[key].turn)
-        ]
-
     def evaluate(self, now: float) -> list[PartitionStatus]:
         """Evaluate the dirty partitions; return the statuses of those that stay dirty, in the
         session's order.
@@ -151,24 +141,22 @@ class IdlePartitions:
             self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
             self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
-        asked = self.dirty()
-        link.broker.counters.looked_partitions += len(asked)
-        dirty = []
-        for one in asked:
-            status = evaluate_one(link, one, isolation, version, now)
-            kept = self._session.partitions[one.topic, one.partition]
-            if not self._try_mark_clean(status, kept, now):
+        kept = map(self._session.partitions.__getitem__, self._dirty)
+        asked, dirty = list(map(ASKED, sorted(kept, key=TURN))), []
+        for status in evaluate(link, asked, isolation, version, now):
+            if status.state is not AT_END or not self._try_mark_clean(status, now):
                 dirty.append(status)
         return dirty
 
-    def _try_mark_clean(self, status: PartitionStatus, kept: Kept, now: float) -> bool:
-        """Mark the partition clean if the response has nothing to say about it until a wake-up.
-        Return True if it is clean.
+    def _try_mark_clean(self, status: PartitionStatus, now: float) -> bool:
+        """Mark a partition at the log's end clean if the response has nothing to say about it until
+        a wake-up. Return True if it is clean.
         """
         partition, link = status.partition, self.reader.link
-        if status.state is not ReadState.AT_END or partition is None or self.closed:
+        if partition is None or self.closed:
             return False
         leader_state, broker = partition.leader_state, link.broker
+        kept = self._session.partitions[status.asked.topic, status.asked.partition]
         if (kept.high_watermark, kept.log_start_offset) != (
             leader_state.high_watermark,
             leader_state.log_start_offset,
@@ -197,7 +185,7 @@ class IdlePartitions:
         Between two Fetches of the session none evaluates it, so the replica fetcher is asked to
         keep following it.
         """
-        self.mark_dirty(clean.key)
+        self.mark_dirty((clean.key,))
         if self.fetch is None:
             self.reader.link.broker.watch.cover(clean.partition, self.reader.link)
         else:
@@ -215,11 +203,12 @@ class IdlePartitions:
         if self.fetch is not None:
             self.fetch.evaluate_again()
 
-    def mark_dirty(self, key: PartitionKey) -> None:
-        """Mark a partition dirty: the next evaluation covers it."""
-        if self._clean:
-            self._forget_clean(key)
-        self._dirty[key] = None
+    def mark_dirty(self, keys: Iterable[PartitionKey]) -> None:
+        """Mark partitions dirty: the next evaluation covers them."""
+        for key in keys:
+            if key in self._clean:
+                self._forget_clean(key)
+            self._dirty[key] = None
 
     def drop(self, key: PartitionKey) -> None:
         """Forget a partition that left the session."""
@@ -232,8 +221,7 @@ class IdlePartitions:
             clean.partition.parked.pop(clean, None)
 
     def _mark_all_dirty(self) -> None:
-        for key in list(self._clean):
-            self.mark_dirty(key)
+        self.mark_dirty(list(self._clean))
 
     def close(self) -> None:
         """Mark all partitions dirty and stop tracking: the session or its client is gone, or no
@@ -255,17 +243,17 @@ class IdlePartitions:
             del idle_partitions[self.reader.link]
 
 
-def find_idle_partitions(record: FetchRecord, now: float) -> IdlePartitions | None:
-    """Return what is known of the partitions of the session of `record`; None if it has no session
+def find_idle_partitions(fetch: ClientFetch, now: float) -> IdlePartitions | None:
+    """Return what is known of the partitions of the session of `fetch`; None if it has no session
     that remembers them.
 
     A new, empty object replaces that of another connection, isolation level or version.
     """
-    context = record.context
+    context = fetch.context
     if context is None or context.kind is not Kind.INCREMENTAL or context.session is None:
         return None
     session = context.session
-    reader = ReaderIdentity(record.link, record.request.isolation_level, record.head.api_version)
+    reader = ReaderIdentity(fetch.link, fetch.request.isolation_level, fetch.head.api_version)
     idle_partitions = session.idle_partitions
     if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader:
         return idle_partitions

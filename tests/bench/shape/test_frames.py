@@ -1,7 +1,8 @@
 """A request of several partitions is what kio and Forebay's own scanner read."""
 
 from bench.shape.frames import FETCH_VERSION, build_wide_fetch, build_wide_produce
-from protocol import fetch, header, produce
+from protocol import fetch, header
+from tests.kit import produce_messages
 from tests.kit.frames import PRODUCE_VERSION, build_batch
 from tests.kit.raw_fetch import TopicWords
 
@@ -11,7 +12,7 @@ def test_a_wide_produce_has_a_batch_for_each_partition() -> None:
     frame = build_wide_produce("topic", batch, range(3))
     head = header.peek_request(frame)
     assert (head.api_version, head.client_id) == (PRODUCE_VERSION, "shape")
-    request = produce.scan_request(frame, head.api_version, head.body_start)
+    request = produce_messages.scan_request(frame, head.api_version, head.body_start)
     assert request.acks == -1
     assert [(one.topic, one.partition) for one in request.partitions] == [
         ("topic", index) for index in range(3)

@@ -128,7 +128,8 @@ static int send_whole(world *w, const fc_hit *hit, const uint8_t *expected) {
         MUST(pipe(ends) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
     }
     uint64_t pins = w->arena->pins, whole = hit->size_bytes + 2;
-    int64_t sent = fc_send(w->arena, hit, ends[1], (const uint8_t *)"<", 1, (const uint8_t *)">", 1);
+    uint64_t cut = 1;
+    int64_t sent = fc_send(w->arena, hit, 1, ends[1], (const uint8_t *)"<>", 2, &cut);
     MUST(sent > 0 && (uint64_t)sent <= whole);
     uint8_t *got = malloc((uint64_t)sent);
     for (int64_t at = 0; at < sent;) {

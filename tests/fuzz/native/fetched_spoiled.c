@@ -17,16 +17,19 @@ static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t 
     uint8_t *last = malloc(size);
     MUST(last != NULL);
     memcpy(last, frame, size);
-    po_changed changed;
-    MUST(po_repeats(frame, size, last, size, from, to, &changed) == (size >= 12));
-    MUST(!po_repeats(frame, size, names, to - from, from, to, &changed) || to - from == size);
-    MUST(!po_repeats(frame, size, last, size, from, size + 1, &changed));
+    int64_t changed[4];
+    uint32_t at_offsets[2] = {(uint32_t)to, (uint32_t)(to + 8)}, at_end[1] = {(uint32_t)size + 1};
+    int has_places = size >= 12 && from >= 12 && from + 4 <= to && to + 16 <= size;
+    MUST(po_repeats(frame, size, last, size, 0, at_offsets, 0, changed) == (size >= 12));
+    MUST(!po_repeats(frame, size, names, to - from, 0, at_offsets, 0, changed) || to - from == size);
+    MUST(!po_repeats(frame, size, last, size, 0, at_end, 1, changed));
+    MUST(po_repeats(frame, size, last, size, from, at_offsets, 2, changed) == has_places || from == 0);
     int may = 0;
-    if (size > 12 && from >= 12) {
+    if (has_places) {
         uint64_t at = (from * 31 + to * 7 + size) % size;
         last[at] ^= 1;
-        may = (at >= 8 && at < 12) || (at >= from && at < from + 4 && at < to) || (at >= to && at < to + 8);
-        MUST(po_repeats(frame, size, last, size, from, to, &changed) == may);
+        may = (at >= 8 && at < 12) || (at >= from && at < from + 4) || (at >= to && at < to + 16);
+        MUST(po_repeats(frame, size, last, size, from, at_offsets, 2, changed) == may);
     }
     free(last);
     return (uint64_t)may;

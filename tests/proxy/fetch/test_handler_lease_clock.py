@@ -6,16 +6,16 @@ LEASE_S = 1.0
 
 
 async def test_a_lease_that_ends_while_a_long_request_is_read_serves_nothing(monkeypatch):
-    world = World(is_short=False)
+    world = World()
     world.partition.leader_state.lease_until = world.clock_s + LEASE_S
     fetches = type(world.link.fetches)
-    scan, read_s = fetches.scan, 0.0
+    read_again, read_s = fetches.read_again, 0.0
 
-    def scan_slowly(self, *asked):
+    def read_slowly(self, frame):
         world.clock_s += read_s
-        return scan(self, *asked)
+        return read_again(self, frame)
 
-    monkeypatch.setattr(fetches, "scan", scan_slowly)
+    monkeypatch.setattr(fetches, "read_again", read_slowly)
     world.receive(build_fetch(0))
     assert len(world.sent) == 1
     read_s = LEASE_S

@@ -2,23 +2,20 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from metrics.access_log import MAX_TEXT_CHARS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
-from proxy.fetch.record import FetchRecord
+from proxy.fetch.record import NOT_PARKED, ClientFetch, Departed
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker
 from tests.proxy.hitting import World, build_fetch
 
 
-def record_of(broker):
-    link = SimpleNamespace(
-        broker=broker, replies=SimpleNamespace(reserve=lambda: None), client_id=None
-    )
-    return FetchRecord(link, None, fetch((0, -1), asked(TOPIC_ID, 0)), 100)
+def fetch_of(broker):
+    link = SimpleNamespace(broker=broker, client_id=None)
+    request = fetch((0, -1), asked(TOPIC_ID, 0))
+    return ClientFetch(link, None, request, None, 100, broker.now())
 
 
 def told_of(broker, size_bytes):
@@ -41,16 +38,20 @@ def build_broker():
 
 def test_what_leaves_alone_is_counted_at_once():
     broker = build_broker()
-    broker.accounts.enter(record_of(broker), told_of(broker, 5), True, is_ours=True)
+    broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
     assert dict(broker.counters.fetch_bytes) == {("hit", ""): 5}
-    assert broker.counters.fetch_hit_s.count == 1
+    assert (broker.counters.fetch_hit_s.count, broker.counters.fetch_wait_s.count) == (1, 0)
+    broker.clock_s = 5.0
+    waited = fetch_of(broker)._replace(received_at=1.0)
+    broker.accounts.enter(waited, told_of(broker, 5), True, True, waited_s=3.0)
+    assert (broker.counters.fetch_hit_s.sum, broker.counters.fetch_wait_s.sum) == (1.0, 3.0)
 
 
 def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_which_each_did():
     broker = build_broker()
     broker.accounts.hold()
     for size_bytes in (5, 6):
-        broker.accounts.enter(record_of(broker), told_of(broker, size_bytes), True, is_ours=True)
+        broker.accounts.enter(fetch_of(broker), told_of(broker, size_bytes), True, True)
         broker.clock_s += 1.0
     assert not broker.counters.fetch_partitions and not broker.counters.fetch_hit_s.count
     broker.accounts.settle()
@@ -64,7 +65,7 @@ def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_whi
 def test_what_never_left_is_counted_as_such_also_while_others_leave():
     broker = build_broker()
     broker.accounts.hold()
-    broker.accounts.enter(record_of(broker), told_of(broker, 5), False, is_ours=False)
+    broker.accounts.enter(fetch_of(broker), told_of(broker, 5), False, False)
     assert (broker.counters.undelivered_partitions, broker.counters.fetch_upstream_s.count) == (
         1,
         1,
@@ -79,19 +80,17 @@ def test_lines_of_what_left_together_are_handed_on_together():
     broker.accounts.lines = SimpleNamespace(put_departed=handed.append)
     broker.accounts.hold()
     for _ in range(2):
-        broker.accounts.enter(record_of(broker), told_of(broker, 5), True, is_ours=True)
+        broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
     assert handed == []
     broker.accounts.settle()
     assert [len(departed) for departed in handed] == [2]
 
 
-@pytest.mark.parametrize("is_short", [True, False], ids=["at once", "in general"])
-async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_short):
+async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
     """Lines wait in a queue, and what they have in common is cached: 1,000 of them in 32 kB each would be 125 MB."""
-    world = World(is_short)
+    world = World()
     for number, offset in enumerate((0, 3, 9)):
         world.receive(build_fetch(offset, correlation_id=number, client_id="x" * 300))
-    assert world.short > 0 or not is_short
     head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
     world.broker.accounts.enter_unread(world.link, head, 0.0, True)
     unknown = PartitionOutcome(
@@ -100,8 +99,10 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows(is_sh
         "pass",
         "unknown-topic",
     )
-    record = FetchRecord(world.link, head, fetch((0, -1), asked("t" * 32_000, 0)), 100)
-    world.broker.accounts.lines.put_departed([(record, [unknown], False, 0.0)])
+    request = fetch((0, -1), asked("t" * 32_000, 0))
+    asking = ClientFetch(world.link, head, request, None, 100, 0.0)
+    departed = Departed(asking, [unknown], False, 0.0, NOT_PARKED)
+    world.broker.accounts.lines.put_departed([departed])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5

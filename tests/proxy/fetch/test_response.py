@@ -9,7 +9,7 @@ import pytest
 from protocol.header import RequestHeader
 from proxy.app import Forebay
 from proxy.config.load import load
-from proxy.fetch.record import FetchRecord
+from proxy.fetch.record import ClientFetch
 from proxy.fetch.response import build_answer
 from proxy.fetch.sessions.context import open_fetch
 from proxy.net.client_connection import ClientConnection
@@ -88,9 +88,9 @@ class Setting:
         request = asking.fetch((0, -1), one)
         context = open_fetch(self.broker.sessions, request, VERSION, None, 0.0)
         head = RequestHeader(1, VERSION, 7, "slow", 0)
-        record = FetchRecord(self.link, head, request, 0, context)
+        fetch = ClientFetch(self.link, head, request, context, 0, 0.0)
         build_answer(
-            record, [PartitionStatus(one, self.partition, ReadState.READABLE, "", self.end)], [None]
+            fetch, [PartitionStatus(one, self.partition, ReadState.READABLE, "", self.end)]
         )
 
     @property

@@ -235,8 +235,7 @@ def test_what_the_fifo_let_go_is_evicted():
     assert plan_absent(broker.cache, partition, 0) == "evicted"
 
 
-def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
-    """Of what is stored: whether it is, a lookup tells."""
+def test_what_is_stored_below_the_limit_is_readable_unless_one_thing_forbids_it():
     seen = set()
     flags = (False, True)
     for high_watermark, stable, log_start, hole, compacted, version, leads, knows in product(
@@ -262,19 +261,27 @@ def test_the_limit_is_there_where_the_plan_is_ready_and_only_there():
             partition.old_format, partition.zstd = change == "old_format", change == "zstd"
             now = LEASE_UNTIL_S if change == "lapsed" else 0.0
             asked = FetchPartition(TOPIC_ID, 0, epoch, offset, fetched, -1, 1 << 20)
-            status = plan_partition(broker.cache, asked, partition, isolation, version, now)
-            is_committed = isolation == COMMITTED
-            limit = find_limit(broker.cache, asked, partition, offset, is_committed, version, now)
-            if broker.cache.contiguous_end(partition.slot, offset) > offset:
-                assert limit == (
-                    status.limit_offset if status.state is ReadState.READABLE else -1
-                ), (
-                    status,
-                    change,
-                )
-            else:
-                assert status.state is not ReadState.READABLE
-            seen.add((status.state, limit >= 0, is_committed))
+            limit = high_watermark
+            if isolation == COMMITTED:
+                limit = partition.last_stable_offset()
+            stored_end = 20 if 10 <= offset < 20 else 40 if hole and 30 <= offset < 40 else offset
+            listed_end = 18 if knows else 0
+            is_readable = (
+                log_start <= offset < min(limit, stored_end)
+                and (not compacted or stored_end >= min(limit, partition.tail))
+                and (isolation == UNCOMMITTED or offset < listed_end)
+                and {epoch, fetched} <= {-1, EPOCH}
+                and (leads or version >= 11)
+                and (change is None or (change == "zstd" and version >= 10))
+            )
+            if isolation == COMMITTED:
+                limit = min(limit, listed_end)
+            args = broker.cache, asked, partition, isolation, version, now
+            status = plan_partition(*args)
+            assert find_limit(*args) == (limit if is_readable else -1), (status, change)
+            assert (status.state is ReadState.READABLE) is is_readable
+            assert not is_readable or (status.reason, status.limit_offset) == ("", limit)
+            seen.add((status.state, is_readable, isolation))
     assert (ReadState.READABLE, True, False) in seen and (ReadState.READABLE, True, True) in seen
     assert {look for look, _, _ in seen} == set(ReadState)
 
@@ -283,7 +290,7 @@ def test_without_a_proven_epoch_there_is_no_limit():
     broker = QuietBroker()
     partition = broker.follow()
     asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)
-    assert find_limit(broker.cache, asked, partition, 0, False, 13, 0.0) == -1
+    assert find_limit(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0) == -1
 
 
 def test_a_client_that_knows_a_newer_epoch_waits_for_the_proof_of_it_where_metadata_has_named_it_too() -> (

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.config.isolation import Isolation
 from proxy.fetch import handler
+from proxy.fetch.record import ClientFetch
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
@@ -105,9 +106,8 @@ class Poll:
             now=lambda: 0.0,
             topics=SimpleNamespace(find=self.find),
         )
-        self.record = SimpleNamespace(
-            link=SimpleNamespace(broker=broker, client_id="c"), context=context
-        )
+        link = SimpleNamespace(broker=broker, client_id="c")
+        self.fetch = ClientFetch(link, None, None, context, 0, 0.0)
 
     def find(self, topic):
         self.named.append(topic)
@@ -115,7 +115,7 @@ class Poll:
 
     def delay_s(self):
         self.named.clear()
-        return handler._over_quota_s(self.record)
+        return handler._over_quota_s(self.fetch)
 
 
 def test_a_poll_of_a_large_session_looks_at_its_topics_only_while_one_owes():

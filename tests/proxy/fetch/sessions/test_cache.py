@@ -139,7 +139,7 @@ def test_the_smallest_goes_and_ranks_follow_sizes():
     table.touch(small, 200)
     table.touch(large, 200)
     for index in range(5):
-        small.put(asked("more", index))
+        small.put([asked("more", index)])
     table.touch(small, 201)
 
     assert create(table, 202, 7) is not None
@@ -168,9 +168,9 @@ def test_a_session_larger_than_the_bound_evicts_nobody():
 def test_a_session_that_outgrows_the_bound_is_evicted():
     table = table_of(partitions=4)
     session = create(table, 0, 3)
-    session.put(asked("more", 0))
+    session.put([asked("more", 0)])
     assert table.touch(session, 1)
-    session.put(asked("more", 1))
+    session.put([asked("more", 1)])
 
     assert not table.touch(session, 2)
 
@@ -181,7 +181,7 @@ def test_a_session_that_outgrows_the_bound_is_evicted():
 def test_a_growing_session_makes_stale_ones_go_but_not_itself():
     table = table_of(partitions=5)
     stale, growing = create(table, 0, 2), create(table, 0, 3)
-    growing.put(asked("more", 0))
+    growing.put([asked("more", 0)])
 
     assert table.touch(growing, 500)
 
@@ -195,7 +195,7 @@ def test_the_ranking_does_not_grow_with_use():
     for turn in range(1000):
         session = sessions[turn % 3]
         if not session.forget(("more", 0)):
-            session.put(asked("more", 0))
+            session.put([asked("more", 0)])
         table.touch(session, 200 + turn)
 
     assert len(table._smallest) <= 2 * 3 + 64 + 1
@@ -206,7 +206,7 @@ def test_the_order_is_one_list_until_something_changes():
     before = session.in_order()
 
     assert session.in_order() is before
-    session.move_to_end(("test", 0))
+    session.move_to_end([("test", 0)])
 
     assert [one.partition for one in before] == [0, 1, 2]
     assert [one.partition for one in session.in_order()] == [1, 2, 0]
@@ -214,10 +214,10 @@ def test_the_order_is_one_list_until_something_changes():
 
 def test_turns_follow_the_order():
     session = create(table_of(), 0, 3)
-    session.move_to_end(("test", 1))
-    session.put(asked("test", 0, 5))
-    session.put(asked("more", 0))
-    session.move_to_end(("test", 0))
+    session.move_to_end([("test", 1)])
+    session.put([asked("test", 0, 5)])
+    session.put([asked("more", 0)])
+    session.move_to_end([("test", 0)])
 
     in_turn = sorted(session.partitions.values(), key=lambda kept: kept.turn)
     assert [kept.asked for kept in in_turn] == session.in_order()
@@ -229,7 +229,7 @@ def test_a_session_that_grows_too_large_is_over():
     table = SessionCache(10, 1000, 100, Random(7), session_partitions_limit=3)
     session = create(table, 0, 3)
     assert table.touch(session, 1)
-    session.put(asked("test", 3))
+    session.put([asked("test", 3)])
     assert not table.touch(session, 2)
     assert present(table, session) == [False]
     assert table.statistics().partitions == 0

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from proxy.fetch.sessions.cache import SessionCache
-from proxy.fetch.sessions.context import Kind, find_single, note_records, open_fetch
+from proxy.fetch.sessions.context import Kind, open_fetch
 from tests.proxy.asked import IDS, NAMES, answer, asked, fetch, keys
 
 INITIAL, LEGACY = (0, 0), (0, -1)
@@ -368,48 +368,3 @@ def test_what_the_caller_keeps_goes_with_the_session(table):
     context.session.idle_partitions = "parked"
 
     assert opened(table, (session_id, 1)).session.idle_partitions == "parked"
-
-
-def test_a_session_of_one_partition_goes_on_as_it_would_by_itself():
-    tables = [SessionCache(10, 1000, 100, Random(7)) for _ in range(2)]
-    session_id, _ = (begun(table, answer(A, 0)) for table in tables)
-    for epoch in (1, 2):
-        asking, shown = (
-            asked(A, 0, 10 * epoch),
-            answer(A, 0, 100 * epoch, log_start=epoch, records=b"x"),
-        )
-        opened(tables[0], (session_id, epoch), asking, now_s=epoch).plan_response([shown], epoch)
-        session = find_single(tables[1], session_id, epoch, "me", asking, IDS)
-        note_records(
-            tables[1], session, asking, shown.high_watermark, shown.log_start_offset, epoch
-        )
-        one, other = (table.find(session_id, "me") for table in tables)
-        assert (one.epoch, one.last_used_s, one.in_order()) == (
-            other.epoch,
-            other.last_used_s,
-            other.in_order(),
-        )
-        same = [table.find(session_id, "me").partitions[A, 0] for table in tables]
-        assert len({(one.high_watermark, one.log_start_offset) for one in same}) == 1
-
-
-@pytest.mark.parametrize(
-    ("epoch", "owner", "partition", "version"),
-    [
-        (2, "me", 0, IDS),
-        (1, "you", 0, IDS),
-        (1, "me", 1, IDS),
-        (1, "me", 0, NAMES),
-        (0, "me", 0, IDS),
-    ],
-)
-def test_another_epoch_owner_partition_or_naming_is_not_the_same_session(
-    table, epoch, owner, partition, version
-):
-    session_id = begun(table, answer(A, 0))
-    assert find_single(table, session_id, epoch, owner, asked(A, partition), version) is None
-    assert find_single(table, session_id, 1, "me", asked(A, 0), IDS) is not None
-    opened(table, (session_id, 1), asked(B, 0))
-    assert find_single(table, session_id, 2, "me", asked(A, 0), IDS) is None, (
-        "it has another partition"
-    )

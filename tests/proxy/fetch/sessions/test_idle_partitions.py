@@ -61,9 +61,18 @@ class Scene:
             self.session, ReaderIdentity(self.link, 0, 12), 0.0
         )
 
-    def evaluate_one(self, link, asked, isolation_level, version, now):
-        look = self.statuses.get(asked.partition, ReadState.AT_END)
-        return PartitionStatus(asked, self.partitions[asked.partition], look, "", 10)
+    def evaluate(self, link, partitions, isolation_level, version, now):
+        link.broker.counters.looked_partitions += len(partitions)
+        return [
+            PartitionStatus(
+                asked,
+                self.partitions[asked.partition],
+                self.statuses.get(asked.partition, ReadState.AT_END),
+                "",
+                10,
+            )
+            for asked in partitions
+        ]
 
     def look(self, now=0.0):
         """Which are looked at and stay lively, and how many were looked at."""
@@ -101,7 +110,7 @@ class Reads:
 def scene(monkeypatch):
     found = Scene()
     monkeypatch.setattr(
-        "proxy.fetch.sessions.idle_partitions.evaluate_one", lambda *args: found.evaluate_one(*args)
+        "proxy.fetch.sessions.idle_partitions.evaluate", lambda *args: found.evaluate(*args)
     )
     return found
 
@@ -148,7 +157,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
 
 def test_what_a_request_names_or_takes_out_is_new(scene):
     scene.look()
-    scene.session.put(FetchPartition("t", 1, -1, 7, -1, -1, 1000))
+    scene.session.put([FetchPartition("t", 1, -1, 7, -1, -1, 1000)])
     scene.statuses[1] = ReadState.READABLE
     assert scene.look() == ([1], 1)
     assert scene.session.forget(("t", 4))
@@ -160,7 +169,7 @@ def test_what_a_request_names_or_takes_out_is_new(scene):
 def test_what_is_lively_keeps_the_sessions_order(scene):
     scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
-    scene.session.move_to_end(("t", 0))
+    scene.session.move_to_end([("t", 0)])
     assert scene.look()[0] == [2, 4, 0]
 
 
@@ -173,7 +182,7 @@ def test_all_are_looked_at_now_and_then(scene):
 
 def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     scene = Scene(period_s=4.0)
-    monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.evaluate_one", scene.evaluate_one)
+    monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.evaluate", scene.evaluate)
     scene.look()
     assert scene.look(0.9) == ([], 0)
     assert scene.look(1.0) == ([], COUNT)
