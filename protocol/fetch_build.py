@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from protocol.api import APIS, FETCH
 from protocol.fetch import (
@@ -43,8 +43,6 @@ CONSUMER = -1
 _HEAD = Struct(">iii")  # length, correlation id, throttle time
 _SESSION_HEAD = Struct(">iiihi")  # and error code, session id
 _FLEXIBLE_HEAD = Struct(">iibihi")  # with the header's tags
-_OFFSETS_V4 = Struct(">hqq")  # error, high watermark, last stable offset
-_OFFSETS_V5 = Struct(">hqqq")  # the same and log start offset
 KEY: Callable[[tuple[Any, ...]], tuple[Topic, int]] = itemgetter(0, 1)
 """Topic and partition of a FetchPartition or FetchAnswer."""
 _TOPIC = itemgetter(0)
@@ -151,39 +149,36 @@ class ResponseLayout(NamedTuple):
     """The bytes around the answers of a response of one version that names the partitions `keys`, in
     this order.
 
-    `befores`: for each answer, the bytes between the one before it and its error code; `end`: the
-    bytes behind the last. `offsets` packs error code and offsets. `null_aborted` and `no_aborted`
-    stand between these and the records, if the list of aborted transactions is null, or empty.
+    `befores`: for each answer, the bytes between the one before it and its error code, and what
+    packs these with error code and offsets; `end`: the bytes behind the last. `null_aborted` and
+    `no_aborted` stand before the records, if the list of aborted transactions is null, or empty.
     """
 
     version: int
     keys: list[tuple[Topic, int]]
-    befores: list[bytes]
+    befores: list[tuple[bytes, Callable[..., bytes]]]
     end: bytes
-    offsets: Struct
     null_aborted: bytes
     no_aborted: bytes
 
 
-class ResponseHeads(NamedTuple):
-    """A response without its records. Those of its n-th answer with records stand before
-    `heads[cuts[n]]`.
-    """
-
-    heads: bytes
-    cuts: list[int]
+ResponseHeads: TypeAlias = "tuple[bytes, list[int]]"
+"""A response without its records, `heads`, and `cuts`: the records of its n-th answer with records
+stand before `heads[cuts[n]]`.
+"""
 
 
 def plan_layout(version: int, keys: list[tuple[Topic, int]]) -> ResponseLayout:
     """Return the layout of a response; ValueError where the version does not name topics so."""
     encoding = fetch_encoding(version)
     no_tags, build_count = encoding.no_tags, encoding.build_count
-    topics = _by_topic(keys)
+    topics, offsets = _by_topic(keys), "hqqq" if version >= LOG_START_FROM else "hqq"
     before, befores = build_count(len(topics)), []
     for topic, group in topics:
         before += _build_topic(encoding, version, topic) + build_count(len(group))
         for _topic, index in group:
-            befores.append(before + INT32.pack(index))
+            before += INT32.pack(index)
+            befores.append((before, Struct(f">{len(before)}s{offsets}").pack))
             before = no_tags
         before += no_tags
     replica = INT32.pack(NONE) if version >= RACK_FROM else b""
@@ -192,7 +187,6 @@ def plan_layout(version: int, keys: list[tuple[Topic, int]]) -> ResponseLayout:
         keys,
         befores,
         before + no_tags,
-        _OFFSETS_V5 if version >= LOG_START_FROM else _OFFSETS_V4,
         build_count(NONE) + replica,
         build_count(0) + replica,
     )
@@ -209,7 +203,7 @@ def build_heads(
     """Return a response without its records. `answers` are those of the layout's partitions. Below
     version 7 neither error code nor session id is sent.
     """
-    version, _, befores, end, offsets, null_aborted, no_aborted = layout
+    version, _, befores, end, null_aborted, no_aborted = layout
     is_flexible = version >= FLEXIBLE_FROM
     if is_flexible:
         head = _FLEXIBLE_HEAD.pack(0, correlation_id, 0, throttle_time_ms, error_code, session_id)
@@ -218,11 +212,13 @@ def build_heads(
     else:
         head = _HEAD.pack(0, correlation_id, throttle_time_ms)
     heads, cuts, size_bytes = bytearray(head), [], 0
-    numbers = 4 if version >= LOG_START_FROM else 3
-    for before, answer in zip(befores, answers, strict=True):
-        heads += before
-        heads += offsets.pack(*answer[2 : 2 + numbers])
-        aborted, records_bytes = answer.aborted, answer.records_bytes
+    has_log_start = version >= LOG_START_FROM
+    for (before, pack), answer in zip(befores, answers, strict=True):
+        _, _, error, high_watermark, stable, log_start, aborted, _, records_bytes = answer
+        if has_log_start:
+            heads += pack(before, error, high_watermark, stable, log_start)
+        else:
+            heads += pack(before, error, high_watermark, stable)
         if aborted is None:
             heads += null_aborted
         else:
@@ -240,7 +236,7 @@ def build_heads(
             size_bytes += records_bytes
     heads += end
     INT32.pack_into(heads, 0, len(heads) + size_bytes - INT32.size)
-    return ResponseHeads(bytes(heads), cuts)
+    return bytes(heads), cuts
 
 
 def _build_aborted(version: int, aborted: Sequence[tuple[int, int]]) -> bytes:

@@ -50,12 +50,14 @@ class AccessLines:
         lines: list[FetchValues] = []
         admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
         for fetch, outcomes, _, left_at, waited_s in departed:
-            link = fetch.link
-            client_id = cut_text(link.client_id)
-            isolation_level = fetch.request.isolation_level
-            times_ms = max(waited_s, 0.0) * 1000, (left_at - fetch.received_at) * 1000
+            link, head, request, _, _, received_at = fetch
+            client_id, version = cut_text(link.client_id), head.api_version
+            isolation_level = request.isolation_level
+            times_ms = max(waited_s, 0.0) * 1000, (left_at - received_at) * 1000
             for one in outcomes:
-                (asked, partition, *_), size_bytes, result, reason, delay_s, would_hit, at = one
+                status, size_bytes, result, reason, delay_s, would_hit, at = one
+                asked, partition, _, _, _ = status
+                _, index, _, offset, _, _, _ = asked
                 topic_name: str | None
                 topic_id: bytes | None
                 if partition is not None and partition.is_followed and partition.topic.name:
@@ -71,11 +73,11 @@ class AccessLines:
                         link.listener.name,
                         link.number,
                         client_id,
-                        fetch.head.api_version,
+                        version,
                         topic_name,
                         topic_id,
-                        asked.partition,
-                        asked.fetch_offset,
+                        index,
+                        offset,
                         isolation_level,
                         result,
                         reason,

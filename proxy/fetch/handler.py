@@ -63,22 +63,23 @@ def handle_fetch(link: ClientConnection, frame: Frame) -> None:
             partial(link.broker.accounts.enter_unread, link, head, link.broker.now()),
         )
         return
-    link.authorization.version = head.api_version
-    if request.replica_id != CONSUMER or not link.stores:
-        reason = FOLLOWER if request.replica_id != CONSUMER else DISABLED
+    version = link.authorization.version = head.api_version
+    replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
+    if replica_id != CONSUMER or not link.stores:
+        reason = FOLLOWER if replica_id != CONSUMER else DISABLED
         pass_fetch(link, head, request, frame, reason)
         return
     broker, now = link.broker, link.broker.now()
-    if request.max_bytes > broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
+    if max_bytes > broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
         request = request._replace(max_bytes=broker.fetch_max_bytes)
     context, idle_partitions = None, None
-    if again is None or request.session_id != NO_SESSION or request.session_epoch != FINAL_EPOCH:
-        context = open_fetch(broker.sessions, request, head.api_version, link.session_owner, now)
+    if again is None or session_id != NO_SESSION or session_epoch != FINAL_EPOCH:
+        context = open_fetch(broker.sessions, request, version, link.session_owner, now)
     fetch = ClientFetch(link, head, request, context, len(frame), now)
     if (
         (context is not None and context.kind is Kind.ERROR)
-        or request.isolation_level not in ISOLATION_LEVELS
-        or request.max_bytes < 0
+        or isolation_level not in ISOLATION_LEVELS
+        or max_bytes < 0
         or broker.scheduler.quotas.active
         or link.preferred_replicas
         or broker.cache.observes
@@ -88,7 +89,7 @@ def handle_fetch(link: ClientConnection, frame: Frame) -> None:
     if context is not None:
         asked, idle_partitions = context.changed, find_idle_partitions(fetch, now)
     if idle_partitions is None:
-        statuses = evaluate(link, asked, request.isolation_level, head.api_version, now)
+        statuses = evaluate(link, asked, isolation_level, version, now)
     else:
         statuses = idle_partitions.evaluate(now)
     if is_complete(fetch, statuses):

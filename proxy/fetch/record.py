@@ -10,7 +10,7 @@ Owns the counting. Must not know how the response was found. Invariants:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
@@ -153,18 +153,10 @@ class FetchRecord:
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
 
 
-class Departed(NamedTuple):
-    """A response whose last byte has left at `left_at` seconds.
-
-    `is_ours`: Forebay built it; False: it is the broker's own frame. `waited_s`: seconds in the
-    purgatory, or NOT_PARKED.
-    """
-
-    fetch: ClientFetch
-    outcomes: Sequence[PartitionOutcome]
-    is_ours: bool
-    left_at: float
-    waited_s: float
+Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float]"
+"""A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
+frame), when it left, in seconds, and the seconds in the purgatory, or NOT_PARKED.
+"""
 
 
 class Accounts:
@@ -189,14 +181,13 @@ class Accounts:
     ) -> None:
         """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
         now = self._broker.now()
-        departed = Departed(fetch, outcomes, is_ours, now, waited_s)
         if not delivered:
             self._broker.counters.undelivered_partitions += len(outcomes)
-            self._count((departed._replace(outcomes=()),))
+            self._count(((fetch, (), is_ours, now, waited_s),))
         elif self._departed is not None:
-            self._departed.append(departed)
+            self._departed.append((fetch, outcomes, is_ours, now, waited_s))
         else:
-            self._count((departed,))
+            self._count(((fetch, outcomes, is_ours, now, waited_s),))
 
     def enter_unread(
         self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
@@ -225,12 +216,12 @@ class Accounts:
         broker = self._broker
         counters = broker.counters
         for fetch, outcomes, is_ours, left_at, waited_s in departed:
-            for outcome in outcomes:
-                verdict = outcome.result, outcome.reason
+            for _, size_bytes, result, reason, _, would_hit_bytes, _ in outcomes:
+                verdict = result, reason
                 counters.fetch_partitions[verdict] += 1
-                counters.fetch_bytes[verdict] += outcome.size_bytes
-                if outcome.would_hit_bytes:
-                    counters.would_hit_bytes += outcome.would_hit_bytes
+                counters.fetch_bytes[verdict] += size_bytes
+                if would_hit_bytes:
+                    counters.would_hit_bytes += would_hit_bytes
             took_s = left_at - fetch.received_at
             if not is_ours:
                 counters.fetch_upstream_s.observe(took_s)

@@ -396,10 +396,11 @@ class ClientConnection:
             self._on_progress()
 
     def left_directly(
-        self, api_key: int, place: Place | None, size_bytes: int, request_bytes: int, on_sent: Sent
+        self, api_key: int, place: Place | None, size_bytes: int, request_bytes: int
     ) -> None:
-        """Account for a whole response that was written to the socket past the transport. `place` is the
-        oldest; None if the response order is empty.
+        """Note that a whole response was written to the socket past the transport. `place` is the oldest; None
+        if the response order is empty. `release_next` must follow if others wait, or the client finishes or is
+        held.
         """
         self.gone += 1
         self.request_bytes -= request_bytes
@@ -412,7 +413,9 @@ class ClientConnection:
         traffic = self._counters.responses_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
-        on_sent(True)
+
+    def release_next(self) -> None:
+        """Go on after `left_directly`: deliver completed responses, resume reading, or close."""
         if self.finishing or self._is_broker_paused:
             self._on_drained()
         if self.replies.line:

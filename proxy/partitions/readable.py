@@ -153,16 +153,17 @@ def find_limit(
     epoch's end is the log's end (Partition.readRecords). So a last_fetched_epoch equal to that
     epoch (kafka-python sends it) is as good as none.
     """
-    leader_state, offset = partition.leader_state, asked.fetch_offset
-    epoch, read_committed = leader_state.epoch, isolation_level == READ_COMMITTED
+    _, _, leader_epoch, offset, fetched_epoch, _, max_bytes = asked
+    leader_state, read_committed = partition.leader_state, isolation_level == READ_COMMITTED
+    epoch = leader_state.epoch
     if (
         epoch == NO_EPOCH
         or now >= leader_state.lease_until
         or leader_state.frozen
-        or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
-        or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
+        or (leader_epoch != epoch and leader_epoch != NO_EPOCH)
+        or (fetched_epoch != NO_EPOCH and fetched_epoch != epoch)
         or offset < leader_state.log_start_offset
-        or asked.max_bytes < 0
+        or max_bytes < 0
         or partition.old_format
         or (partition.zstd and version < ZSTD_FROM_VERSION)
         or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)

@@ -239,13 +239,13 @@ def test_a_layout_serves_every_response_that_names_the_same_partitions(version, 
     ]
     layout = fetch_build.plan_layout(version, [one[:2] for one in first])
     for answers in (first, second):
-        frame = fetch_build.build_heads(layout, 9, 1, 2, 3, answers)
-        whole = b"".join(fetch_build.add_records(frame, [()] * len(frame.cuts)))
+        heads, cuts = fetch_build.build_heads(layout, 9, 1, 2, 3, answers)
+        whole = b"".join(fetch_build.add_records((heads, cuts), [()] * len(cuts)))
         built = fetch_build.build_response(
             version, 9, throttle_time_ms=1, error_code=2, session_id=3, partitions=answers
         )
-        assert whole == b"".join(built) == frame.heads
+        assert whole == b"".join(built) == heads
         assert int.from_bytes(whole[:4], "big") == len(whole) - 4 + sum(
             one.records_bytes for one in answers
         )
-        assert len(frame.cuts) == sum(one.records_bytes > 0 for one in answers)
+        assert len(cuts) == sum(one.records_bytes > 0 for one in answers)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from metrics.access_log import MAX_TEXT_CHARS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
-from proxy.fetch.record import NOT_PARKED, ClientFetch, Departed
+from proxy.fetch.record import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker
@@ -101,8 +101,7 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
     )
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
-    departed = Departed(asking, [unknown], False, 0.0, NOT_PARKED)
-    world.broker.accounts.lines.put_departed([departed])
+    world.broker.accounts.lines.put_departed([(asking, [unknown], False, 0.0, NOT_PARKED)])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5
