@@ -127,17 +127,19 @@ def admit_response(
     """Store the batches of the request `frame` that its response acknowledges, of those that were
     `forwarded`. `produced` are the rows of the response `answer`; it arrived at `now` (seconds).
 
-    Batches at the tail that may be stored as they were sent are stored by one call, and before all others: if
-    another of them shows that the broker changes what it stores (`distrust`), they are dropped, too.
+    Batches at the tail that may be stored as they were sent are stored by one call. Before any of them
+    is judged, those with a log append time are: they may show that the broker changes what it stores.
     """
-    as_sent, placed, others = [], [], []
+    plain, as_sent, placed = [], [], []
     for one, said in acknowledge(forwarded, answer, produced):
+        if said.log_append_time_ms >= 0:
+            admit_singly(broker, one, said, frame, now)
+        else:
+            plain.append((one, said))
+    others = []
+    for one, said in plain:
         row, partition, base_offset = one.row, one.partition, said.base_offset
-        if (
-            base_offset <= partition.tail
-            and said.log_append_time_ms < 0
-            and judge_produced(one, base_offset) == AS_SENT
-        ):
+        if base_offset <= partition.tail and judge_produced(one, base_offset) == AS_SENT:
             as_sent.append((one, said))
             placed.append((partition.slot, row.start, row.end, base_offset, one.epoch))
         else:
@@ -166,8 +168,17 @@ def admit_response(
             # otherwise nothing waits for it, and the epoch was proven recently
             announce(broker, partition, base_offset, True, now)
     for one, said in others:
-        stored = admit_produced(broker, one, said, frame)
-        announce(broker, one.partition, said.base_offset, stored, now)
+        admit_singly(broker, one, said, frame, now)
+
+
+def admit_singly(
+    broker: PartitionServices, one: Forwarded, said: ProducedRow, frame: Frame, now: float
+) -> None:
+    """Store an acknowledged batch if it may be stored, whatever has to be done for that, and tell
+    the replica fetcher of it.
+    """
+    stored = admit_produced(broker, one, said, frame)
+    announce(broker, one.partition, said.base_offset, stored, now)
 
 
 def acknowledge(

@@ -57,12 +57,14 @@ def handle_produce(link: ClientConnection, frame: Frame, most: int) -> bool:
     if not head.acks:
         _forward_unanswered(link, frame, head, rows, targets)
         return False
+    if head.null_records:
+        # a broker (4.3.1) never answers null records; no topic hangs for it, and nothing is stored
+        rows, targets = [], []
     scheduler = broker.scheduler
     request = InFlightProduce(link, frame, size_bytes, head, rows, targets, broker.now())
     request.ordinal = link.last_ordinal = link.last_ordinal + 1
     link.replies.line.append(request)
     if head.null_records:
-        # a broker (4.3.1) never answers null records; no topic hangs for it
         request.forward(frame, size_bytes)
     elif link.refused.entries or scheduler.quotas.active or link.upstream.closed:
         refusal.submit(request)

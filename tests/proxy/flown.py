@@ -1,4 +1,4 @@
-"""Two Forebays side by side, each between two sockets, with one clock: in one Produces fly, in the other none does.
+"""Two Forebays side by side, each between two sockets, with one clock: one has pipelines, the other none.
 
 Owns both, and what can be seen of each from outside and in its books. Must not know what a test does. Invariants: what
 is done to one is done to the other; nothing sleeps; times stand still unless a test moves them.
@@ -23,7 +23,7 @@ from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
 from tests.proxy.followed import LEADERS
-from tests.proxy.short_way import build_answer
+from tests.proxy.short_way import build_answer, build_many, build_many_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
 BATCH = build_batch(100)
@@ -283,8 +283,8 @@ class Twins:
         return seen
 
     def owed(self):
-        """Correlation id, topic and partition of the requests that the broker got and has not answered; no topic for
-        what is no Produce.
+        """Correlation id, topic and partition (a tuple of several) of what the broker got and did not answer; no topic
+        for what is no Produce.
         """
         frames, at = [], self.read_to
         while at < len(self.other.to_broker):
@@ -297,8 +297,12 @@ class Twins:
             if head.api_key == PRODUCE:
                 asked = produce_messages.scan_request(frame, head.api_version, head.body_start)
                 if asked.acks != 0:
-                    (one,) = asked.partitions
-                    self.waiting.append((head.correlation_id, one.topic, one.partition))
+                    topic, indexes = (
+                        asked.partitions[0].topic,
+                        [one.partition for one in asked.partitions],
+                    )
+                    index = indexes[0] if len(indexes) == 1 else tuple(indexes)
+                    self.waiting.append((head.correlation_id, topic, index))
             else:
                 self.waiting.append((head.correlation_id, None, 0))
         return self.waiting
@@ -315,6 +319,13 @@ class Twins:
         like = build_produce(topic, bytes(batch))  # acks=0 is not single
         index_at = scan_single(like, len(like))[0].route_end - 4
         frame[index_at : index_at + 4] = partition.to_bytes(4, "big")
+        return bytes(frame)
+
+    def request_several(self):
+        """The frame of one more Produce, to two partitions."""
+        self.correlation_id += 1
+        frame = bytearray(build_many((0, 1)))
+        frame[8:12] = self.correlation_id.to_bytes(4, "big")
         return bytes(frame)
 
     def control(self):
@@ -335,9 +346,15 @@ class Twins:
         if topic is None:
             body = struct.pack(">ih", correlation_id, error_code)
             return struct.pack(">i", len(body)) + body
-        offset = -1 if error_code else self.offsets[topic, partition]
-        self.offsets[topic, partition] += not error_code
-        answer = bytearray(build_answer(offset, -1, error_code, partition, topic=topic.encode()))
+        indexes = partition if isinstance(partition, tuple) else (partition,)
+        offsets = [-1 if error_code else self.offsets[topic, index] for index in indexes]
+        for index in indexes:
+            self.offsets[topic, index] += 0 if error_code else 1 if len(indexes) == 1 else 3
+        if len(indexes) > 1:
+            answer = bytearray(build_many_answer(indexes, offsets, (error_code,) * len(indexes)))
+        else:
+            name = topic.encode()
+            answer = bytearray(build_answer(*offsets, -1, error_code, partition, topic=name))
         answer[4:8] = correlation_id.to_bytes(4, "big")
         return bytes(answer)
 

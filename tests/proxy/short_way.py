@@ -35,6 +35,7 @@ class Link:
             enabled=False,
             quotas=SimpleNamespace(active=False),
             data_queues=1,
+            queues=SimpleNamespace(load_of=None),
             hanging=lambda topics: {},
             in_order=lambda link: True,
             dispatched=lambda entry: None,

@@ -1,7 +1,11 @@
 """A Produce there and back: what is noted of it, what the client gets, and what is stored."""
 
+import struct
+
 import pytest
 
+from protocol.produce_rows import scan_request
+from protocol.wire import build_uvarint
 from proxy.produce import targets
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.kit.cache_batches import read
@@ -153,6 +157,20 @@ def test_several_partitions_go_in_one_request_and_are_stored_by_one_response(lin
     assert dict(link.broker.counters.produce_batches) == {"store": 3}
 
 
+def test_null_records_go_by_themselves_and_nothing_is_noted(link):
+    """A broker never answers them (4.3.1)."""
+    frame = build_many((0, 1))
+    first = scan_request(frame, len(frame), 100)[1][0]
+    length = build_uvarint(first.end - first.start + 1)
+    null = frame[4 : first.start - len(length)] + b"\0" + frame[first.end :]
+    null = struct.pack(">i", len(null)) + null
+    link.receive(null)
+    assert [sent for sent, _ in link.sent] == [null]
+    link.sent.pop()[1](build_many_answer((0, 1), (100, 100)))
+    assert partition_of(link).acknowledged_end == -1
+    assert dict(link.broker.counters.produce_batches) == {}
+
+
 def test_of_several_partitions_those_with_an_error_are_not_stored(link):
     for index in range(2):
         learn(link.broker.follow(index), 100)
@@ -169,7 +187,8 @@ def test_what_one_partition_shows_of_its_topic_voids_the_others_of_the_response(
         partition.tail = 100
     link.receive(build_many((0, 1)))
     link.sent.pop()[1](build_many_answer((0, 1), (100, 100), times=(-1, 1_800_000_000_000)))
-    assert [said[1:] for said in link.broker.invalidated] == [(100, "unlike")]
+    assert dict(link.broker.counters.produce_batches) == {"unlike": 2}
+    assert [link.broker.follow(index).tail for index in range(2)] == [100, 100]
     assert partition_of(link).topic.fidelity.generation == 1
 
 

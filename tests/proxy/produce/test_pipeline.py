@@ -91,6 +91,9 @@ class Script:
             self.answer()
         self.pair.do("feed", frame[cut:])
 
+    def ask_several(self):
+        self.pair.do("feed", self.pair.request_several())
+
     def ask_else(self):
         self.pair.do("feed", self.pair.control())
 
@@ -147,6 +150,7 @@ class Script:
             self.ask_at_once: 6,
             self.ask_in_parts: 4,
             self.ask_else: 3,
+            self.ask_several: 4,
             self.answer: 30,
             self.answer_several: 6,
             self.read: 6,
