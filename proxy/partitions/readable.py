@@ -190,7 +190,7 @@ def plan_partition(
         )
     if may_follow:
         return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
-    if now >= leader_state.lease_until or leader_state.frozen:
+    if now >= leader_state.lease.until or leader_state.frozen:
         return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if is_at_end:
         return PartitionStatus(asked, partition, AT_END, "", limit)
@@ -230,7 +230,7 @@ def find_limit(
     epoch = leader_state.epoch
     if (
         epoch == NO_EPOCH
-        or now >= leader_state.lease_until
+        or now >= leader_state.lease.until
         or leader_state.frozen
         or (asked.current_leader_epoch != epoch and asked.current_leader_epoch != NO_EPOCH)
         or (asked.last_fetched_epoch != NO_EPOCH and asked.last_fetched_epoch != epoch)
