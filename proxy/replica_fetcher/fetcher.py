@@ -4,8 +4,8 @@ The Fetch brings leases, HW, LSO, log start offsets and epochs. Owns the assignm
 polls. A small poll has partitions with news in the last second. Idle polls have at most 500 each.
 Each of these has an own connection and session. Proofs (max_wait 0) go at once for partitions in no poll. Must
 not know bytes or responses. Invariants (design, "The watch"):
-* a partition leaves the small poll only when an idle poll that names it is in flight: every
-  partition with waiters has an open poll.
+* a partition leaves the small poll only when an idle poll that asks about it, and renews its lease,
+  is in flight: every partition with waiters has an open poll.
 * while the small poll is out, join polls name the partitions that got a waiter since it was sent.
 * one proof is in flight; a partition that answers with an error is retried apart, with back-off.
 * if Forebay has no own connection, or is refused a topic, the waiting client's connection carries
@@ -260,7 +260,10 @@ class ReplicaFetcher:
             return False
         for idle in self._idle:
             if partition in idle.members:
-                return idle.covers(partition)
+                if not idle.holds(partition):
+                    idle.claim(partition)
+                    return False
+                return True
         self._assign_idle(partition)
         return False
 

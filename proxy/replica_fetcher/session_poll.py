@@ -63,6 +63,7 @@ class SessionPoll:
         "_asked",
         "_broker",
         "_changed",
+        "_claimed",
         "_covered",
         "_forgotten",
         "_joining",
@@ -99,6 +100,7 @@ class SessionPoll:
         )
         self._changed: dict[Partition, None] = {}  # to be planned before the next request
         self._forgotten: dict[Key, None] = {}  # to be told to the broker
+        self._claimed: dict[Partition, None] = {}  # taken over from another poll's shared lease
         self._joining: dict[Partition, Lease] = {}  # leases as they were when the request was sent
         self._unsettled: dict[Partition, None] = {}  # the LSO may move without an entry
         self._covered: dict[Partition, None] = {}  # whose `open_polls` count this poll
@@ -111,12 +113,18 @@ class SessionPoll:
     def add(self, partition: Partition) -> None:
         """Ask about `partition` from the next request on."""
         if partition not in self.members:
-            self.members[partition] = self._changed[partition] = None
+            self.members[partition] = None
+            self.claim(partition)
+
+    def claim(self, partition: Partition) -> None:
+        """Have this poll renew the lease of a member, although another poll does so now."""
+        self._claimed[partition] = self._changed[partition] = None
 
     def discard(self, partition: Partition) -> None:
         """Ask about it no more. Its lease stays for as long as it lasts."""
         if partition in self.members:
             del self.members[partition]
+            self._claimed.pop(partition, None)
             self._changed[partition] = None
             self._leave(partition)
 
@@ -129,9 +137,12 @@ class SessionPoll:
         """Plan all questions anew before the next request."""
         self._changed.update(self.members)
 
-    def covers(self, partition: Partition) -> bool:
-        """True if the request in flight asks about `partition`, named in it or not."""
-        return self.in_flight and partition in self._asked
+    def holds(self, partition: Partition) -> bool:
+        """True if the request in flight asks about `partition`, named in it or not, and the
+        response will renew its lease.
+        """
+        is_asked = self.in_flight and partition in self._asked
+        return is_asked and (self.is_refused or partition.leader_state.lease is self._lease)
 
     def _leave(self, partition: Partition) -> None:
         """Have this poll renew the lease of `partition` no more."""
@@ -228,7 +239,9 @@ class SessionPoll:
         leader_state = partition.leader_state
         if question.current_leader_epoch != leader_state.epoch:
             self._leave(partition)
-        elif leader_state.lease is not self._lease:
+        elif leader_state.lease is not self._lease and (
+            partition in self._claimed or not leader_state.lease.is_shared
+        ):
             self._joining[partition] = leader_state.lease
         if may_be_cut:
             self._changed[partition] = None  # asked each time at the end of what is stored then
@@ -269,6 +282,7 @@ class SessionPoll:
         """
         self._session.end(error_code)
         self._lease = Lease(float("-inf"), is_shared=True)
+        self._claimed = dict(self.members)
 
     # -- responses ---------------------------------------------------------------------------------
 
@@ -340,19 +354,18 @@ class SessionPoll:
         if lease.until <= now:
             relieved = [p for p in self._asked if p.leader_state.lease is lease]
         lease.until = max(lease.until, until)
-        joined = [p for p in confirmed if p in self.members and p.leader_state.lease.until == until]
+        joined = [p for p in confirmed if p in self.members and p.leader_state.lease.until >= until]
         for partition, before in self._joining.items():
             leader_state = partition.leader_state
-            if leader_state.lease is before and is_incremental and before.until <= lease.until:
+            if is_incremental and leader_state.lease is before:
                 if not leader_state.has_lease(now):
                     relieved.append(partition)
                 joined.append(partition)
             elif partition in self.members:
                 self._changed[partition] = None
         for partition in joined:
-            asked = self._asked.get(partition)
-            if asked is not None and asked.current_leader_epoch == partition.leader_state.epoch:
-                partition.leader_state.lease = lease
+            partition.leader_state.lease = lease
+            self._claimed.pop(partition, None)
         return relieved
 
     def _ask_unsettled(self, confirmed: list[Partition]) -> None:
@@ -366,7 +379,11 @@ class SessionPoll:
             elif (
                 partition not in confirmed
                 and now - partition.looked_at > LOOK_EVERY_S
-                and (_may_have_moved(partition) or partition.transactions.is_overdue(now))
+                and (
+                    _may_have_moved(partition)
+                    or _may_begin(partition)
+                    or partition.transactions.is_overdue(now)
+                )
             ):
                 partition.looked_at = now
                 self._broker.watch.ask(partition, None)
@@ -374,9 +391,20 @@ class SessionPoll:
 
 def is_unsettled(partition: Partition) -> bool:
     """True if another response may tell of transactions without a new HW: the LSO may differ from
-    the known one, or a hole of observed offsets is waited for.
+    the known one, no run of transactions has begun, or a hole of observed offsets is waited for.
     """
-    return _may_have_moved(partition) or partition.transactions.has_hole
+    return _may_have_moved(partition) or _may_begin(partition) or partition.transactions.has_hole
+
+
+def _may_begin(partition: Partition) -> bool:
+    """True if the run of transactions would begin where the broker shows its LSO again, which the
+    last response did not allow (`Transactions.shown`).
+    """
+    leader_state = partition.leader_state
+    return (
+        partition.transactions.known_from < 0
+        and leader_state.last_stable_offset > leader_state.log_start_offset
+    )
 
 
 def _may_have_moved(partition: Partition) -> bool:

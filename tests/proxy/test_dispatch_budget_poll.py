@@ -11,9 +11,9 @@ from tests.proxy.replica_fetcher.polled import Hot, build_answer
 from tests.proxy.test_dispatch_budget import count_calls
 
 WARM = 3
-TURN_CALLS = 110
+TURN_CALLS = 112
 SILENT_CALLS = 60
-SWEEP_CALLS = 14
+SWEEP_CALLS = 16
 """For each hot partition, twice a second."""
 
 

@@ -2,6 +2,7 @@
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer
+from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.fetcher import NEWS_S, SWEEP_S, WANTED_S
 from tests.kit.cache_batches import build_batch
 from tests.proxy.followed import EPOCH, TOPIC_ID
@@ -44,6 +45,29 @@ def test_who_rests_moves_to_an_idle_poll_and_is_covered_all_the_time() -> None:
     assert any(sorted(r.forgotten) == [(TOPIC_ID, 1), (TOPIC_ID, 2)] for r in hot.link.requests)
     assert idle.session[0] == SESSION_ID
     assert watch.watched == 3
+
+
+def test_nobody_leaves_before_the_idle_poll_has_answered_for_it() -> None:
+    hot = Hot(3)
+    for _ in range(4):
+        hot.link.on_answer(hot.build_news())
+        hot.clock_s += SWEEP_S
+        hot.broker.watch.tick(hot.clock_s)
+        hot.link.answer()
+    assert list(hot.broker.watch._idle[0].members) == hot.partitions[1:]
+    assert list(hot.broker.watch._hot.members) == hot.partitions
+
+
+def test_a_question_that_has_changed_unnoticed_is_found_by_the_sweep() -> None:
+    hot = Hot(2)
+    hot.link.on_answer(hot.build_news())
+    hot.partitions[0].tail = END
+    hot.link.answer()
+    hot.link.answer()
+    hot.clock_s += SWEEP_S
+    hot.broker.watch.tick(hot.clock_s)
+    hot.link.answer()
+    assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [(0, END)]
 
 
 def test_news_bring_it_back_to_the_hot_poll() -> None:
@@ -98,8 +122,8 @@ def test_who_is_not_wanted_leaves() -> None:
 
 def test_a_suggested_epoch_is_carried_by_the_next_request() -> None:
     hot = Hot(2)
-    hot.partitions[1].leader_state.suggest(EPOCH + 1, True)
-    hot.broker.watch.changed(hot.partitions[1])
+    hot.partitions[1].topic.leaders[1] = Leader(1, EPOCH + 1)
+    hot.broker.watch.suggest(hot.partitions[1])
     hot.link.answer()
     (asked,) = hot.link.requests[-1].partitions
     assert (asked.partition, asked.current_leader_epoch) == (1, EPOCH + 1)

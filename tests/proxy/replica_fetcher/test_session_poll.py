@@ -19,6 +19,21 @@ TRANSACTIONAL = 0x10
 PAUSE_S = 0.7
 
 
+PAUSE = SessionPoll._pause
+
+
+@pytest.fixture(autouse=True)
+def never_pauses(monkeypatch):
+    """The next request follows each response in the same turn, although a test sends it itself."""
+    monkeypatch.setattr(SessionPoll, "_pause", lambda _poll: None)
+
+
+@pytest.fixture
+def pauses(never_pauses, monkeypatch):
+    """No request follows but those that the test sends."""
+    monkeypatch.setattr(SessionPoll, "_pause", PAUSE)
+
+
 class Watched:
     """`count` partitions at HW 20 in a poll; what has changed is told to the poll, as the replica fetcher tells it."""
 
@@ -216,6 +231,33 @@ def test_a_partition_in_back_off_is_forgotten_until_it_may_be_asked():
     assert watched.leases() == [True, True]
 
 
+def test_who_is_in_two_sessions_shares_the_lease_of_the_one_that_claims_it_last():
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    partition, other = watched.partitions[0], PlayedLink()
+    idle = SessionPoll(watched.broker, "idle-0", 0.3)
+    watched.broker.watch.changed = lambda one: (watched.poll.mark(one), idle.mark(one))
+    idle.add(partition)
+    idle.send(other)
+    other.answer(shown(0, 20), session_id=88)
+    assert not idle.holds(partition), "the other poll's lease lasts as long"
+    watched.broker.clock_s += 0.1
+    idle.send(other)
+    other.answer(session_id=88)
+    idle.send(other)
+    assert idle.holds(partition)
+    watched.poll.mark_all()
+    watched.turn()
+    assert idle.holds(partition), "nobody claims it"
+    watched.poll.claim(partition)
+    watched.turn()
+    assert not idle.holds(partition)
+    watched.broker.clock_s += LEASE_UNTIL_S
+    other.answer(session_id=88)
+    assert watched.leases() == [False, False], "one lease is renewed by one session"
+
+
 def test_what_may_be_truncated_is_asked_at_the_end_of_what_is_stored_each_time():
     """Nobody tells the poll of each batch: another of Forebay's own polls has brought it."""
     watched = Watched()
@@ -364,6 +406,28 @@ def test_an_error_ends_the_lease_of_its_partition_alone(said):
     assert watched.leases() == [False, True]
 
 
+def test_a_lease_revoked_while_the_response_is_learned_is_not_renewed_by_it():
+    """Its bytes contradict what is stored, say."""
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    watched.broker.watch.changed = lambda partition: partition.leader_state.revoke()
+    watched.turn(shown(1, 21))
+    assert watched.leases() == [True, False]
+
+
+def test_who_leaves_while_the_response_is_learned_shares_no_lease():
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    watched.broker.watch.changed = watched.poll.discard
+    watched.turn(shown(1, 21))
+    assert watched.leases() == [True, True]
+    watched.broker.clock_s += LEASE_UNTIL_S
+    watched.turn()
+    assert watched.leases() == [True, False]
+
+
 def test_a_divergence_that_has_been_overtaken_confirms_nothing(monkeypatch):
     watched = Watched()
     watched.open_session()
@@ -454,6 +518,18 @@ def test_who_waited_for_a_lease_is_woken_once_all_have_it():
     assert [leases for _, leases in waiting.seen] == [[True, True]]
 
 
+def test_who_waited_for_a_lease_is_woken_once_its_partition_shares_it_again():
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    partition, waiting = watched.partitions[1], Waiting(watched)
+    partition.parked[waiting] = None
+    partition.leader_state.revoke()
+    watched.poll.mark(partition)
+    watched.turn()
+    assert waiting.seen == [(1, [True, True])]
+
+
 def test_records_of_a_response_are_stored_and_the_next_request_stands_behind_them():
     watched = Watched()
     watched.open_session()
@@ -493,6 +569,20 @@ def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
     watched.turn()
     assert watched.partitions[1].last_stable_offset() == 25
     assert watched.broker.watch.asked == []
+
+
+def test_an_lso_that_began_no_run_of_transactions_is_asked_again():
+    """An LSO above its HW: the HW had moved on when the broker checked for open transactions."""
+    watched = Watched()
+    watched.broker.clock_s = 10.0
+    watched.turn(shown(0, 20), shown(1, 20, 21))
+    assert watched.partitions[1].transactions.known_from == -1
+    watched.turn()
+    assert watched.broker.watch.asked == [watched.partitions[1]]
+    watched.prove(watched.partitions[1], entry(1, 20))
+    watched.broker.clock_s += 0.1
+    watched.turn()
+    assert watched.broker.watch.asked == [watched.partitions[1]]
 
 
 def test_a_hole_in_the_observed_offsets_is_asked_about_once_it_has_lasted():
@@ -536,6 +626,7 @@ def test_a_session_that_the_broker_refuses_is_made_anew_at_once(error_code, sess
     assert (watched.link.session, watched.link.named) == ((78, 1), [])
 
 
+@pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize("answered", ["refused", "full", "lost", "garbage"])
 def test_after_another_refusal_or_a_loss_the_poll_rests(answered):
     watched = Watched()
@@ -598,6 +689,14 @@ def test_without_a_session_everything_is_named_each_time_and_takes_turns():
     assert named == [[1, 2, 0], [2, 0, 1], [0, 1, 2]]
 
 
+def test_without_a_session_who_cannot_be_asked_is_covered_no_more():
+    watched = Watched()
+    watched.turn(shown(0, 20), session_id=0)
+    watched.partitions[1].old_format = True
+    watched.send()
+    assert [p.open_polls for p in watched.partitions] == [1, 0]
+
+
 def test_without_a_session_the_poll_pauses():
     watched = Watched()
     watched.turn(shown(0, 20), session_id=0)
@@ -610,6 +709,7 @@ def test_without_a_session_the_poll_pauses():
 # -- cover ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("pauses")
 def test_members_are_covered_until_the_poll_pauses():
     watched = Watched()
     watched.broker.watch.polled = lambda _poll, _answered: watched.send()
@@ -617,16 +717,16 @@ def test_members_are_covered_until_the_poll_pauses():
     watched.send()
     for number in (1, 2):
         watched.link.answer(*(shown(p.index, 20) for p in watched.partitions if number == 1))
-        covers.append([(p.open_polls, watched.poll.covers(p)) for p in watched.partitions])
+        covers.append([(p.open_polls, watched.poll.holds(p)) for p in watched.partitions])
     watched.poll.discard(watched.partitions[0])
     watched.link.answer()
-    covers.append([(p.open_polls, watched.poll.covers(p)) for p in watched.partitions])
+    covers.append([(p.open_polls, watched.poll.holds(p)) for p in watched.partitions])
     assert covers == [[(1, True), (1, True)], [(1, True), (1, True)], [(0, False), (1, True)]]
     watched.broker.watch.polled = lambda _poll, _answered: None
     watched.link.answer()
-    assert [(p.open_polls, watched.poll.covers(p)) for p in watched.partitions] == [(0, False)] * 2
+    assert [(p.open_polls, watched.poll.holds(p)) for p in watched.partitions] == [(0, False)] * 2
     watched.send()
-    assert [(p.open_polls, watched.poll.covers(p)) for p in watched.partitions] == [
+    assert [(p.open_polls, watched.poll.holds(p)) for p in watched.partitions] == [
         (0, False),
         (1, True),
     ]
