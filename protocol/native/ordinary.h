@@ -43,6 +43,16 @@ typedef struct {                /* 3 words */
     int64_t correlation_id, session_epoch, fetch_offset;
 } po_changed;
 
+typedef struct {                /* 3 words */
+    int64_t throttle_time_ms, error_code, session_id;
+} po_answer;
+
+typedef struct {                /* 9 words */
+    int64_t topic_at;           /* where the topic's id begins */
+    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_replica;
+    int64_t start, end;         /* of the records; both -1: null */
+} po_row;
+
 /* 1: `frame` is an ordinary request, and `out` says what is in it. */
 int po_scan_request(const uint8_t *frame, uint64_t size, po_request *out);
 /* 1: `begun`, the first `have` bytes of a frame of `size`, begins one: `out` is what it will be if the rest is as announced. */
@@ -57,6 +67,9 @@ int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
  * are the whole of it, or end among its records. */
 int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
                     uint64_t names_size, po_fetched *out);
+/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, without aborted transactions or
+ * tagged fields; `out` and as many `rows` say what. Negative: it is of another form. */
+int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_row *rows, int64_t most);
 /* 1: `frame` is `last`, a Fetch of at least a header, but for its correlation id, the four bytes at `epoch_at` and the
  * eight at `offset_at`, which is not before them; either may be the frame's end, or both the same where it has no epoch. */
 int po_repeats(const uint8_t *frame, uint64_t size, const uint8_t *last, uint64_t last_size, uint64_t epoch_at,

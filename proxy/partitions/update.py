@@ -128,8 +128,9 @@ def _learn(
     partition.retry_at = sent_at
     leader_state = partition.leader_state
     before = leader_state.offsets
-    is_news = not leader_state.has_lease(broker.now()) or answered.end > answered.start
-    lapsed = not leader_state.has_lease(sent_at)
+    lease_until = leader_state.lease.until
+    is_news = broker.now() >= lease_until or answered.end > answered.start
+    lapsed = sent_at >= lease_until
     partition.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from blockcache.results import Edges
-from protocol import fetch, fetch_ordinary
+from protocol import fetch, fetch_rows
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
-VERSION = fetch_ordinary.SINGLE_VERSION
+VERSION = fetch_rows.ROWS_VERSION
 """The first version that names topics by id (KIP-516); it has epochs and divergence. Every broker
 from 3.1 on supports it.
 """
@@ -141,7 +141,7 @@ def scan_poll(answer: Frame | None) -> FetchResponse | None:
     if answer is None:
         return None
     try:
-        return fetch_ordinary.scan_single(answer) or fetch.scan_response(answer, VERSION)
+        return fetch_rows.scan_rows(answer) or fetch.scan_response(answer, VERSION)
     except BadFrame:
         return None
 

@@ -7,12 +7,13 @@ takes. Calls into C and the standard library are not counted.
 import pytest
 
 from proxy.replica_fetcher.fetcher import SWEEP_S
-from tests.proxy.replica_fetcher.polled import Hot, build_answer
+from tests.proxy.replica_fetcher.polled import END, Hot, build_answer, shown
 from tests.proxy.test_dispatch_budget import count_calls
 
 WARM = 3
-TURN_CALLS = 112
-SILENT_CALLS = 60
+TURN_CALLS = 109
+NEWS_CALLS = 37
+SILENT_CALLS = 48
 SWEEP_CALLS = 16
 """For each hot partition, twice a second."""
 
@@ -34,6 +35,16 @@ def test_a_turn_with_news_of_one_partition(count: int) -> None:
     assert all(hot.leases())
 
     assert calls <= TURN_CALLS
+
+
+def test_each_further_partition_with_news() -> None:
+    """Its HW has grown: another Forebay's, or this one's, producer has written."""
+    counts = []
+    for news in (1, 17):
+        hot = Hot(300)
+        answer = build_answer(*(shown(index, END + 1) for index in range(news)))
+        counts.append(count_calls(lambda hot=hot, answer=answer: hot.link.on_answer(answer)))
+    assert (counts[1] - counts[0]) / 16 <= NEWS_CALLS
 
 
 @pytest.mark.parametrize("count", [1, 16, 300])
