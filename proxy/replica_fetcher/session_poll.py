@@ -12,7 +12,8 @@ changed, a response those with news. Must not know which requests wait. Invarian
   response confirms what it names, a throttled empty one nothing (FetchContext.getThrottledResponse).
 * a partition shares the lease only while its question carries the proven epoch. It joins when a
   response to a request that asked so has come and nothing has revoked its lease since the sending.
-* the LSO is no reason for an entry. Where it may differ from the known one, it is asked apart.
+* the LSO is no reason for an entry, nor is the epoch of a question. Where an entry may tell more
+  than an omission, the partition is asked about apart.
 * `open_polls` of a partition in `_asked` counts this poll, from the sending until the poll pauses.
 * without a session (id 0: the broker's cache is full) each request is full.
 """
@@ -95,14 +96,12 @@ class SessionPoll:
         self._session = UpstreamSession()
         self._lease = Lease(float("-inf"), is_shared=True)
         self._asked: dict[Partition, FetchPartition] = {}
-        self._missing_bytes = (
-            0  # sum of the byte limits of `_asked` where visible bytes are missing
-        )
+        self._missing_bytes = 0  # sum of the limits of `_asked` where visible bytes are missing
         self._changed: dict[Partition, None] = {}  # to be planned before the next request
         self._forgotten: dict[Key, None] = {}  # to be told to the broker
         self._claimed: dict[Partition, None] = {}  # taken over from another poll's shared lease
         self._joining: dict[Partition, Lease] = {}  # leases as they were when the request was sent
-        self._unsettled: dict[Partition, None] = {}  # the LSO may move without an entry
+        self._unsettled: dict[Partition, None] = {}  # an omission may not say enough of them
         self._covered: dict[Partition, None] = {}  # whose `open_polls` count this poll
         self._link: BrokerConnection | None = None
         self._turn = 0
@@ -169,28 +168,34 @@ class SessionPoll:
         if link is not self._link:
             self._link = link
             self._restart()
+        try:
+            frame = self._build(now)
+            if not frame:
+                return False
+            self.in_flight = True
+            link.send(frame, 0, lambda answer: self._answered(answer, now))
+        except Exception:  # unknown what the broker's session holds now
+            self.in_flight = False
+            self._restart()
+            raise
+        return True
+
+    def _build(self, now: float) -> bytes:
+        """Return the next request's frame; b"" if no member can be asked about."""
         session = self._session
         named = self._plan_changed(now) if session.is_open else self._plan_all(now)
         if session.is_open and not self._asked:
             self._restart()  # the broker ends a session that all partitions have left
             named = self._plan_all(now)
         if not self._asked:
-            return False
-        frame = build_poll(
-            named,
-            self._missing_bytes,
-            self._max_wait_s,
-            (session.id, session.epoch),
-            self._forgotten,
-        )
-        self._forgotten = {}
-        self.in_flight = True
+            return b""
         if self.is_refused:
             self._rest_until = now + self._pause_s
+        identity = session.id, session.epoch
+        forgotten, self._forgotten = self._forgotten, {}
         self._broker.counters.watch_requests[SOURCE] += 1
         self._broker.counters.watch_asked_partitions += len(named)
-        link.send(frame, 0, lambda answer: self._answered(answer, now))
-        return True
+        return build_poll(named, self._missing_bytes, self._max_wait_s, identity, forgotten)
 
     def _plan_all(self, now: float) -> Collection[FetchPartition]:
         """Return the questions of a full request. Partitions take turns as the first, which the
@@ -239,8 +244,10 @@ class SessionPoll:
         leader_state = partition.leader_state
         if question.current_leader_epoch != leader_state.epoch:
             self._leave(partition)
-        elif leader_state.lease is not self._lease and (
-            partition in self._claimed or not leader_state.lease.is_shared
+        elif (
+            leader_state.lease is not self._lease
+            and leader_state.high_watermark >= 0
+            and (partition in self._claimed or not leader_state.lease.is_shared)
         ):
             self._joining[partition] = leader_state.lease
         if may_be_cut:
@@ -369,9 +376,7 @@ class SessionPoll:
         return relieved
 
     def _ask_unsettled(self, confirmed: list[Partition]) -> None:
-        """Ask apart about the partitions whose LSO may differ from the known one, although they
-        have no entry.
-        """
+        """Ask apart about the partitions of which an omission does not say enough."""
         now = self._broker.now()
         for partition in list(self._unsettled) if self._unsettled else ():
             if not is_unsettled(partition):
@@ -379,40 +384,35 @@ class SessionPoll:
             elif (
                 partition not in confirmed
                 and now - partition.looked_at > LOOK_EVERY_S
-                and (
-                    _may_have_moved(partition)
-                    or _may_begin(partition)
-                    or partition.transactions.is_overdue(now)
-                )
+                and (not _is_told(partition) or partition.transactions.is_overdue(now))
             ):
                 partition.looked_at = now
                 self._broker.watch.ask(partition, None)
 
 
 def is_unsettled(partition: Partition) -> bool:
-    """True if another response may tell of transactions without a new HW: the LSO may differ from
-    the known one, no run of transactions has begun, or a hole of observed offsets is waited for.
+    """True if a response with an entry for the partition may tell more than one without: of its
+    leader state, of its LSO, or of a hole in the observed offsets.
     """
-    return _may_have_moved(partition) or _may_begin(partition) or partition.transactions.has_hole
+    return not _is_told(partition) or partition.transactions.has_hole
 
 
-def _may_begin(partition: Partition) -> bool:
-    """True if the run of transactions would begin where the broker shows its LSO again, which the
-    last response did not allow (`Transactions.shown`).
+def _is_told(partition: Partition) -> bool:
+    """True if everything is known that an entry would say, given HW and log start offset as shown.
+
+    False: an epoch, the offsets, or the absence of a divergence are still to be proven; no run of
+    transactions has begun, and it would begin at the LSO (`Transactions.shown`); or the LSO is
+    below the HW, and not every batch up to the HW was seen.
     """
     leader_state = partition.leader_state
-    return (
-        partition.transactions.known_from < 0
-        and leader_state.last_stable_offset > leader_state.log_start_offset
-    )
-
-
-def _may_have_moved(partition: Partition) -> bool:
-    """True if the LSO may differ from the known one, although HW and log start offset are as shown.
-    The LSO is below the HW, and not every batch up to the HW was seen.
-    """
-    high_watermark = partition.leader_state.high_watermark
-    return (
-        partition.transactions.end < high_watermark
-        and partition.last_stable_offset() < high_watermark
-    )
+    high_watermark = leader_state.high_watermark
+    if (
+        leader_state.frozen
+        or high_watermark < 0
+        or leader_state.suggested_epoch > leader_state.epoch
+    ):
+        return False
+    observed_end = partition.transactions.end
+    if observed_end < 0 and leader_state.last_stable_offset > leader_state.log_start_offset:
+        return False
+    return observed_end >= high_watermark or partition.last_stable_offset() >= high_watermark

@@ -11,10 +11,10 @@ from tests.proxy.replica_fetcher.polled import END, Hot, build_answer, shown
 from tests.proxy.test_dispatch_budget import count_calls
 
 WARM = 3
-TURN_CALLS = 109
-NEWS_CALLS = 37
-SILENT_CALLS = 48
-SWEEP_CALLS = 16
+TURN_CALLS = 108
+NEWS_CALLS = 35
+SILENT_CALLS = 49
+SWEEP_CALLS = 14
 """For each hot partition, twice a second."""
 
 

@@ -355,6 +355,50 @@ def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
     watched.turn()
     assert watched.link.requests[-1].partitions[0].current_leader_epoch == EPOCH + 1
     assert watched.leases() == [False, True]
+    assert watched.broker.watch.asked == [watched.partitions[0]], "it is proven apart"
+
+
+@pytest.mark.parametrize("what", ["frozen", "forgotten"])
+def test_an_omission_does_not_unfreeze_a_partition_or_show_its_offsets(what):
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    partition = watched.partitions[0]
+    if what == "frozen":
+        partition.leader_state.frozen = True
+    else:
+        partition.leader_state.forget_offsets()
+        partition.probe_offset = 20
+    watched.poll.mark(partition)
+    watched.turn()
+    assert watched.broker.watch.asked == [partition]
+    assert watched.leases() == [what == "frozen", True]
+    assert partition.leader_state.frozen == (what == "frozen")
+
+
+def test_a_request_that_cannot_be_built_ends_the_session(monkeypatch):
+    watched = Watched()
+    watched.open_session()
+    watched.poll.mark_all()
+    with monkeypatch.context() as patched:
+        patched.setattr("proxy.replica_fetcher.session_poll.build_poll", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            watched.send()
+    watched.send()
+    assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
+
+
+def test_a_request_that_cannot_be_sent_ends_the_session():
+    watched = Watched()
+    watched.open_session()
+    watched.poll.mark_all()
+    send = watched.link.send
+    watched.link.send = lambda *_: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        watched.send()
+    watched.link.send = send
+    watched.send()
+    assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
 
 
 def test_a_partition_that_has_entered_another_epoch_is_confirmed_in_that_one():
