@@ -364,11 +364,13 @@ class SessionPoll:
         joined = [p for p in confirmed if p in self.members and p.leader_state.lease.until >= until]
         for partition, before in self._joining.items():
             leader_state = partition.leader_state
+            if partition not in self.members:
+                continue
             if is_incremental and leader_state.lease is before:
                 if not leader_state.has_lease(now):
                     relieved.append(partition)
                 joined.append(partition)
-            elif partition in self.members:
+            else:
                 self._changed[partition] = None
         for partition in joined:
             partition.leader_state.lease = lease

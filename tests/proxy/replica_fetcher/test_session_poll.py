@@ -472,6 +472,18 @@ def test_who_leaves_while_the_response_is_learned_shares_no_lease():
     assert watched.leases() == [True, False]
 
 
+def test_who_leaves_before_it_has_joined_shares_no_lease():
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    watched.partitions[1].leader_state.revoke()
+    watched.poll.mark(watched.partitions[1])
+    watched.send()
+    watched.poll.discard(watched.partitions[1])
+    watched.link.answer()
+    assert watched.leases() == [True, False]
+
+
 def test_a_divergence_that_has_been_overtaken_confirms_nothing(monkeypatch):
     watched = Watched()
     watched.open_session()
