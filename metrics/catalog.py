@@ -225,6 +225,16 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("purpose",),
         ),
         Metric(
+            "forebay_watch_asked_partitions_total",
+            "counter",
+            "Partitions that these requests named: all without a fetch session, the changed ones in one",
+        ),
+        Metric(
+            "forebay_watch_answered_partitions_total",
+            "counter",
+            "Partitions that the responses to them named: in a fetch session those with news",
+        ),
+        Metric(
             "forebay_topic_questions_total",
             "counter",
             "Metadata requests about topics that are unknown or whose leader may have "

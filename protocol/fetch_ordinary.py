@@ -5,18 +5,8 @@ is "of another form, or garbage", for `protocol.fetch` to judge, and never an er
 is what `protocol.fetch` says of it.
 """
 
-from struct import Struct
-from typing import Final
-
 from protocol._ordinary import ffi, lib
-from protocol.fetch import FetchedPartition, FetchResponse
 from protocol.wire import Frame
-
-SINGLE_VERSION: Final = 13
-_SINGLE = Struct(">9xihib16sbihqqqbi")
-_ONE: Final = 2
-_NULL: Final = 0
-"""How a count of one, and no list, are written."""
 
 _fetch = ffi.new("po_fetch *")
 _fetched = ffi.new("po_fetched *")
@@ -31,37 +21,6 @@ def scan_request(frame: Frame) -> list[int] | None:
     """
     source = frame if type(frame) is bytes else _from_buffer(frame)
     return _fetch_words.tolist() if _scan_fetch(source, len(frame), _fetch) else None
-
-
-def scan_single(frame: Frame) -> FetchResponse | None:
-    """`fetch.scan_response`, of an answer of version 13 about one partition, without aborted transactions; None for any
-    other.
-    """
-    source = frame if type(frame) is bytes else _from_buffer(frame)
-    size_bytes = len(frame)
-    if not _scan_fetched(source, size_bytes, size_bytes, SINGLE_VERSION, b"", 0, _fetched):
-        return None
-    throttle_time_ms, error, session_id, topics, topic, partitions, *numbers, aborted, replica = (
-        _SINGLE.unpack_from(frame)
-    )
-    if not topics == partitions == _ONE or aborted != _NULL:
-        return None  # or written as nobody writes it
-    index, error_code, high_watermark, stable, log_start = numbers
-    records = _fetched.start, _fetched.end
-    one = FetchedPartition(
-        topic,
-        index,
-        error_code,
-        high_watermark,
-        stable,
-        log_start,
-        replica,
-        None,
-        None,
-        None,
-        *records,
-    )
-    return FetchResponse(throttle_time_ms, error, session_id, [one])
 
 
 def scan_answer(head: Frame, frame_bytes: int, version: int, names: bytes) -> list[int] | None:

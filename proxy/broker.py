@@ -188,6 +188,7 @@ class Broker:
         )
         if partition.produced_from >= from_offset:
             partition.produced_from = -1
+        self.watch.changed(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:
         """The broker does not store of `topic` what is produced, or stores it otherwise than before: all that was

@@ -152,7 +152,7 @@ class Tail:
             TOPIC_ID, 0, 0, end, end, 0, None, (records,) if records else (), len(records)
         )
         return b"".join(
-            build_response(13, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=[said])
+            build_response(13, 0, throttle_time_ms=0, error_code=0, session_id=7, partitions=[said])
         )
 
     def parts(self) -> list[Callable[[], None]]:

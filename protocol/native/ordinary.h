@@ -59,6 +59,16 @@ typedef struct {                /* 2 words */
     int64_t start, end;         /* of the records */
 } po_fetched;
 
+typedef struct {                /* 3 words */
+    int64_t throttle_time_ms, error_code, session_id;
+} po_answer;
+
+typedef struct {                /* 9 words */
+    int64_t topic_at;           /* where the topic's id begins */
+    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_replica;
+    int64_t start, end;         /* of the records; both -1: null */
+} po_polled;
+
 /* The number of partitions of a Produce, the first `room` of them in `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than
  * `most` in it. */
 int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_produce *out, po_row *rows, int64_t room);
@@ -75,6 +85,9 @@ int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
  * are the whole of it, or end among its records. */
 int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
                     uint64_t names_size, po_fetched *out);
+/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, without aborted transactions or
+ * tagged fields; `out` and as many `rows` say what. Negative: it is of another form. */
+int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_polled *rows, int64_t most);
 /* 1: `frame` is `last`, a Fetch, but for its correlation id, the four bytes at `epoch_at` (0: it has no session epoch) and
  * the eight at each of `offsets` ascending places `offset_at`. `out` has 2 + `offsets` words: correlation id, session epoch
  * (-1 where it has none), and the offsets. */

@@ -91,6 +91,8 @@ class Counters:
     admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     invalidations: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    watch_asked_partitions: int = 0
+    watch_answered_partitions: int = 0
     verified: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     lease_lapses: int = 0
     topic_questions: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

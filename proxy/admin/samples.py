@@ -142,6 +142,12 @@ def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
     for purpose in ("watch", "proof"):
         polls = broker.counters.watch_requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
+    asked, answered = (
+        broker.counters.watch_asked_partitions,
+        broker.counters.watch_answered_partitions,
+    )
+    yield Sample("forebay_watch_asked_partitions_total", (), asked)
+    yield Sample("forebay_watch_answered_partitions_total", (), answered)
     for verdict in LABEL_VALUES["verdict"]:
         yield Sample(
             "forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0)

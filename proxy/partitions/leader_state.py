@@ -3,6 +3,8 @@ argument.
 
 Owns leader epoch, high watermark (HW), last stable offset (LSO), log start offset and lease. Must
 not know the cache, connections or tasks. Invariants:
+* a lease ends at `lease.until`. The members of a fetch session share one `Lease`, which its poll
+  renews. What ends a partition's lease, or belongs to this partition alone, gives it another one.
 * only responses to Forebay's own Fetches by topic id are learned here (`proxy.partitions.update`):
   there is one source.
 * HW, LSO and log start offset belong to the epoch that the Fetch carried. Within an epoch they only
@@ -37,6 +39,18 @@ class Learned(Enum):
     """A newer epoch: the stored batches are frozen until the divergence check."""
 
 
+class Lease:
+    """Until when the cache may answer, in seconds. `is_shared`: a session's poll renews it for all
+    of its members.
+    """
+
+    __slots__ = ("is_shared", "until")
+
+    def __init__(self, until: float, is_shared: bool = False) -> None:
+        self.until = until
+        self.is_shared = is_shared
+
+
 class LeaderState:
     """State of one partition as the broker last described it. Offsets and epochs are -1 while
     unknown; times are seconds of a monotonic clock.
@@ -47,7 +61,7 @@ class LeaderState:
         "frozen",
         "high_watermark",
         "last_stable_offset",
-        "lease_until",
+        "lease",
         "led_epoch",
         "log_start_offset",
         "proven_at",
@@ -60,7 +74,7 @@ class LeaderState:
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.lease_until = float("-inf")
+        self.lease = Lease(float("-inf"))
         self.proven_at = float("-inf")
         self.led_epoch = NO_EPOCH
         self.frozen = False
@@ -89,9 +103,18 @@ class LeaderState:
         """Return (HW, LSO, log start offset), to compare before and after a response."""
         return self.high_watermark, self.last_stable_offset, self.log_start_offset
 
+    @property
+    def lease_until(self) -> float:
+        """End of the lease, in seconds. Setting it gives the partition a lease of its own."""
+        return self.lease.until
+
+    @lease_until.setter
+    def lease_until(self, until: float) -> None:
+        self.lease = Lease(until)
+
     def has_lease(self, now: float) -> bool:
         """True if the cache may answer at `now` (seconds, monotonic)."""
-        return now < self.lease_until
+        return now < self.lease.until
 
     def learn(
         self,
@@ -128,9 +151,17 @@ class LeaderState:
 
     def renew(self, lease_until: float) -> None:
         """Extend the lease to `lease_until`, never shorten it: the broker has confirmed the known
-        offsets.
+        offsets. A shared lease is left: this confirmation is of one partition.
         """
-        self.lease_until = max(self.lease_until, lease_until)
+        if lease_until <= self.lease.until:
+            return
+        if self.lease.is_shared:
+            self.detach()
+        self.lease.until = lease_until
+
+    def detach(self) -> None:
+        """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""
+        self.lease = Lease(self.lease.until)
 
     def _adopt(self, epoch: int) -> None:
         self.epoch = epoch
@@ -168,10 +199,11 @@ class LeaderState:
         answers nothing until the broker shows its offsets again.
         """
         self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
-        self.lease_until = float("-inf")
+        self.revoke()
 
     def revoke(self) -> None:
         """End the lease: the broker answered with an error. The cache answers nothing until the
-        broker confirms again.
+        broker confirms again. The lease is a new object, so that a response to a Fetch sent before
+        cannot be taken for that confirmation (`SessionPoll`).
         """
-        self.lease_until = float("-inf")
+        self.lease = Lease(float("-inf"))

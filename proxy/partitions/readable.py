@@ -158,7 +158,7 @@ def find_limit(
     epoch = leader_state.epoch
     if (
         epoch == NO_EPOCH
-        or now >= leader_state.lease_until
+        or now >= leader_state.lease.until
         or leader_state.frozen
         or (leader_epoch != epoch and leader_epoch != NO_EPOCH)
         or (fetched_epoch != NO_EPOCH and fetched_epoch != epoch)
@@ -250,7 +250,7 @@ def explain_unreadable(
         )
     if may_follow:
         return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
-    if now >= leader_state.lease_until or leader_state.frozen:
+    if now >= leader_state.lease.until or leader_state.frozen:
         return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
     if is_at_end:
         return PartitionStatus(asked, partition, AT_END, "", limit)

@@ -27,6 +27,9 @@ class Confirmation(Protocol):
     def doubt(self, partition: Partition) -> None:
         """End its lease, and have the broker confirm it."""
 
+    def changed(self, partition: Partition) -> None:
+        """Plan the next question about it anew: what is known or stored of it has changed."""
+
     def produced(self, partition: Partition, now: float | None = None) -> None:
         """A Produce of it was acknowledged."""
 

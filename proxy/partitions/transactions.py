@@ -114,6 +114,17 @@ class Transactions:
         """True if a transaction is open, or an aborted one is kept."""
         return bool(self._open or self._aborted)
 
+    @property
+    def has_hole(self) -> bool:
+        """True if the broker has shown an LSO beyond a hole in the observed offsets."""
+        return self._hole_since is not None
+
+    def is_overdue(self, now_s: float) -> bool:
+        """True if such a hole has lasted for `patience_s`: once the broker shows its LSO again, the
+        run begins behind the hole.
+        """
+        return self._hole_since is not None and now_s - self._hole_since >= self._patience_s
+
     def statistics(self) -> TransactionStatistics:
         """Return the sizes of all lists, each within its bound."""
         events = sum(len(piece.events) for piece in self._pieces)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
 from protocol.errors import BadFrame, ErrorCode
@@ -27,7 +27,7 @@ from proxy.partitions.table import REFUSED_FOR_S
 from proxy.partitions.topics import NO_LEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.wire import Frame
@@ -44,29 +44,67 @@ dropped.
 """
 
 
+class Outcome(NamedTuple):
+    """Of one partition's entry: whether it confirms the leader state, and whether waiters must
+    evaluate the partition again.
+    """
+
+    is_confirmed: bool
+    is_changed: bool
+
+
 def observe(
     broker: PartitionServices,
-    asked: Iterable[FetchPartition],
+    asked: Mapping[Partition, FetchPartition],
     response: FetchResponse,
     frame: Frame,
     sent_at: float,
     source: str,
 ) -> None:
+    """Learn from `response` as `learn_response` does, then wake the waiters of what has changed."""
+    _, changed = learn_response(broker, asked, response, frame, sent_at, source)
+    wake_waiters(broker, changed)
+
+
+def learn_response(
+    broker: PartitionServices,
+    asked: Mapping[Partition, FetchPartition],
+    response: FetchResponse,
+    frame: Frame,
+    sent_at: float,
+    source: str,
+) -> tuple[list[Partition], list[Partition]]:
     """Learn from `response` (bytes in `frame`) to Forebay's own Fetch of `asked`, by topic id.
 
     `sent_at`: when the Fetch was sent, in seconds (monotonic). `source`: the counter's label,
-    "watch" or "proof".
+    "watch" or "proof". Return the partitions whose leader state the response has confirmed, and
+    those whose waiters must evaluate them again.
     """
-    by_key = {(a.topic, a.partition): a for a in asked}
-    wakeups: dict[Waiter, Partition] = {}
+    confirmed, changed = [], []
+    broker.counters.watch_answered_partitions += len(response.partitions)
     for answered in response.partitions:
         broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
-        asking = by_key.get((answered.topic, answered.partition))
         topic = broker.topics.find(answered.topic)
-        if asking is None or topic is None:
+        partition = broker.partitions.find(topic, answered.partition) if topic is not None else None
+        asking = asked.get(partition) if partition is not None else None
+        if partition is None or asking is None:
             continue
-        partition = broker.partitions.find(topic, answered.partition)
-        if partition is not None and _learn(broker, partition, asking, answered, frame, sent_at):
+        outcome = _learn(broker, partition, asking, answered, frame, sent_at)
+        if outcome.is_confirmed:
+            confirmed.append(partition)
+        else:  # no session's response with this entry confirms it either
+            partition.leader_state.detach()
+        if outcome.is_changed:
+            changed.append(partition)
+        broker.watch.changed(partition)
+    return confirmed, changed
+
+
+def wake_waiters(broker: PartitionServices, partitions: Iterable[Partition]) -> None:
+    """Wake each waiter of these partitions once."""
+    wakeups: dict[Waiter, Partition] = {}
+    for partition in partitions:
+        if partition.parked:
             wakeups.update(dict.fromkeys(partition.parked, partition))
     for waiter, partition in wakeups.items():
         broker.attempt(partial(waiter.wake, partition), "waking a fetch")
@@ -79,19 +117,20 @@ def _learn(
     answered: FetchedPartition,
     frame: Frame,
     sent_at: float,
-) -> bool:
-    """Learn from one partition. Return True if its waiters should evaluate it again."""
+) -> Outcome:
+    """Learn from one partition's entry."""
     if answered.error_code != ErrorCode.NONE:
-        return learn_error(broker, partition, asking, answered)
+        return Outcome(False, learn_error(broker, partition, asking, answered))
     if answered.diverging is not None:
         _diverged(broker, partition, asking, *answered.diverging)
-        return False
+        return Outcome(False, False)
     partition.failures = 0  # even if nothing else is learned: the broker answers for it
     partition.retry_at = sent_at
     leader_state = partition.leader_state
     before = leader_state.offsets
-    is_news = not leader_state.has_lease(broker.now()) or answered.end > answered.start
-    lapsed = not leader_state.has_lease(sent_at)
+    lease_until = leader_state.lease.until
+    is_news = broker.now() >= lease_until or answered.end > answered.start
+    lapsed = sent_at >= lease_until
     partition.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,
@@ -101,7 +140,7 @@ def _learn(
         sent_at + broker.config.cache.confirm_every_s,
     )
     if learned is Learned.NOTHING:
-        return False
+        return Outcome(False, False)
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
     if leader_state.frozen and _is_check(broker, partition, asking):
@@ -126,7 +165,7 @@ def _learn(
         broker.watch.prove_next(partition)
     if leader_state.high_watermark > before[0]:
         partition.news_at = broker.now()
-    return is_news or lapsed or before != leader_state.offsets
+    return Outcome(True, is_news or lapsed or before != leader_state.offsets)
 
 
 def learn_error(

@@ -1,11 +1,11 @@
 """Forebay's own standing Fetch over the partitions that clients tail, or were served lately.
 
 The Fetch brings leases, HW, LSO, log start offsets and epochs. Owns the assignment of partitions to
-polls. A small poll has partitions with news in the last second. Idle polls have at most 500 each,
-with an own connection and session. Proofs (max_wait 0) go at once for partitions in no poll. Must
+polls. A small poll has partitions with news in the last second. Idle polls have at most 500 each.
+Each of these has an own connection and session. Proofs (max_wait 0) go at once for partitions in no poll. Must
 not know bytes or responses. Invariants (design, "The watch"):
-* a partition leaves the small poll only when an idle poll that names it is in flight: every
-  partition with waiters has an open poll.
+* a partition leaves the small poll only when an idle poll that asks about it, and renews its lease,
+  is in flight: every partition with waiters has an open poll.
 * while the small poll is out, join polls name the partitions that got a waiter since it was sent.
 * one proof is in flight; a partition that answers with an error is retried apart, with back-off.
 * if Forebay has no own connection, or is refused a topic, the waiting client's connection carries
@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 
 from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
 from proxy.partitions.topics import NO_LEADER
-from proxy.replica_fetcher.idle_poll import IDLE_MAX, NEWS_S, WANTED_S, IdlePoll
 from proxy.replica_fetcher.poll import Poll
+from proxy.replica_fetcher.session_poll import LOOK_EVERY_S, SessionPoll
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
-    from proxy.net.broker_connection import BrokerConnection
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
@@ -33,9 +32,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.replica_fetcher")
 
+WANTED_S = 10.0
+"""How long a partition is watched after it was last tailed or served, in seconds."""
+NEWS_S = 1.0
+"""How long a partition stays in the small poll after its last news, in seconds."""
+IDLE_MAX = 500
+SWEEP_S = 0.5
+"""How often all members of the polls are looked at: who may leave, and whose question has changed
+unnoticed, in seconds.
+"""
 JOIN_POLLS = 3
-LOOK_EVERY_S = 0.02
-"""How often a partition with waiters is proven if no poll had room for it, in seconds."""
 FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 5.0
 
@@ -46,25 +52,21 @@ class ReplicaFetcher:
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._long_s = broker.config.cache.confirm_every_s / 3
-        self._hot: dict[Partition, None] = {}
-        self._idle: list[IdlePoll] = []
-        self._hot_poll = Poll(broker, "watch", self._long_s, in_session=False)
-        self._join_polls = [
-            Poll(broker, "watch", self._long_s, in_session=False) for _ in range(JOIN_POLLS)
-        ]
+        self._hot = SessionPoll(broker, "watch", self._long_s)
+        self._idle: list[SessionPoll] = []
+        self._join_polls = [Poll(broker, "watch", self._long_s) for _ in range(JOIN_POLLS)]
         self._joining = False
-        self._proof = Poll(broker, "proof", 0.0, in_session=False)
-        self._turn = 0
+        self._proof = Poll(broker, "proof", 0.0)
         self._to_prove: dict[Partition, None] = {}
         self._to_join: dict[Partition, None] = {}
         self._link_polls: dict[ClientConnection, Poll] = {}
         self._link_proofs: dict[ClientConnection, Poll] = {}
-        self._ticked_at = broker.now()
+        self._ticked_at = self._swept_at = broker.now()
 
     @property
     def watched(self) -> int:
         """Return the number of partitions in Forebay's standing polls."""
-        return len(self._hot) + sum(len(idle.members) for idle in self._idle)
+        return len(self._hot.members) + sum(len(idle.members) for idle in self._idle)
 
     # -- interface ---------------------------------------------------------------------------------
 
@@ -76,10 +78,10 @@ class ReplicaFetcher:
             return True
         if not self._own(partition):
             return self._cover_on(link)
-        if partition not in self._hot and not any(partition in idle.members for idle in self._idle):
+        if not self._is_polled(partition):
             if self.watched >= self._broker.config.limits.watched_partitions:
                 return False
-            self._hot[partition] = None
+            self._hot.add(partition)
         self._to_join[partition] = None
         # deferred, so that one poll names all partitions that get a waiter now
         if not self._joining:
@@ -95,10 +97,15 @@ class ReplicaFetcher:
             return
         if asked is not None:
             self.ask(partition, None, asked)
-        is_polled = partition in self._hot or any(partition in idle.members for idle in self._idle)
-        if not is_polled and self.watched < self._broker.config.limits.watched_partitions:
-            self._hot[partition] = None
+        if (
+            not self._is_polled(partition)
+            and self.watched < self._broker.config.limits.watched_partitions
+        ):
+            self._hot.add(partition)
             self.pump()
+
+    def _is_polled(self, partition: Partition) -> bool:
+        return partition in self._hot.members or any(partition in p.members for p in self._idle)
 
     def _gather(self) -> None:
         self._joining = False
@@ -173,6 +180,18 @@ class ReplicaFetcher:
         if leader_state.epoch == NO_EPOCH or now - leader_state.proven_at > REFRESH_EPOCH_S:
             self.ask(partition, None)
 
+    def changed(self, partition: Partition) -> None:
+        """Have the standing polls plan their question about the partition anew. With news or
+        without a lease it goes back to the small poll.
+        """
+        self._hot.mark(partition)
+        for idle in self._idle:
+            if partition in idle.members:
+                idle.mark(partition)
+                if _is_lively(partition, self._broker.now()):
+                    idle.discard(partition)
+                    self._hot.add(partition)
+
     def back_off_s(self, partition: Partition) -> float:
         """Count a failure, and return how long the partition is not asked, in seconds:
         FIRST_BACK_OFF_S doubled per failure, up to MAX_BACK_OFF_S.
@@ -182,11 +201,10 @@ class ReplicaFetcher:
 
     def forget(self, partition: Partition) -> None:
         """Remove a partition from all polls: it is not followed any more, or is refused."""
-        self._hot.pop(partition, None)
         self._to_prove.pop(partition, None)
         self._to_join.pop(partition, None)
-        for idle in self._idle:
-            idle.members.pop(partition, None)
+        for poll in (self._hot, *self._idle):
+            poll.discard(partition)
 
     def drop_link(self, link: ClientConnection) -> None:
         """Forget the polls on the connection of a client that is gone."""
@@ -201,7 +219,7 @@ class ReplicaFetcher:
     def _ask_on(self, link: ClientConnection, partition: Partition) -> bool:
         poll = self._link_proofs.get(link)
         if poll is None:
-            poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0, in_session=False)
+            poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0)
         return poll.in_flight or poll.send(link.upstream, (partition,))
 
     def _cover_on(self, link: ClientConnection) -> bool:
@@ -210,9 +228,7 @@ class ReplicaFetcher:
         """
         poll = self._link_polls.get(link)
         if poll is None:
-            poll = self._link_polls[link] = Poll(
-                self._broker, "watch", self._long_s, in_session=False
-            )
+            poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s)
         waiting = self._broker.purgatory.list_partitions(link)
         return poll.in_flight or poll.send(link.upstream, waiting)
 
@@ -223,26 +239,13 @@ class ReplicaFetcher:
         own = self._broker.own_connections
         if not own.usable:
             return
-        if self._hot and not self._hot_poll.in_flight and (link := own.link("watch")) is not None:
-            self._send_hot(link)
-        for idle in self._idle:
-            idle.pump(own)
+        for poll in (self._hot, *self._idle):
+            poll.pump(own)
         self._join(own)
         if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
             due, self._to_prove = self._to_prove, {}
             now = self._broker.now()
             self._proof.send(link, [p for p in due if p.retry_at <= now])
-
-    def _send_hot(self, link: BrokerConnection) -> None:
-        now = self._broker.now()
-        for partition in [p for p in self._hot if self._may_leave_hot(p, now)]:
-            del self._hot[partition]
-        ready = [p for p in self._hot if p.retry_at <= now]
-        if ready:
-            first = self._turn = (self._turn + 1) % len(
-                ready
-            )  # rotate: the broker favours the first partition (group_by_topic)
-            self._hot_poll.send(link, ready[first:] + ready[:first])
 
     def _may_leave_hot(self, partition: Partition, now: float) -> bool:
         if now - partition.wanted_at > WANTED_S and not partition.parked:
@@ -255,25 +258,26 @@ class ReplicaFetcher:
             return False
         for idle in self._idle:
             if partition in idle.members:
-                return idle.covers(partition)
+                if not idle.holds(partition):
+                    idle.claim(partition)
+                    return False
+                return True
         self._assign_idle(partition)
         return False
 
     def _assign_idle(self, partition: Partition) -> None:
         for idle in self._idle:
             if len(idle.members) < IDLE_MAX:
-                idle.members[partition] = None
+                idle.add(partition)
                 return
-        idle = IdlePoll(self._broker, f"idle-{len(self._idle)}", self._long_s)
-        idle.members[partition] = None
+        name = f"idle-{len(self._idle)}"
+        # without a session each request names every partition, so the rate is halved
+        idle = SessionPoll(self._broker, name, self._long_s, pause_s=2 * self._long_s)
+        idle.add(partition)
         self._idle.append(idle)
 
-    def polled(self, poll: Poll, _answered: bool) -> None:
-        """Send the next poll after a response. Partitions with news go back to the small poll."""
-        now = self._broker.now()
-        for idle in self._idle:
-            for partition in idle.take_lively(now):
-                self._hot[partition] = None
+    def polled(self, poll: Poll | SessionPoll, _answered: bool) -> None:
+        """Send the next poll after a response."""
         for link, carried in list(self._link_polls.items()):
             if carried is poll:
                 for partition in self._broker.purgatory.list_partitions(link):
@@ -283,25 +287,43 @@ class ReplicaFetcher:
         self.pump()
 
     def tick(self, now: float) -> None:
-        """Ask again about partitions whose back-off is over, drop unwanted ones from idle polls,
-        count lapsed leases. Called periodically.
+        """Ask again about partitions whose back-off is over, assign partitions to polls, count
+        lapsed leases. Called periodically.
         """
-        for idle in self._idle:
-            idle.drop_unwanted(now)
+        if now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            self._sweep(now)
         for partition in self._broker.partitions:
             if (
                 partition.failures
                 and partition.retry_at <= now
-                and (partition.parked or partition in self._hot)
+                and (partition.parked or partition in self._hot.members)
             ):
                 self._broker.topic_lookup.ask(partition.topic.id)
                 self.ask(partition, None)
         self._count_lapses(now)
         self.pump()
 
+    def _sweep(self, now: float) -> None:
+        """Drop unwanted partitions, move the others to the small poll or from it, and have every
+        question planned anew.
+        """
+        for idle in self._idle:
+            for partition in list(idle.members):
+                if now - partition.wanted_at > WANTED_S and not partition.parked:
+                    idle.discard(partition)
+                elif _is_lively(partition, now):
+                    idle.discard(partition)
+                    self._hot.add(partition)
+        for partition in list(self._hot.members):
+            if self._may_leave_hot(partition, now):
+                self._hot.discard(partition)
+        for poll in (self._hot, *self._idle):
+            poll.mark_all()
+
     def _count_lapses(self, now: float) -> None:
         last, self._ticked_at = self._ticked_at, now
-        lapsed = sum(last <= p.leader_state.lease_until < now for p in self._hot)
+        lapsed = sum(last <= p.leader_state.lease.until < now for p in self._hot.members)
         self._broker.counters.lease_lapses += lapsed
 
     # -- leaders -----------------------------------------------------------------------------------
@@ -320,5 +342,11 @@ class ReplicaFetcher:
         is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))
         if is_news:
             partition.retry_at = now
+            self.changed(partition)
         if is_news or (partition.parked and not leader_state.has_lease(now)):
             self.prove_next(partition)
+
+
+def _is_lively(partition: Partition, now: float) -> bool:
+    """True if the partition had news in the last NEWS_S seconds, or has no lease."""
+    return now - partition.news_at <= NEWS_S or not partition.leader_state.has_lease(now)

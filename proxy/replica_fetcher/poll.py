@@ -1,15 +1,12 @@
-"""Standing Fetch over many partitions: its questions, its pauses, and its fetch session if any.
+"""A Fetch of Forebay's own over many partitions: its questions, its pauses, and one without a session.
 
-Owns the request in flight and, for idle polls, the session toward the broker (KIP-227). Must not
-know which requests wait for the news. Invariants:
+Owns the questions about partitions, and the request in flight of a poll without a session. Must not
+know which requests wait for the news, or sessions (`session_poll.py`). Invariants:
 * at most one request is in flight; `open_polls` counts the open long polls that name a partition.
 * each partition is asked at the end of its stored bytes, not beyond the HW, with its epoch and no
   rack id. The byte limit is the least that Kafka allows (one batch comes regardless), or a block if
   visible bytes are missing.
 * a partition that may have been truncated is asked at its stored end, with that epoch.
-* a partition omitted from a session's response is confirmed as last shown
-  (FetchSession.CachedPartition.maybeUpdateResponseData), unless the response was throttled empty,
-  or refused as a whole.
 """
 
 from __future__ import annotations
@@ -18,14 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from blockcache.results import Edges
-from protocol import fetch, fetch_ordinary
+from protocol import fetch, fetch_rows
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.partitions.update import observe
+from proxy.replica_fetcher.upstream_session import NO_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
-VERSION = fetch_ordinary.SINGLE_VERSION
+VERSION = fetch_rows.ROWS_VERSION
 """The first version that names topics by id (KIP-516); it has epochs and divergence. Every broker
 from 3.1 on supports it.
 """
@@ -44,8 +42,6 @@ REST_S = 0.1
 the connection was lost.
 """
 NOTHING_STORED = Edges(-1, -1, -1, -1, -1, -1)
-NEW_SESSION = (0, 0)
-NO_SESSION = (0, -1)
 
 Key = tuple[bytes, int]
 
@@ -55,10 +51,11 @@ def may_be_truncated(partition: Partition) -> bool:
     checked yet. A follower truncates to its leader's log at any time, within an epoch.
     """
     leader_state = partition.leader_state
+    epoch = leader_state.epoch
     return (
         leader_state.frozen
-        or leader_state.is_replica
-        or leader_state.asked_epoch != leader_state.epoch
+        or (epoch != leader_state.led_epoch and leader_state.is_replica)
+        or leader_state.suggested_epoch > epoch
     )
 
 
@@ -91,6 +88,19 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
     )
 
 
+def plan_question(
+    broker: FetcherServices, partition: Partition, may_be_cut: bool
+) -> FetchPartition | None:
+    """Return the question about the partition as it stands now; None if it cannot be asked about,
+    or is not followed any more. `may_be_cut`: as `may_be_truncated` says.
+    """
+    if not partition.is_followed:
+        return None
+    cache = broker.cache
+    edges = cache.edges(partition.slot, 0) if may_be_cut else NOTHING_STORED
+    return plan_asked(partition, edges, cache.block_max_bytes)
+
+
 def group_by_topic(named: Iterable[FetchPartition]) -> list[FetchPartition]:
     """Return the questions grouped by topic, topics in the order of their first question. The
     broker gives the one batch that it always returns to the first partition that has any.
@@ -101,46 +111,69 @@ def group_by_topic(named: Iterable[FetchPartition]) -> list[FetchPartition]:
     return [one for asked in topics.values() for one in asked]
 
 
-class Poll:
-    """Consecutive Fetches on one connection, one at a time. `source` names the poll in counters.
-    `in_session` keeps a fetch session (id 0: the broker grants none). `max_wait_s` 0: a proof.
+def build_poll(
+    named: Iterable[FetchPartition],
+    missing_bytes: int,
+    max_wait_s: float,
+    session: tuple[int, int] = NO_SESSION,
+    forgotten: Iterable[Key] = (),
+) -> bytes:
+    """Return the request frame. `missing_bytes`: the sum of the byte limits of all partitions of
+    which visible bytes are missing; `session`: id and epoch.
     """
-
-    __slots__ = (
-        "_asked",
-        "_broker",
-        "_epoch",
-        "_known",
-        "_rest_until",
-        "_session_id",
-        "in_flight",
-        "in_session",
-        "link",
-        "max_wait_s",
-        "session_refused",
-        "source",
+    return build_request(
+        VERSION,
+        0,
+        CLIENT_ID,
+        max_wait_ms=int(max_wait_s * 1000),
+        min_bytes=1,
+        max_bytes=min(max(missing_bytes, FEW_BYTES), 1 << 30),
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        partitions=group_by_topic(named),
+        forgotten=sorted(forgotten),
     )
 
-    def __init__(
-        self, broker: FetcherServices, source: str, max_wait_s: float, in_session: bool
-    ) -> None:
+
+def scan_poll(answer: Frame | None) -> FetchResponse | None:
+    """Return what the broker answered; None if the response is lost or cannot be read."""
+    if answer is None:
+        return None
+    try:
+        return fetch_rows.scan_rows(answer) or fetch.scan_response(answer, VERSION)
+    except BadFrame:
+        return None
+
+
+def process_answer(
+    broker: FetcherServices, learn: Callable[[], object], polled: Callable[[], object]
+) -> None:
+    """Learn from a response and answer the waiters, then send the next poll, then count."""
+    broker.accounts.hold()
+    broker.wakeups.gather()
+    for step in (
+        learn,
+        partial(broker.wakeups.look, broker.attempt),
+        polled,
+        broker.accounts.settle,
+    ):
+        broker.attempt(step, "a poll's answer")
+
+
+class Poll:
+    """Consecutive Fetches without a session on one connection, one at a time. `source` names the
+    poll in counters. `max_wait_s` 0: a proof.
+    """
+
+    __slots__ = ("_broker", "_rest_until", "in_flight", "max_wait_s", "source")
+
+    def __init__(self, broker: FetcherServices, source: str, max_wait_s: float) -> None:
         self._broker = broker
         self.source = source
         self.max_wait_s = max_wait_s
-        self.in_session = in_session
         self.in_flight = False
-        self.link: BrokerConnection | None = None
-        self._asked: dict[Key, FetchPartition] = {}
-        self._known: dict[Key, FetchPartition] = {}
-        self._session_id = 0
-        self._epoch = 0
         self._rest_until = float("-inf")
-        self.session_refused = False
-
-    def forget_session(self) -> None:
-        """Forget the session: it or its connection is gone, and the next request names everything."""
-        self._session_id = self._epoch = 0
-        self._known = {}
 
     def send(self, link: BrokerConnection, partitions: Iterable[Partition]) -> bool:
         """Ask for `partitions`. Return False if none of them can be asked, a request is in flight,
@@ -148,135 +181,41 @@ class Poll:
         """
         if self.in_flight or self._broker.now() < self._rest_until:
             return False
-        if link is not self.link:
-            self.link = link
-            self.forget_session()
-        asked, covering = self._plan(partitions)
+        asked: dict[Partition, FetchPartition] = {}
+        for partition in partitions:
+            question = plan_question(self._broker, partition, may_be_truncated(partition))
+            if question is not None:
+                asked[partition] = question
         if not asked:
             return False
-        frame = self._build(asked)
+        missing_bytes = sum(a.max_bytes for a in asked.values() if a.max_bytes > FEW_BYTES)
+        frame = build_poll(asked.values(), missing_bytes, self.max_wait_s)
         self.in_flight = True
-        self._asked = asked
         if self.max_wait_s > 0:
-            for partition in covering:
+            for partition in asked:
                 partition.open_polls += 1
-        else:
-            covering = []
         self._broker.counters.watch_requests[self.source] += 1
+        self._broker.counters.watch_asked_partitions += len(asked)
         sent_at = self._broker.now()
-        link.send(frame, 0, lambda answer: self._answered(answer, covering, sent_at))
+        link.send(frame, 0, lambda answer: self._answered(answer, asked, sent_at))
         return True
 
-    def _plan(
-        self, partitions: Iterable[Partition]
-    ) -> tuple[dict[Key, FetchPartition], list[Partition]]:
-        """Return the questions by key, and the partitions that they name."""
-        cache = self._broker.cache
-        block_bytes = cache.block_max_bytes
-        asked: dict[Key, FetchPartition] = {}
-        named = []
-        for partition in partitions:
-            if not partition.is_followed:
-                continue  # forgotten since it was queued
-            edges = (
-                cache.edges(partition.slot, 0) if may_be_truncated(partition) else NOTHING_STORED
-            )
-            plan = plan_asked(partition, edges, block_bytes)
-            if plan is not None:
-                asked[partition.topic.id, partition.index] = plan
-                named.append(partition)
-        return asked, named
-
-    def _build(self, asked: dict[Key, FetchPartition]) -> bytes:
-        session = NO_SESSION
-        named: Sequence[FetchPartition] = list(asked.values())
-        forgotten: list[Key] = []
-        if self.in_session:
-            session = (self._session_id, self._epoch) if self._session_id else NEW_SESSION
-            named = [a for key, a in asked.items() if self._known.get(key) != a]
-            forgotten = [key for key in self._known if key not in asked]
-            self._known = asked
-        most = max(sum(a.max_bytes for a in asked.values() if a.max_bytes > FEW_BYTES), FEW_BYTES)
-        return build_request(
-            VERSION,
-            0,
-            CLIENT_ID,
-            max_wait_ms=int(self.max_wait_s * 1000),
-            min_bytes=1,
-            max_bytes=min(most, 1 << 30),
-            isolation_level=0,
-            session_id=session[0],
-            session_epoch=session[1],
-            partitions=group_by_topic(named),
-            forgotten=sorted(forgotten),
-        )
-
-    def _answered(self, answer: Frame | None, covered: Sequence[Partition], sent_at: float) -> None:
+    def _answered(
+        self, answer: Frame | None, asked: dict[Partition, FetchPartition], sent_at: float
+    ) -> None:
         self.in_flight = False
-        for partition in covered:
-            partition.open_polls -= 1
-        response = self._scan(answer)
-        if response is None:
-            self.forget_session()
-            self._rest_until = self._broker.now() + REST_S
-            self._broker.watch.polled(self, False)
+        if self.max_wait_s > 0:
+            for partition in asked:
+                partition.open_polls -= 1
+        broker = self._broker
+        response = scan_poll(answer)
+        if response is None or response.error_code != ErrorCode.NONE:
+            self._rest_until = broker.now() + REST_S
+            broker.watch.polled(self, False)
             return
         assert answer is not None
-        broker = self._broker
-        broker.accounts.hold()  # answer the waiters first, then send the next poll, then count
-        broker.wakeups.gather()
-        for step in (
-            partial(self._learn, response, answer, sent_at),
-            partial(broker.wakeups.look, broker.attempt),
+        process_answer(
+            broker,
+            partial(observe, broker, asked, response, answer, sent_at, self.source),
             partial(broker.watch.polled, self, True),
-            broker.accounts.settle,
-        ):
-            broker.attempt(step, "a poll's answer")
-
-    def _scan(self, answer: Frame | None) -> FetchResponse | None:
-        if answer is None:
-            return None
-        try:
-            response = fetch_ordinary.scan_single(answer) or fetch.scan_response(answer, VERSION)
-        except BadFrame:
-            return None
-        return response if response.error_code == ErrorCode.NONE else None
-
-    def _learn(self, response: FetchResponse, answer: Frame, sent_at: float) -> None:
-        asked = self._asked
-        incremental = self.in_session and self._session_id != 0
-        if self.in_session:
-            self._session_id = response.session_id
-            self._epoch = 1 if self._epoch == (1 << 31) - 1 else self._epoch + 1
-            self.session_refused = not response.session_id
-            if self.session_refused:
-                self.forget_session()
-        if incremental and not (response.throttle_time_ms > 0 and not response.partitions):
-            self._confirm_omitted(response, asked, sent_at)
-        if response.partitions:
-            observe(self._broker, asked.values(), response, answer, sent_at, self.source)
-
-    def _confirm_omitted(
-        self, response: FetchResponse, asked: dict[Key, FetchPartition], sent_at: float
-    ) -> None:
-        shown = {(p.topic, p.partition) for p in response.partitions}
-        lease_until = sent_at + self._broker.config.cache.confirm_every_s
-        for key, asking in asked.items():
-            topic = self._broker.topics.find(key[0]) if key not in shown else None
-            partition = self._broker.partitions.find(topic, key[1]) if topic is not None else None
-            if partition is None or partition.leader_state.epoch != asking.current_leader_epoch:
-                continue
-            partition.leader_state.renew(lease_until)
-            if _may_have_moved(partition):
-                self._broker.watch.ask(partition, None)
-
-
-def _may_have_moved(partition: Partition) -> bool:
-    """True if the LSO may differ from the known one, although HW and log start offset are as shown.
-    The LSO is below the HW, and not every batch up to the HW was seen.
-    """
-    high_watermark = partition.leader_state.high_watermark
-    return (
-        partition.transactions.end < high_watermark
-        and partition.last_stable_offset() < high_watermark
-    )
+        )

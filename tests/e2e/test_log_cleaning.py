@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from protocol import batch, control
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.compaction_policy import POLICY, VERSION
-from proxy.replica_fetcher.idle_poll import WANTED_S
+from proxy.replica_fetcher.fetcher import WANTED_S
 from tests.e2e.raw_frames import Raw
 from tests.e2e.test_invalidation import (
     LEASE_S,

@@ -38,5 +38,6 @@ def test_a_spoiled_fetch_or_answer_is_ordinary_or_not(tmp_path: Path) -> None:
     assert counted["rows"] == len(rows)
     assert 0 < counted["requests"] < len(rows)
     assert 0 < counted["answers"] < len(rows)
+    assert 0 < counted["in_rows"] < len(rows)
     assert 0 < counted["repeats"] < len(rows)
     assert 0 < counted["weighed"] < 2 * len(rows)

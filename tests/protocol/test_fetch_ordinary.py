@@ -161,57 +161,6 @@ def test_an_answer_about_something_else_or_of_another_form_is_left_to_python(ver
     assert fetch_ordinary.scan_answer(answer(version, answers=2), 1 << 20, version, b"") is None
 
 
-def check_single(frame):
-    """Whether C reads a whole answer; then it says what Python says."""
-    said = fetch_ordinary.scan_single(frame)
-    if said is not None:
-        assert said == fetch.scan_response(frame, fetch_ordinary.SINGLE_VERSION)
-    return said is not None
-
-
-def test_an_answer_about_one_partition_is_read_whole():
-    version = fetch_ordinary.SINGLE_VERSION
-    whole = answer(version)
-    assert (
-        check_single(whole)
-        and check_single(bytearray(whole))
-        and check_single(answer(version, records=b""))
-    )
-    for other in (
-        answer(version, answers=2),
-        answer(version, aborted=()),
-        answer(version, aborted=((7, 41),)),
-    ):
-        assert not check_single(other)
-    assert not any(check_single(whole[:end]) for end in range(len(whole)))
-    count_at = 9 + 4 + 2 + 4
-    assert whole[count_at] == 2
-    assert not check_single(whole[:count_at] + b"\x82\0" + whole[count_at + 1 :]), (
-        "a count in two bytes"
-    )
-
-
-@settings(max_examples=200, deadline=None)
-@given(data=st.data())
-def test_of_any_answer_of_kio_it_says_what_python_says_or_nothing(data):
-    check_single(
-        oracle.response_frame(data.draw(oracle.responses(FETCH, fetch_ordinary.SINGLE_VERSION)))
-    )
-
-
-def test_spoiled_answers_of_real_brokers_are_read_as_by_python_or_not():
-    rng = random.Random(11)
-    answers = [
-        one.frame
-        for one in GOLDEN
-        if one.kind == "response" and one.version == fetch_ordinary.SINGLE_VERSION
-    ]
-    assert any(map(check_single, answers))
-    for frame in answers:
-        for _ in range(300):
-            check_single(bytes(spoil(frame, rng)))
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())

@@ -30,6 +30,10 @@ class QuietWatch:
         self.asked = []
         self.next_proven = []
         self.doubted = []
+        self.changes = []
+
+    def changed(self, partition):
+        self.changes.append(partition)
 
     def polled(self, poll, learned):
         self.polls.append(learned)

@@ -10,7 +10,7 @@
 #include "ordinary.h"
 #include "rows.h"
 
-enum { ROW_HEAD = 13, MOST = 100 };
+enum { ROW_HEAD = 13, MOST = 100, MOST_ROWS = 3 };
 
 /* Against itself, against `names`, and against itself but for one byte: whether that byte may differ. */
 static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t *names, uint64_t from, uint64_t to) {
@@ -35,8 +35,23 @@ static uint64_t hold_against(const uint8_t *frame, uint64_t size, const uint8_t 
     return (uint64_t)may;
 }
 
+/* Of an answer whose rows are in memory of their very size: whether it has so few. */
+static uint64_t read_rows(const uint8_t *frame, uint64_t size) {
+    po_answer answer;
+    po_polled *rows = malloc(MOST_ROWS * sizeof *rows);
+    MUST(rows != NULL);
+    int64_t count = po_scan_rows(frame, size, &answer, rows, MOST_ROWS);
+    MUST(count >= -1 && count <= MOST_ROWS);
+    for (int64_t i = 0; i < count; i++) {
+        MUST(rows[i].topic_at >= 0 && (uint64_t)rows[i].topic_at + 16 <= size);
+        MUST(rows[i].start <= rows[i].end && (uint64_t)(rows[i].end + 1) <= size + 1);
+    }
+    free(rows);
+    return count > 0;
+}
+
 int main(void) {
-    uint64_t requests = 0, answers = 0, repeats = 0, weighed = 0, rows = 0;
+    uint64_t requests = 0, answers = 0, repeats = 0, weighed = 0, in_rows = 0, rows = 0;
     uint8_t head[ROW_HEAD];
     for (; fread(head, 1, ROW_HEAD, stdin) == ROW_HEAD; rows++) {
         uint64_t from = read_little(head + 1, 2), to = read_little(head + 3, 2);
@@ -61,12 +76,13 @@ int main(void) {
             MUST(weight >= -1);
             weighed += weight > 0 && weight <= MOST;
         }
+        in_rows += read_rows(frame, received);
         repeats += hold_against(frame, received, names, from, to);
         free(names);
         free(frame);
     }
-    printf("rows %llu requests %llu answers %llu repeats %llu weighed %llu\n", (unsigned long long)rows,
+    printf("rows %llu requests %llu answers %llu repeats %llu weighed %llu in_rows %llu\n", (unsigned long long)rows,
            (unsigned long long)requests, (unsigned long long)answers, (unsigned long long)repeats,
-           (unsigned long long)weighed);
+           (unsigned long long)weighed, (unsigned long long)in_rows);
     return 0;
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.partitions.leader_state import NO_EPOCH, NO_OFFSET, LeaderState, Learned
+from proxy.partitions.leader_state import NO_EPOCH, NO_OFFSET, LeaderState, Learned, Lease
 
 
 def build_known(epoch=5):
@@ -160,3 +160,34 @@ def test_of_an_lso_above_its_hw_only_the_hw_counts():
     leader_state.learn(5, 100, 110, 10, 1.0)
     leader_state.learn(5, 120, 90, 10, 1.0)
     assert offsets(leader_state) == (120, 100, 10)
+
+
+def test_members_of_a_session_share_a_lease_until_one_has_its_own():
+    shared = Lease(2.0, is_shared=True)
+    one, other = build_known(), build_known()
+    one.lease = other.lease = shared
+    shared.until = 3.0
+    assert one.has_lease(2.9)
+    one.renew(2.5)
+    assert one.lease is shared
+    one.renew(4.0)
+    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+    other.detach()
+    shared.until = 9.0
+    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+
+
+@pytest.mark.parametrize("what", ["revoke", "forget_offsets", "new epoch"])
+def test_what_ends_a_lease_ends_it_for_one_member(what):
+    shared = Lease(2.0, is_shared=True)
+    one, other = build_known(), build_known()
+    one.lease = other.lease = shared
+    if what == "new epoch":
+        one.learn(6, 80, 70, 0, 1.5)
+        assert one.lease_until == 1.5
+    else:
+        getattr(one, what)()
+        assert not one.has_lease(0.0)
+    shared.until = 9.0
+    assert one.lease_until < 2.0
+    assert other.has_lease(8.9)

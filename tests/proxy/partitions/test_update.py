@@ -10,8 +10,9 @@ from protocol import fetch
 from protocol.control_batch import ControlType
 from protocol.errors import ErrorCode
 from proxy.broker import Broker
+from proxy.partitions import update
 from proxy.partitions.table import REFUSED_FOR_S
-from proxy.partitions.update import learn_error, observe
+from proxy.partitions.update import learn_error
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_marker
@@ -27,6 +28,13 @@ def broker():
 
 def asked(epoch=EPOCH):
     return fetch.FetchPartition(TOPIC_ID, 0, epoch, 0, -1, -1, 1)
+
+
+def observe(broker, asked, response, *others):
+    """As `update.observe` of what is followed, in the order of the questions."""
+    topic = broker.topics.find(TOPIC_ID)
+    by_partition = {broker.partitions.find(topic, one.partition): one for one in asked}
+    update.observe(broker, by_partition, response, *others)
 
 
 def answered(error_code, current_leader=None):

@@ -1,0 +1,158 @@
+"""Which standing poll asks about a partition: with news the hot one, else an idle one; and always one of them."""
+
+from protocol.errors import ErrorCode
+from protocol.fetch_build import FetchAnswer
+from proxy.partitions.topics import Leader
+from proxy.replica_fetcher.fetcher import NEWS_S, SWEEP_S, WANTED_S
+from tests.kit.cache_batches import build_batch
+from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.replica_fetcher.polled import END, SESSION_ID, Hot, PlayedLink, build_answer, shown
+
+
+def answer(link: PlayedLink, *named: int) -> None:
+    """The broker shows what is named, whatever has news."""
+    link.answer(*(shown(index, END) for index in named))
+
+
+def pass_time(hot: Hot, idle_named: tuple[int, ...] = ()) -> None:
+    """Half a second, in which each poll is answered twice and the members are swept."""
+    for _ in range(2):
+        hot.clock_s += SWEEP_S / 2
+        hot.broker.watch.tick(hot.clock_s)
+        hot.link.answer()
+        idle = hot.own.links.get("idle-0")
+        if idle is not None:
+            answer(idle, *idle_named)
+        assert all(p.open_polls for p in hot.partitions), "nobody is left alone"
+        assert all(hot.leases())
+
+
+def move_to_idle(hot: Hot) -> PlayedLink:
+    """Partition 0 goes on having news, the others rest."""
+    for turn in range(4):
+        hot.link.on_answer(hot.build_news())
+        pass_time(hot, tuple(range(1, len(hot.partitions))) if turn < 3 else ())
+    idle: PlayedLink = hot.own.links["idle-0"]
+    return idle
+
+
+def test_who_rests_moves_to_an_idle_poll_and_is_covered_all_the_time() -> None:
+    hot = Hot(3)
+    idle = move_to_idle(hot)
+    watch = hot.broker.watch
+    assert list(watch._hot.members) == [hot.partitions[0]]
+    assert list(watch._idle[0].members) == hot.partitions[1:]
+    assert any(sorted(r.forgotten) == [(TOPIC_ID, 1), (TOPIC_ID, 2)] for r in hot.link.requests)
+    assert idle.session[0] == SESSION_ID
+    assert watch.watched == 3
+
+
+def test_nobody_leaves_before_the_idle_poll_has_answered_for_it() -> None:
+    hot = Hot(3)
+    for _ in range(4):
+        hot.link.on_answer(hot.build_news())
+        hot.clock_s += SWEEP_S
+        hot.broker.watch.tick(hot.clock_s)
+        hot.link.answer()
+    assert list(hot.broker.watch._idle[0].members) == hot.partitions[1:]
+    assert list(hot.broker.watch._hot.members) == hot.partitions
+
+
+def test_a_question_that_has_changed_unnoticed_is_found_by_the_sweep() -> None:
+    hot = Hot(2)
+    hot.link.on_answer(hot.build_news())
+    hot.partitions[0].tail = END
+    hot.link.answer()
+    hot.link.answer()
+    hot.clock_s += SWEEP_S
+    hot.broker.watch.tick(hot.clock_s)
+    hot.link.answer()
+    assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [(0, END)]
+
+
+def test_news_bring_it_back_to_the_hot_poll() -> None:
+    hot = Hot(3)
+    idle = move_to_idle(hot)
+    batch = build_batch(END, epoch=EPOCH, size=1_000)
+    idle.answer(FetchAnswer(TOPIC_ID, 1, 0, END + 1, END + 1, 0, None, (batch,), len(batch)))
+    watch = hot.broker.watch
+    assert list(watch._hot.members) == [hot.partitions[0], hot.partitions[1]]
+    assert idle.forgotten == [1]
+    hot.link.answer()
+    assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [
+        (1, END + 1)
+    ]
+    assert all(hot.leases())
+
+
+def test_an_error_brings_it_back_and_the_back_off_keeps_it_out() -> None:
+    hot = Hot(3)
+    idle = move_to_idle(hot)
+    idle.answer(shown(1, -1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    hot.link.answer()
+    assert hot.leases() == [True, False, True]
+    assert hot.link.named == []
+    hot.clock_s = hot.partitions[1].retry_at
+    hot.partitions[1].parked[Silent()] = None
+    hot.broker.watch.tick(hot.clock_s)
+    proof = hot.own.links["proof"]
+    assert proof.named == [1]
+    proof.answer(shown(1, END), session_id=0)
+    hot.link.answer()
+    assert hot.link.named == [1]
+
+
+class Silent:
+    """Waits, and does nothing when it is woken."""
+
+    def wake(self, _partition: object) -> None:
+        """Nothing follows."""
+
+
+def test_who_is_not_wanted_leaves() -> None:
+    hot = Hot(2)
+    hot.partitions[1].wanted_at = hot.clock_s + 1
+    hot.clock_s += WANTED_S + SWEEP_S
+    hot.broker.watch.tick(hot.clock_s)
+    assert list(hot.broker.watch._hot.members) == [hot.partitions[1]]
+    hot.link.answer()
+    assert hot.link.forgotten == [0]
+    assert [p.open_polls for p in hot.partitions] == [0, 1]
+
+
+def test_a_suggested_epoch_is_carried_by_the_next_request() -> None:
+    hot = Hot(2)
+    hot.partitions[1].topic.leaders[1] = Leader(1, EPOCH + 1)
+    hot.broker.watch.suggest(hot.partitions[1])
+    hot.link.answer()
+    (asked,) = hot.link.requests[-1].partitions
+    assert (asked.partition, asked.current_leader_epoch) == (1, EPOCH + 1)
+
+
+def test_what_is_dropped_from_memory_is_asked_for_where_the_rest_ends() -> None:
+    hot = Hot(2)
+    hot.link.on_answer(hot.build_news())
+    hot.link.on_answer(hot.build_news())
+    hot.broker.invalidate(hot.partitions[0], END + 1, "verifier")
+    hot.link.answer()
+    assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [
+        (0, END + 1)
+    ]
+
+
+def test_an_evicted_session_is_made_anew_in_the_same_turn() -> None:
+    hot = Hot(3)
+    requests = len(hot.link.frames)
+    hot.link.on_answer(build_answer(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0))
+    assert len(hot.link.frames) == requests + 1
+    assert (hot.link.session, sorted(hot.link.named)) == ((0, 0), [0, 1, 2])
+    assert [p.open_polls for p in hot.partitions] == [1, 1, 1]
+
+
+def test_lapses_of_a_shared_lease_are_counted_for_each_member() -> None:
+    hot = Hot(3)
+    hot.clock_s += 0.1
+    hot.broker.watch.tick(hot.clock_s)
+    hot.clock_s += NEWS_S
+    hot.broker.watch.tick(hot.clock_s)
+    assert hot.broker.counters.lease_lapses == 3
