@@ -17,12 +17,15 @@ from proxy.partitions.readable import (
     plan_given_up,
     plan_partition,
 )
+from proxy.partitions.table import Partition
 from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
 
 UNCOMMITTED, COMMITTED = 0, 1
 
 
-def build_stored(high_watermark=20, last_stable_offset=None, log_start_offset=0):
+def build_stored(
+    high_watermark=20, last_stable_offset=None, log_start_offset=0
+) -> tuple[QuietBroker, Partition]:
     broker = QuietBroker()
     partition = broker.follow()
     store(broker, partition, 10, 20)

@@ -2,6 +2,7 @@
 
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ class Poll:
             now=lambda: 0.0,
             topics=SimpleNamespace(find=self.find),
         )
-        self.record = SimpleNamespace(
+        self.record: Any = SimpleNamespace(
             link=SimpleNamespace(broker=broker, client_id="c"), context=context
         )
 
