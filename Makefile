@@ -18,8 +18,8 @@ help: ## list the targets
 build: .venv/.ready ## the virtual environment, the C extensions and .venv/bin/forebay
 	@.ci/need cc && $(BIN)/python -m blockcache._build
 
-tools: .venv/.ready ## fetch what tests and demo need besides: Kafka's jars
-	@.ci/need java && $(BIN)/python -m tests.kit.broker.jars
+tools: .venv/.ready ## what tests and demo need besides: Kafka's jars, and the archives of their classes
+	@.ci/need java && $(BIN)/python -m tests.kit.broker.prepare
 
 demo: build tools ## a broker, Forebay and clients on this machine, with live progress; under three minutes
 	$(BIN)/python -m bench.demo

@@ -64,6 +64,7 @@ class KafkaCluster:
         authorizer: bool = False,
         overrides: "Mapping[str, object] | None" = None,
         heap_mb: int = 320,
+        jvm_flags: "Sequence[str]" = JVM_FLAGS,
         directory: Path | None = None,
     ) -> None:
         """`users`: name -> password, for PLAIN and SCRAM. State and logs stay in `directory`, if given."""
@@ -74,6 +75,7 @@ class KafkaCluster:
         self.authorizer = authorizer
         self.overrides = dict(overrides or {})
         self.heap_mb = heap_mb
+        self.jvm_flags = tuple(jvm_flags)
         self.tls: TlsFiles | None = None
         self._given = directory
         self.directory = directory or Path()
@@ -213,7 +215,7 @@ class KafkaCluster:
             version=self.version,
             heap_mb=self.heap_mb,
             log_level="info",
-            flags=JVM_FLAGS,
+            flags=self.jvm_flags,
         )
         self._processes[node.node_id] = JavaProcess(command, self.log_path(node.node_id))
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.kit.broker.class_archive import share_classes
 from tests.kit.broker.jars import KAFKA_4, kafka_jars
 from tests.kit.broker.java import find_java
 
@@ -54,7 +55,7 @@ def java_command(
 ) -> list[str]:
     """The command line of one of Kafka's main classes. Raises JavaMissing, FetchFailed."""
     log_flag = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
-    classes = ["-cp", f"{kafka_jars(version)}/*"]
+    classes = [*share_classes(version), "-cp", f"{kafka_jars(version)}/*"]
     return [find_java(), f"-Xmx{heap_mb}m", *LOG_FLAGS, log_flag, *flags, *classes, main, *args]
 
 
