@@ -11,8 +11,6 @@ import shutil
 import signal
 import tempfile
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -36,6 +34,7 @@ from tests.kit.broker.settings import (
     build_properties,
     build_scram_arguments,
 )
+from tests.kit.broker.storage import Kind, build_id, keep_formatted, write_formatted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,7 +181,7 @@ class KafkaCluster:
         self.nodes = tuple(
             Node(number + 1, {name: next(ports) for name in names}) for number in range(self.size)
         )
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = build_id()
         for node in self.nodes:
             shutil.rmtree(self.log_dir(node.node_id), ignore_errors=True)
             properties = build_properties(
@@ -197,15 +196,18 @@ class KafkaCluster:
             )
             path = self.directory / f"server-{node.node_id}.properties"
             path.write_text(properties)
-            scram = build_scram_arguments(self.listeners, self.users)
-            self.tool(
-                "kafka.tools.StorageTool",
-                "format",
-                f"--cluster-id={cluster_id}",
-                "-c",
-                str(path),
-                *scram,
-            )
+            self._format(node, path, cluster_id)
+
+    def _format(self, node: Node, properties: Path, cluster_id: str) -> None:
+        """The node's log directories."""
+        scram = build_scram_arguments(self.listeners, self.users)
+        overrides = sorted((name, str(value)) for name, value in self.overrides.items())
+        kind = Kind(self.version, tuple(overrides), tuple(scram))
+        log_dir = self.log_dir(node.node_id)
+        if not write_formatted(kind, log_dir, cluster_id, node.node_id):
+            named = (f"--cluster-id={cluster_id}", "-c", str(properties))
+            self.tool("kafka.tools.StorageTool", "format", *named, *scram)
+            keep_formatted(kind, log_dir)
 
     def _launch(self, node: Node) -> None:
         settings = str(self.directory / f"server-{node.node_id}.properties")
