@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
 from tests.tidy import (
+    ROOT,
     count_foreign_writes,
     find_groups,
     listed,
@@ -115,6 +117,10 @@ def test_nothing_banned(what: str) -> None:
         for match in BANNED[what].finditer(read(name))
     ]
     assert found == []
+
+
+def test_the_longest_files_are_there() -> None:
+    assert [place for place in LONGEST if not (ROOT / place).exists()] == []
 
 
 def test_file_names_say_something() -> None:

@@ -17,7 +17,7 @@ from kafka.admin import KafkaAdminClient
 from proxy.fetch.completion import READ_WAIT_S
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ TIMES = 5
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from protocol import fetch, produce
 from tests.kit.broker.topics import create_topic
 from tests.kit.frames import PRODUCE_VERSION
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ REPLICA_ID_AT = 15
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings=SETTINGS) as pair:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings=SETTINGS, shared=proxied) as pair:
         yield pair
 
 

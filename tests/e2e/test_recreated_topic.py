@@ -25,7 +25,7 @@ from tests.e2e.test_invalidation import (
 )
 from tests.kit.broker.topics import create_topic, delete_topic
 from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,8 @@ POLL_S = 0.1
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=proxied) as running:
         yield running
 
 

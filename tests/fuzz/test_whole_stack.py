@@ -26,7 +26,7 @@ from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, end_of, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def find_topics() -> set[str | bytes]:
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def stack(proxied: ProxiedBroker) -> Iterator[Stack]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield Stack(running)
 
 
