@@ -298,7 +298,7 @@ def test_an_idle_client_goes_when_the_broker_takes_it_for_idle_and_one_that_wait
         ):
             warm_up(sidecar, waiting, topic)
             call(idle, build_metadata())
-            waiting.send(build_fetch(topic, 0, 12_000))
+            waiting.send(build_fetch(topic, 0, 7_000))
             assert idle.ends()
             assert sidecar.metrics()["forebay_disconnects_total", "idle"] == 1
             assert fetched(waiting.take()).error_code == 0

@@ -28,7 +28,8 @@ SILENT_S = 1.0
 
 @pytest.fixture(scope="module")
 def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
-    with Pair(shared=proxied) as running:
+    settings = {"shutdown": {"gracePeriod": "1s"}}  # nothing answers what is left in flight
+    with Pair(settings=settings, shared=proxied) as running:
         yield running
 
 
