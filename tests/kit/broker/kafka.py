@@ -20,6 +20,7 @@ from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.probe import peek_broker_count
 from tests.kit.broker.process import (
     JVM_FLAGS,
+    STOP_TIMEOUT_S,
     TOOL_TIMEOUT_S,
     JavaProcess,
     java_command,
@@ -148,9 +149,11 @@ class KafkaCluster:
     def wake(self, node_id: int = 1) -> None:
         self._processes[node_id].signal(signal.SIGCONT)
 
-    def stop(self, node_id: int = 1, *, gracefully: bool = False) -> None:
-        """Ends one broker; its data stays."""
-        self._processes[node_id].stop(gracefully=gracefully)
+    def stop(
+        self, node_id: int = 1, *, gracefully: bool = False, timeout_s: float = STOP_TIMEOUT_S
+    ) -> bool:
+        """Ends one broker; its data stays. False: it was killed, as it is after `timeout_s` of a graceful end."""
+        return self._processes[node_id].stop(gracefully=gracefully, timeout_s=timeout_s)
 
     def start(self, node_id: int = 1) -> None:
         """Starts a stopped broker again on its ports and data, and waits for it. Raises BrokerFailed."""

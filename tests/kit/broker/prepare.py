@@ -12,11 +12,15 @@ from tests.kit.broker.jars import VERSIONS, FetchFailed
 from tests.kit.broker.java import JavaMissing
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.process import JVM_FLAGS
-from tests.kit.broker.topics import create_topic
+
+WRITE_TIMEOUT_S = 180.0
 
 
 def write_archive(version: str) -> None:
-    """Fetch the jars and write the archive, where absent. Raises FetchFailed, JavaMissing, BrokerFailed."""
+    """Fetch the jars and write the archive, where absent; a JVM that does not come to write one costs time alone.
+
+    Raises FetchFailed, JavaMissing, BrokerFailed.
+    """
     path = archive_path(version)
     with path.with_suffix(".lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -25,9 +29,12 @@ def write_archive(version: str) -> None:
         staging = path.with_suffix(f".{os.getpid()}")
         flags = (*JVM_FLAGS, f"-XX:ArchiveClassesAtExit={staging}")
         with KafkaCluster(version=version, jvm_flags=flags) as broker:
-            create_topic(broker.direct)
-            broker.stop(gracefully=True)
-        staging.rename(path)
+            named = ("--bootstrap-server", broker.direct, "--create", "--topic", "any")
+            broker.tool("org.apache.kafka.tools.TopicCommand", *named)
+            is_whole = broker.stop(gracefully=True, timeout_s=WRITE_TIMEOUT_S)
+        if is_whole and staging.exists():
+            staging.rename(path)
+        staging.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -97,14 +97,14 @@ class JavaProcess:
                 raise TimeoutError(f"process {self.pid} does not stop on SIGSTOP")
             time.sleep(0.001)
 
-    def stop(self, *, gracefully: bool = False) -> None:
-        """Ends the group: SIGKILL, after SIGTERM and its time if `gracefully`. Idempotent."""
+    def stop(self, *, gracefully: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Ends the group: SIGKILL, after SIGTERM and `timeout_s` if `gracefully`. Idempotent. False: it was killed."""
         if gracefully:
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(STOP_TIMEOUT_S)
+                self._child.wait(timeout_s)
         self.signal(signal.SIGKILL)
-        self._child.wait()
+        return self._child.wait() != -signal.SIGKILL
 
     def log_tail(self, size_bytes: int = 4000) -> str:
         """The end of the log, for error messages."""
