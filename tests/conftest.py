@@ -1,7 +1,7 @@
 """Everything that all tests share: the session's real broker, its logs beside a failure, the order of tests.
 
-Owns the fixture `broker` (one Kafka per worker, plain text, no Forebay in front), the marker `e2e` of tests that use
-Spark, and the order: end-to-end tests first, then Spark's, so that the last worker is not left with a long test. A test
+Owns the fixtures `proxied` and `broker` (one Kafka a worker, which most files share), the marker `e2e` of tests that
+use Spark, and the order: end-to-end tests first, the longest files before all, so that the workers end together. A test
 file stays on one worker (--dist loadfile), all tests that need Spark on the same worker; a worker thus has the
 session's broker and its file's own.
 """
@@ -12,21 +12,48 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.kit.broker.kafka import KafkaBroker, KafkaCluster
+from tests.kit.broker.kafka import KafkaCluster
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 SPARK = "tests/spark_audit/"
+LONGEST = (
+    "tests/chaos/test_chaos.py",
+    SPARK,
+    "tests/fuzz/test_whole_stack.py",
+    "tests/e2e/test_unclean_election.py",
+    "tests/matrix/",
+    "tests/fuzz/test_hostile.py",
+    "tests/e2e/test_lane.py",
+    "tests/e2e/test_differential.py",
+    "tests/e2e/test_invalidation.py",
+    "tests/chaos/test_hostile.py",
+    "tests/e2e/test_throttle.py",
+    "tests/e2e/test_exactly_once.py",
+    "tests/e2e/test_newer_protocols.py",
+    "tests/kit/broker/test_kafka.py",
+    "tests/bench/test_demo.py",
+    "tests/bench/pollution/test_lab_short.py",
+)
+"""Run first, in this order: what takes long and begins late keeps one worker busy after the others have ended."""
 settings.register_profile("forebay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("forebay")
 
 
 @pytest.fixture(scope="session")
-def broker() -> "Iterator[KafkaCluster]":
-    """A single-node Kafka 4; topics are the test's own (tests.kit.broker.topics)."""
-    with KafkaBroker() as running:
+def proxied() -> "Iterator[ProxiedBroker]":
+    """A single-node Kafka 4 for Pair(shared=...). A test that stops its broker starts its own;
+    one that stalls it wakes it in the end."""
+    with ProxiedBroker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def broker(proxied: ProxiedBroker) -> KafkaCluster:
+    """The same; topics are the test's own (tests.kit.broker.topics)."""
+    return proxied.cluster
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,7 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item, "fixturenames", ()
         ):  # asked for by the test or by a fixture of its
             item.add_marker(pytest.mark.e2e)
-    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, SPARK not in item.nodeid))
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, find_rank(item.nodeid)))
+
+
+def find_rank(node_id: str) -> int:
+    """The place among LONGEST; behind them for all others."""
+    ranks = (rank for rank, place in enumerate(LONGEST) if node_id.startswith(place))
+    return next(ranks, len(LONGEST))
 
 
 class SparkOnOneWorker(LoadFileScheduling):
@@ -57,6 +90,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> "Generator[None, Any, Any]":
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, Pair):
+                value = value.broker
             if isinstance(value, KafkaCluster):
                 report.sections.append((f"log of {name}", value.log_tail()))
     return report

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
 from tests.tidy import (
+    ROOT,
     count_foreign_writes,
     find_groups,
     listed,
@@ -181,6 +183,10 @@ class A:
         (10, "leader_state"),
         (10, "refused"),
     ]
+
+
+def test_the_longest_files_are_there() -> None:
+    assert [place for place in LONGEST if not (ROOT / place).exists()] == []
 
 
 def test_file_names_say_something() -> None:

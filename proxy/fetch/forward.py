@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from isolation.tickets import Waits
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
+from protocol.fetch import TOPIC_IDS_FROM
 from protocol.fetch_build import (
     FetchAnswer,
     build_request,
@@ -182,10 +183,12 @@ def _list_asked(record: FetchRecord, context: FetchContext) -> list[FetchPartiti
     """Return the partitions to name to the broker.
 
     All partitions of the session; or, if the broker will refuse the request as a whole, only the
-    named ones. The refusal repeats the named partitions (FetchRequest.getErrorResponse).
+    named ones below version 13. Such a refusal repeats the named partitions
+    (FetchRequest.getErrorResponse). The broker refuses only if it could read one of them.
     """
     is_refused = record.request.isolation_level not in ISOLATION_LEVELS
-    return context.changed if is_refused and context.changed else record.partitions
+    is_repeated = is_refused and record.head.api_version < TOPIC_IDS_FROM
+    return context.changed if is_repeated and context.changed else record.partitions
 
 
 def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.blockcache.soak import Soak
 
-STEPS = int(os.environ.get("SOAK_STEPS", "60000"))
+STEPS = int(os.environ.get("SOAK_STEPS", "45000"))
 MIB = 1 << 20
 
 

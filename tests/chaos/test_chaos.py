@@ -18,7 +18,7 @@ from tests.kit.broker.process import die_with_parent
 if TYPE_CHECKING:
     from pathlib import Path
 
-MINUTES = 2.0
+MINUTES = 1.0
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 TIMES = 2
 """A run that stood still says nothing of Forebay (`standstill`): another one does."""

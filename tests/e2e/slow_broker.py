@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from protocol import api, header
 from tests.kit import produce_messages
-from tests.kit.broker.kafka import KafkaCluster
-from tests.kit.broker.ports import lease_port
-from tests.kit.broker.settings import HOST, Listener
-from tests.kit.sidecar import Sidecar
+from tests.kit.broker.settings import HOST
+from tests.kit.sidecar import CLIENT, Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
     from typing import Any
+
+    from tests.kit.broker.kafka import KafkaCluster
+    from tests.kit.sidecar import ProxiedBroker
 
 ALL = "*"
 FOREVER_S = 3600.0
@@ -158,17 +159,19 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 class SlowPair:
-    """A broker, the slow forwarder before it, and a Forebay before that, which is what the broker advertises."""
+    """The broker `proxied`, the slow forwarder before it, and a Forebay before that, which the broker advertises."""
 
-    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
-        self._lease = lease_port()
-        self.broker = KafkaCluster(
-            listeners=[Listener("CLIENT", advertised=(HOST, self._lease.port))]
-        )
+    def __init__(self, proxied: ProxiedBroker, settings: Mapping[str, Any] | None = None) -> None:
+        self._proxied = proxied
         self._given = settings
         self._stack = contextlib.ExitStack()
         self.slow: SlowBroker
         self.sidecar: Sidecar
+
+    @property
+    def broker(self) -> KafkaCluster:
+        """The broker behind Forebay and the forwarder."""
+        return self._proxied.cluster
 
     @property
     def direct(self) -> str:
@@ -178,15 +181,13 @@ class SlowPair:
     @property
     def through(self) -> str:
         """Bootstrap servers through Forebay."""
-        return f"{HOST}:{self._lease.port}"
+        return self._proxied.advertised
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            stack.callback(self._lease.release)
-            stack.enter_context(self.broker)
-            self.slow = stack.enter_context(SlowBroker(self.broker.address("CLIENT")))
+            self.slow = stack.enter_context(SlowBroker(self.broker.address(CLIENT)))
             entry = {"listen": self.through, "upstream": self.slow.address}
-            self.sidecar = stack.enter_context(Sidecar([entry], self._given, [self._lease]))
+            self.sidecar = stack.enter_context(Sidecar([entry], self._given))
             self._stack = stack.pop_all()
         return self
 

@@ -18,7 +18,7 @@ from tests.e2e.test_invalidation import CACHE, RECORDS, check_hits, check_same
 from tests.kit.broker.topics import create_topic
 from tests.kit.frames import PRODUCE_VERSION
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import produce_body
@@ -35,8 +35,10 @@ ABSENT = range(100, 100 + 4 * WATCHED)
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE, "limits": {"watchedPartitions": WATCHED}}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(
+        settings={"cache": CACHE, "limits": {"watchedPartitions": WATCHED}}, shared=proxied
+    ) as running:
         yield running
 
 

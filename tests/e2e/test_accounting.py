@@ -20,7 +20,7 @@ from metrics.access_log_schema import BLOCK_SOURCES, LINE_TYPES, RESULTS
 from protocol import fetch
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -239,8 +239,8 @@ class Accounts:
 
 
 @pytest.fixture(scope="module")
-def accounts() -> Iterator[Accounts]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as pair:
+def accounts(proxied: ProxiedBroker) -> Iterator[Accounts]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as pair:
         traffic = Traffic(pair)
         for act in (
             tail,

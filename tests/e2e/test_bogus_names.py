@@ -23,7 +23,7 @@ from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST, Listener
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
-from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def signed() -> Iterator[Signed]:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

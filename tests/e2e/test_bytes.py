@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from protocol import batch
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

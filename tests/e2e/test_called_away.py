@@ -28,6 +28,8 @@ from tests.kit.broker.topics import create_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.kit.sidecar import ProxiedBroker
+
 pytestmark = pytest.mark.e2e
 
 ROUNDS = 8
@@ -39,8 +41,8 @@ UNPROVEN = ("miss", "unproven")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[SlowPair]:
-    with SlowPair() as running:
+def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
+    with SlowPair(proxied) as running:
         yield running
 
 

@@ -25,7 +25,7 @@ from tests.e2e.many_partitions import Partitions, hit_bytes, produce_all, stored
 from tests.e2e.test_invalidation import CACHE, MOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ CHANGES = [
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as Partition
 from tests.e2e.families import FAMILIES, TIMEOUT_S, Record, confluent_consume, confluent_produce
 from tests.kit.broker.jars import KAFKA_3
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +32,8 @@ BINARY = ("confluent-kafka", "aiokafka", "kafka-python")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisks, build_throttle
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, read_all
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisks]:
 
 
 @pytest.fixture(scope="module")
-def pair(disks: FakeDisks) -> Iterator[Pair]:
-    with Pair(settings={"throttle": build_throttle(disks)}) as running:
+def pair(disks: FakeDisks, proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"throttle": build_throttle(disks)}, shared=proxied) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from tests.e2e.test_invalidation import CACHE, RECORDS, check_hits, check_same, tail_while, write
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, TopicWords
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,8 @@ TOO_HIGH = 1000
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -20,7 +20,7 @@ from tests.e2e.transactional import MOST, TIMEOUT_S, Writer, tailing
 from tests.kit.broker.jars import KAFKA_3
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ SLOWER_S = 0.05
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

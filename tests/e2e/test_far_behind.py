@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ LONGEST_S = 1.5
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE | {"size": "64MiB"}}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE | {"size": "64MiB"}}, shared=proxied) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +46,11 @@ runpy.run_module("proxy", run_name="__main__", alter_sys=True)
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path, proxied: ProxiedBroker) -> Iterator[Pair]:
     python = tmp_path / "spoiled"
     python.write_text(SPOILED.format(python=sys.executable))
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    with Pair(settings={"cache": PATIENT_CACHE}, interpreter=python) as running:
+    with Pair(settings={"cache": PATIENT_CACHE}, interpreter=python, shared=proxied) as running:
         yield running
 
 

@@ -24,6 +24,8 @@ from tests.protocol.batches import batch_v2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.kit.sidecar import ProxiedBroker
+
 pytestmark = pytest.mark.e2e
 
 CROWD = 16
@@ -38,8 +40,8 @@ API_VERSIONS, HEARTBEAT = 18, 12
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[SlowPair]:
-    with SlowPair({"isolation": {"hangAfter": f"{HANG_AFTER_S}s"}}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
+    with SlowPair(proxied, {"isolation": {"hangAfter": f"{HANG_AFTER_S}s"}}) as running:
         yield running
 
 

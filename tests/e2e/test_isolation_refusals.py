@@ -24,6 +24,8 @@ from tests.kit.broker.topics import create_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.kit.sidecar import ProxiedBroker
+
 pytestmark = pytest.mark.e2e
 
 SLOTS = {"floor": 1, "initial": 1, "ceiling": 1}
@@ -43,8 +45,8 @@ GO = Path(__file__).with_name("go")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[SlowPair]:
-    with SlowPair({"isolation": TIGHT}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
+    with SlowPair(proxied, {"isolation": TIGHT}) as running:
         running.slow.delay(ALL, APPEND_S)
         yield running
 

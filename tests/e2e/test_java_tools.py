@@ -16,7 +16,7 @@ import pytest
 
 from tests.kit.broker.process import kafka_tool
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,8 @@ HIT = ("hit", "")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as running:
         yield running
 
 

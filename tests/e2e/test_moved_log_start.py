@@ -26,7 +26,7 @@ from tests.e2e.test_invalidation import (
 from tests.e2e.test_recreated_topic import wait_unwatched
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ NEW_START = RECORDS + RECORDS // 2
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ from isolation.health import HealthRule
 from tests.e2e.raw_frames import Raw, build_plain
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ SILENT_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    settings = {"shutdown": {"gracePeriod": "1s"}}  # nothing answers what is left in flight
+    with Pair(settings=settings, shared=proxied) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from protocol import batch, fetch
 from protocol.fetch_build import build_request
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +82,8 @@ def tell(
 
 
 @pytest.fixture(scope="module")
-def stored() -> Iterator[tuple[Pair, str]]:
-    with Pair(settings={"cache": {**PATIENT_CACHE, "confirmEvery": "30s"}}) as pair:
+def stored(proxied: ProxiedBroker) -> Iterator[tuple[Pair, str]]:
+    with Pair(settings={"cache": {**PATIENT_CACHE, "confirmEvery": "30s"}}, shared=proxied) as pair:
         topic = create_topic(pair.direct, partitions=2)
         with RawClient(pair.through, "odd") as client:
             readers = [RawReader(client, topic, partition=p).settle() for p in range(2)]

@@ -16,7 +16,7 @@ from tests.kit import produce_messages
 from tests.kit.broker.topics import create_topic
 from tests.kit.frames import PRODUCE_VERSION
 from tests.kit.raw_fetch import RawClient, RawReader
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ REPLICA_ID_AT = 15
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings=SETTINGS) as pair:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings=SETTINGS, shared=proxied) as pair:
         yield pair
 
 

@@ -21,7 +21,7 @@ from tests.e2e.raw_frames import build_produce as produce
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import Pair, Sidecar, SidecarFailed
+from tests.kit.sidecar import Pair, ProxiedBroker, Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,8 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(shared=proxied) as running:
         yield running
 
 

@@ -135,11 +135,15 @@ def test_who_does_not_sign_in_again_is_cut_as_by_the_broker(pair: Reauthenticate
 def test_who_has_not_signed_in_takes_no_place(pair: Reauthenticated) -> None:
     """A Produce to thousands of partitions of a topic that Forebay knows, of which the broker has one."""
     topic = create_topic(pair.broker.direct)
+    followed = "forebay_queue_depth", "followed_partitions"
+    others, before, offset = pair.sidecar.metrics()[followed], 0.0, 0
     with RawClient(pair.broker.direct) as writer, Raw(pair.listen) as client:
         sign_in(client)
-        read_on(pair, client, writer, topic, 0)
-    followed = "forebay_queue_depth", "followed_partitions"
-    before = pair.sidecar.metrics()[followed]
+        deadline = time.monotonic() + PATIENCE_S
+        while before <= others:
+            assert time.monotonic() < deadline, "the topic of a good client is not followed"
+            offset = read_on(pair, client, writer, topic, offset)
+            before = pair.sidecar.metrics()[followed]
     for version in (9, 3):
         with Raw(pair.listen) as stranger:
             stranger.send(build_wide_produce(version, topic))

@@ -16,7 +16,7 @@ from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, read_all
 from tests.kit.session_client import SessionClient
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ NOT_YET = (3, 6, 100)
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(shared=proxied) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ import pytest
 from protocol import batch, fetch
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ UNDELIVERED = "forebay_fetch_undelivered_partitions_total"
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE | {"size": "32MiB"}}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": PATIENT_CACHE | {"size": "32MiB"}}, shared=proxied) as running:
         yield running
 
 

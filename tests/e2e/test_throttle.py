@@ -20,7 +20,7 @@ from proxy.scheduling.disk_throttle import START_BYTES
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, read_all
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,8 @@ def disk(disks: FakeDisks) -> FakeDisk:
 
 
 @pytest.fixture(scope="module")
-def pair(disks: FakeDisks) -> Iterator[Pair]:
-    with Pair(settings={"throttle": build_throttle(disks)}) as running:
+def pair(disks: FakeDisks, proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"throttle": build_throttle(disks)}, shared=proxied) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from tests.e2e.fake_disks import FakeDisks, build_throttle
 from tests.e2e.test_throttle import SMALL_BYTES, make_busy, produce, throttled
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, read_all
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,10 @@ def disks(tmp_path: Path) -> Iterator[FakeDisks]:
 
 
 @pytest.fixture
-def pair(disks: FakeDisks) -> Iterator[Pair]:
-    with Pair(settings={"throttle": build_throttle(disks, startGrace="60s")}) as running:
+def pair(disks: FakeDisks, proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(
+        settings={"throttle": build_throttle(disks, startGrace="60s")}, shared=proxied
+    ) as running:
         yield running
 
 

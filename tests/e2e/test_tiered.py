@@ -17,10 +17,12 @@ from protocol import batch
 from tests.e2e.families import confluent_consume
 from tests.e2e.test_invalidation import (
     RECORDS,
+    UNTAILED,
     check_hits,
     check_same,
     hit_bytes,
     tail_while,
+    wait_for_hits,
     write,
 )
 from tests.kit.broker.jars import KAFKA_4, locked_jars
@@ -93,11 +95,13 @@ def test_a_lagging_consumer_of_a_tiered_topic(pair: Pair) -> None:
     write(pair, topic, "unseen", RECORDS)  # nobody tails: memory has it not
     with RawClient(pair.through) as client:
         reader = RawReader(client, topic, offset=RECORDS).settle()
+        wait_for_hits(pair, reader)
         tail_while(reader, lambda: write(pair, topic, "tailed"), 2 * RECORDS)
         start = wait_tiered(pair, topic)
         assert start > RECORDS, "some of what memory has is remote, too"
         before = hit_bytes(pair)
-        whole = check_same(pair, topic)
+        whole = check_same(pair, topic, least=UNTAILED)
+        check_same(pair, topic, start=RECORDS)
         assert batch.scan_batches(whole, 0, len(whole))[0].base_offset == 0
         lagging = RawReader(client, topic)
         assert lagging.read_to(2 * RECORDS) == whole, explain(bytes(lagging.raw), whole)

@@ -17,7 +17,7 @@ from tests.e2e.many_partitions import Partitions
 from tests.e2e.test_invalidation import CACHE
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import TIMESTAMP_MS, batch_v2
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ CODECS = {"none": 0, "gzip": 1}
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": CACHE}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=proxied) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"limits": {"upstreamTimeout": f"{TIMEOUT_S:g}s"}}) as pair:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"limits": {"upstreamTimeout": f"{TIMEOUT_S:g}s"}}, shared=proxied) as pair:
         yield pair
 
 

@@ -21,7 +21,7 @@ from protocol import batch
 from tests.e2e.transactional import Writer, tailing
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(directory: Path) -> Iterator[Pair]:
+def pair(directory: Path, proxied: ProxiedBroker) -> Iterator[Pair]:
     cache = PATIENT_CACHE | {"size": "16MiB", "verifyRatio": 1, "directory": str(directory)}
-    with Pair(settings={"cache": cache}) as running:
+    with Pair(settings={"cache": cache}, shared=proxied) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ PATIENCE_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"limits": {"requestPartitions": MOST}}) as pair:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"limits": {"requestPartitions": MOST}}, shared=proxied) as pair:
         yield pair
 
 

@@ -27,7 +27,7 @@ from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, end_of, read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair, Sidecar
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ BIG_BYTES = 500_000
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(settings={"cache": PATIENT_CACHE, "limits": {"frameTimeout": "5s"}}) as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(
+        settings={"cache": PATIENT_CACHE, "limits": {"frameTimeout": "5s"}}, shared=proxied
+    ) as running:
         yield running
 
 

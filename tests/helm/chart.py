@@ -56,7 +56,7 @@ def render(values: Mapping[str, Any] | None = None, chart: Path = CHART) -> Rend
     with helm_python.Chart.load(chart) as loaded:
         files = loaded.render(dict(values or {}), name=RELEASE, namespace=NAMESPACE)
     manifests = [text for name, text in sorted(files.items()) if name.endswith(".yaml")]
-    objects = [item for text in manifests for item in yaml.safe_load_all(text) if item]
+    objects = [item for text in manifests for item in yaml.load_all(text, yaml.CSafeLoader) if item]
     return Rendered(
         tuple(objects), "".join(text for name, text in files.items() if name.endswith("/NOTES.txt"))
     )

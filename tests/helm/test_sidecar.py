@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def scenario(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sidecar(scenario: str) -> Sidecar:
+    return render_sidecar_of(scenario)
+
+
+@cache
+def render_sidecar_of(scenario: str) -> Sidecar:
+    """One scenario's, rendered once for all tests. Not to be changed by them."""
     return render_sidecar(read_values(scenario))
 
 

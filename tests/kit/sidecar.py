@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
+CLIENT = "CLIENT"
+"""The name of a ProxiedBroker's listener for clients."""
 PATIENT_CACHE = {"size": "64MiB", "holeWait": "100ms", "confirmEvery": "3s"}
 """For tests that ask how much was served from memory: a busy machine takes longer over what is at once elsewhere."""
 
@@ -210,21 +213,66 @@ class Sidecar:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+class ProxiedBroker:
+    """A broker that advertises to clients an address in front of it, where one Forebay after another may listen."""
+
+    def __init__(self, cluster: Mapping[str, Any] | None = None) -> None:
+        """`cluster`: arguments of KafkaCluster."""
+        self._lease = lease_port()
+        client = Listener(CLIENT, advertised=(HOST, self._lease.port))
+        self.cluster = KafkaCluster(listeners=[client], **(cluster or {}))
+
+    @property
+    def advertised(self) -> str:
+        """Where a Forebay is to listen."""
+        return f"{HOST}:{self._lease.port}"
+
+    @property
+    def upstream(self) -> str:
+        """Where the broker listens for clients."""
+        host, port = self.cluster.address(CLIENT)
+        return f"{host}:{port}"
+
+    def __enter__(self) -> Self:
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cluster.__exit__(kind, error, trace)
+        self._lease.release()
+
+
 class Pair:
-    """A broker with a Forebay beside it, in sidecar mode: what the broker advertises to clients is Forebay."""
+    """A broker with a Forebay beside it, in sidecar mode: what the broker advertises to clients is Forebay.
+
+    `shared`: the broker, which runs and stays; without it, Pair starts one of its own with `cluster`, arguments of
+    KafkaCluster.
+    """
 
     def __init__(
         self,
         cluster: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         interpreter: Path | str = sys.executable,
+        shared: ProxiedBroker | None = None,
     ) -> None:
-        self._interpreter = interpreter
-        self._lease = lease_port()
-        client = Listener("CLIENT", advertised=(HOST, self._lease.port))
-        self.broker = KafkaCluster(listeners=[client], **(cluster or {}))
+        assert cluster is None or shared is None
+        self._proxied = shared or ProxiedBroker(cluster)
+        self._is_shared = shared is not None
         self._given = settings
+        self._interpreter = interpreter
+        self._stack = ExitStack()
         self.sidecar: Sidecar
+
+    @property
+    def broker(self) -> KafkaCluster:
+        """The broker behind Forebay."""
+        return self._proxied.cluster
 
     @property
     def direct(self) -> str:
@@ -234,19 +282,16 @@ class Pair:
     @property
     def through(self) -> str:
         """Bootstrap servers through Forebay."""
-        return f"{HOST}:{self._lease.port}"
+        return self._proxied.advertised
 
     def __enter__(self) -> Self:
-        self.broker.__enter__()
-        host, port = self.broker.address("CLIENT")
-        entry = {"listen": self.through, "upstream": f"{host}:{port}"}
-        self.sidecar = Sidecar([entry], self._given, [self._lease], self._interpreter)
-        try:
-            self.sidecar.start()
-        except BaseException:
-            self.sidecar.__exit__(None, None, None)
-            self.broker.__exit__(None, None, None)
-            raise
+        with ExitStack() as stack:
+            if not self._is_shared:
+                stack.enter_context(self._proxied)
+            entry = {"listen": self.through, "upstream": self._proxied.upstream}
+            sidecar = Sidecar([entry], self._given, interpreter=self._interpreter)
+            self.sidecar = stack.enter_context(sidecar)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -255,5 +300,4 @@ class Pair:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.sidecar.__exit__(kind, error, trace)
-        self.broker.__exit__(kind, error, trace)
+        self._stack.__exit__(kind, error, trace)

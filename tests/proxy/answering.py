@@ -5,6 +5,7 @@ a test expects. Invariant: the broker answers in the order of the requests.
 """
 
 import asyncio
+from typing import Any
 
 from protocol import fetch, header
 from protocol.fetch_build import FetchAnswer, build_response
@@ -59,7 +60,7 @@ class Scene(World):
             if not isinstance(protocol, asyncio.BufferedProtocol):
                 protocol.data_received(data)
                 return
-            buffer = protocol.get_buffer(-1)
+            buffer: Any = protocol.get_buffer(-1)
             size_bytes = min(len(buffer), len(data))
             buffer[:size_bytes] = data[:size_bytes]
             protocol.buffer_updated(size_bytes)

@@ -15,7 +15,7 @@ def asked(topic, partition, offset=0, *, epoch=-1, last_epoch=-1, max_bytes=100)
     return FetchPartition(topic, partition, epoch, offset, last_epoch, -1, max_bytes)
 
 
-def fetch(session, *partitions, forget=()):
+def fetch(session: tuple[int, int], *partitions, forget=()):
     """A consumer's request with that (session id, session epoch)."""
     return FetchRequest(-1, 500, 1, 1 << 20, 0, *session, 0, "", list(partitions), list(forget))
 

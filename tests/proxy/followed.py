@@ -5,6 +5,7 @@ know sockets. Invariants: batches have one record each and are real to the cache
 """
 
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
@@ -20,6 +21,15 @@ EPOCH = 5
 LEASE_UNTIL_S = 1.0
 NODE = 1
 LEADERS = {index: Leader(NODE, EPOCH) for index in range(16)}
+
+
+Found = TypeVar("Found")
+
+
+def known(found: Found | None) -> Found:
+    """What was looked up and must be there."""
+    assert found is not None
+    return found
 
 
 class QuietWatch:
@@ -66,15 +76,17 @@ class QuietBroker:
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
         self.watch = QuietWatch()
-        self.asked_topics = []
+        self.asked_topics: list[str | bytes] = []
         self.topic_lookup = SimpleNamespace(
             ask=lambda topic, _link=None: self.asked_topics.append(topic),
             want=lambda topic, _link: None,
         )
-        self.access_log = self.stored_runs = None
-        self.accounts = Accounts(self, None)
+        self.access_log: Any = None
+        self.stored_runs: Any = None
+        handlers: Any = self
+        self.accounts = Accounts(handlers, None)
         self.wakeups = WakeupBatch()
-        self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
+        self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
         self.answer_bytes = 1 << 30
         self.invalidated = []
@@ -85,7 +97,7 @@ class QuietBroker:
         return self.clock_s
 
     def follow(self, index=0):
-        return self.partitions.follow(self.topics.find(TOPIC_ID), index)
+        return self.partitions.follow(known(self.topics.find(TOPIC_ID)), index)
 
     def attempt(self, action, _doing, otherwise=None):
         """What raises in a test ends it."""
@@ -98,7 +110,8 @@ class QuietBroker:
         self.invalidated.append((partition, from_offset, reason))
 
     def distrust(self, topic, reason):
-        Broker.distrust(self, topic, reason)
+        handlers: Any = self
+        Broker.distrust(handlers, topic, reason)
 
     def forget_topic(self, topic_id):
         self.forgotten.append(topic_id)

@@ -11,6 +11,7 @@ import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
@@ -105,7 +106,8 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
             json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
         forebay = app.Forebay(load(path, {}).config)
-    known, lines = forebay.broker, Lines() if has_log else None
+    known = forebay.broker
+    lines: Any = Lines() if has_log else None
     known.access_log = lines
     if lines is not None:
         known.accounts.lines = AccessLines(lines, known.cache, known.topics, known.partitions)
@@ -113,7 +115,9 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         await listener.start()
     client = socket.socket()
     client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, tuple(forebay.listeners[0].bound))
+    bound = forebay.listeners[0].bound
+    assert bound is not None
+    await asyncio.get_running_loop().sock_connect(client, tuple(bound))
     try:
         yield Front(forebay, broker, client)
     finally:

@@ -9,6 +9,7 @@ import struct
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from kio.index import load_payload_module
@@ -68,7 +69,7 @@ def make_broker(monkeypatch, **isolation):
     )
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
-    broker = SimpleNamespace(
+    broker: Any = SimpleNamespace(
         clock=clock,
         config=SimpleNamespace(isolation=config, limits=Limits()),
         now=lambda: clock.now,
@@ -159,11 +160,12 @@ class Link:
         most = self.broker.config.limits.request_partitions
         line, gone = self.replies.line, self.gone
         newest = line[-1] if line else None
+        link: Any = self
         try:
-            handle_produce(self, frame, most)
+            handle_produce(link, frame, most)
         except ValueError:  # as ClientLink
             place = line[-1] if line and line[-1] is not newest else None
-            self.broker.fall_back(self, gone, "producing", partial(relay_whole, self, frame, place))
+            self.broker.fall_back(self, gone, "producing", partial(relay_whole, link, frame, place))
 
     def reply(self, base_offset=-1):
         """The broker answers the oldest request: a Produce with success."""
@@ -179,7 +181,7 @@ class Link:
 
     def seen(self):
         """(topic, partition) of the Produces that the broker has and has not answered, a list each."""
-        found = []
+        found: list[object] = []
         for frame, _ in self.sent:
             head = header.peek_request(frame)
             if head.api_key != PRODUCE:

@@ -1,14 +1,16 @@
 """Metadata as a broker reads and answers it, through kio alone."""
 
+from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12 import response as metadata
+from kio.schema.metadata.v12 import response
 
 from proxy.replica_fetcher.topic_metadata import METADATA_VERSION
 from tests.protocol import oracle
 
 METADATA = 3
+metadata: Any = response  # its fields are of types of their own
 LEADER, EPOCH = 1, 5
 
 

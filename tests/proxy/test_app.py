@@ -14,6 +14,7 @@ from metrics.log_files import LogFiles
 from proxy import app
 from proxy.config.load import Setting, load
 from tests.kit.broker.settings import HOST
+from tests.proxy.followed import known
 
 
 def build_config(**addresses):
@@ -95,7 +96,7 @@ async def test_a_full_disk_of_the_access_log_is_said(monkeypatch, caplog, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LogFiles, "write", fail)
-    log = app.open_access_log(build_config(log=str(tmp_path)), "b1")
+    log = known(app.open_access_log(build_config(log=str(tmp_path)), "b1"))
     log.put((1, "", "t", None, 0, 0, 1, 1, "produce", 1))
     assert await asyncio.to_thread(log.close)
     (record,) = caplog.records

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,24 +17,22 @@ def forebay(tmp_path: Path) -> Iterator[tuple[Alone, Path]]:
         yield running, path
 
 
-def test_signals_with_another_meaning_elsewhere_are_ignored_and_said(
-    forebay: tuple[Alone, Path],
-) -> None:
-    running, path = forebay
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        running.process.send_signal(number)
-        wait_until(lambda number=number: f'"signal":"{number.name}"' in path.read_text())
-    assert running.is_alive()
-    assert running.arena.exists()
+def is_said(log: Path, text: str) -> bool:
+    return text in log.read_text()
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name
 )
-def test_signals_that_end_it_do_so_in_order(
+def test_signals_that_end_it_do_so_in_order_and_others_are_ignored_and_said(
     forebay: tuple[Alone, Path], number: signal.Signals
 ) -> None:
+    """Others have another meaning elsewhere."""
     running, path = forebay
+    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        running.process.send_signal(other)
+        wait_until(partial(is_said, path, f'"signal":"{other.name}"'))
+    assert running.is_alive()
     assert running.arena.exists()
     running.process.send_signal(number)
     assert running.process.wait(PATIENCE_S) == 0

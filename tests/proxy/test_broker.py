@@ -21,7 +21,7 @@ from tests.kit.cache_batches import read
 from tests.protocol.test_produce_rows import build
 from tests.proxy.answering import Scene, said_of
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
-from tests.proxy.followed import TOPIC_ID
+from tests.proxy.followed import TOPIC_ID, known
 from tests.proxy.hitting import END, build_fetch
 from tests.proxy.short_way import build_answer
 from tests.proxy.turning import until
@@ -66,7 +66,7 @@ def goes_on(scene):
     link, broker = scene.link, scene.broker
     assert scene.transport.calls == []
     assert (len(link.replies), link.request_bytes, broker.requests.in_flight_bytes) == (0, 0, 0)
-    assert (broker.counters.parked_fetches, len(scene.partition.parked)) == (0, 0)
+    assert (broker.counters.parked_fetches, len(known(scene.partition).parked)) == (0, 0)
     scene.receive(build_fetch(0, correlation_id=99))
     assert ids(scene)[-1] == 99
 
@@ -103,7 +103,8 @@ async def test_records_of_a_response_that_could_not_be_built_are_not_in_the_next
     assert ids(scene) == [1, 2]
     said, frame = scene.hear()
     (one,) = said.partitions
-    assert frame[one.start : one.end] == read(scene.cache, scene.partition.slot, 20)[:25_000]
+    stored = known(read(scene.cache, known(scene.partition).slot, 20))
+    assert frame[one.start : one.end] == stored[:25_000]
     assert scene.cache.statistics().pins == 0
 
 
@@ -122,10 +123,10 @@ async def test_a_fetch_that_has_left_is_answered(monkeypatch):
 @pytest.mark.parametrize("news", ["records", "time", "heartbeat", "finish"])
 async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     scene = Scene()
-    scene.partition.open_polls = 1
+    known(scene.partition).open_polls = 1
     frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
     scene.receive(frame)
-    assert len(scene.partition.parked) == 1
+    assert len(known(scene.partition).parked) == 1
     spoil(monkeypatch, evaluate, "find_limit")
     if news == "records":
         scene.arrive(100)
@@ -219,7 +220,7 @@ async def test_a_fetch_on_its_way_to_the_broker(monkeypatch):
 async def test_the_places_of_others_stay_theirs(monkeypatch):
     """One that waits, one that fails, one that memory answers: in this order."""
     scene = Scene()
-    scene.partition.open_polls = 1
+    known(scene.partition).open_polls = 1
     scene.receive(build_fetch(END, correlation_id=1))
     spoil(monkeypatch, evaluate, "find_limit")
     scene.receive(build_fetch(0, correlation_id=2))

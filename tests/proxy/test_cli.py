@@ -137,7 +137,12 @@ def test_config_check_refuses_with_2(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_audit_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     audit = ModuleType(cli.AUDIT)
     seen: list[list[str]] = []
-    monkeypatch.setattr(audit, "main", lambda arguments: seen.append(arguments) or 3, raising=False)
+
+    def run(arguments: list[str]) -> int:
+        seen.append(arguments)
+        return 3
+
+    monkeypatch.setattr(audit, "main", run, raising=False)
     monkeypatch.setitem(sys.modules, cli.AUDIT, audit)
     assert cli.main(["audit", "logs", "--out", "report", "--help"]) == 3
     assert seen == [["logs", "--out", "report", "--help"]]

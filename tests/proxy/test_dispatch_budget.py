@@ -11,7 +11,7 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
-from tests.proxy.followed import TOPIC_ID
+from tests.proxy.followed import TOPIC_ID, known
 from tests.proxy.hitting import END, IDS, World, build_fetch
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,10 @@ def build(offset, partitions, correlation_id, session=(0, -1)):
 async def world():
     world = World(verify_ratio=0.0, room_bytes=1 << 20)
     for index in range(1, 16):
-        first, world.partition = world.partition, world.broker.partitions.follow(world.topic, index)
+        first, world.partition = (
+            world.partition,
+            world.broker.partitions.follow(known(world.topic), index),
+        )
         world.store((1_000,))
         world.partition = first
     yield world

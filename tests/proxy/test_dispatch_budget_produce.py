@@ -14,6 +14,7 @@ from protocol.wire import build_uvarint
 from tests.kit.frames import REQUEST_HEADER, build_batch
 from tests.kit.played import ON
 from tests.proxy.flown import START_S, World
+from tests.proxy.followed import known
 from tests.proxy.test_dispatch_budget import count_calls
 
 VERSION = 9
@@ -45,9 +46,9 @@ class Budget:
     def __init__(self, directory, has_pipeline):
         clock = [START_S]
         self.world = World(directory, clock, ON, has_pipeline)
-        topic = self.world.broker.topics.find("orders")
+        topic = known(self.world.broker.topics.find("orders"))
         for index in range(MANY):
-            partition = self.world.broker.partitions.follow(topic, index)
+            partition = known(self.world.broker.partitions.follow(topic, index))
             partition.leader_state.learn(0, 0, 0, 0, START_S + 3600.0)
             partition.leader_state.frozen = False
             partition.tail = 0

@@ -1,6 +1,7 @@
 """What timed work forgets of transactions: what lies below all that memory holds. Which connections it looks after."""
 
 import asyncio
+from typing import Any
 
 from proxy.janitor import Janitor
 from tests.proxy.followed import QuietBroker, learn, store
@@ -20,7 +21,8 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     partition.transactions.shown(0, 0, 0, 0.0)
     partition.transactions.observed(*log.read(0, len(log.entries)))
     learn(partition, ENDS_AT)
-    janitor = Janitor(broker, ())
+    handlers: Any = broker
+    janitor = Janitor(handlers, ())
     janitor.forget_transactions(0.0)
     assert partition.transactions.known_from == 0  # nothing was evicted
     for first in range(0, ENDS_AT, 10):

@@ -63,7 +63,7 @@ class Log:
 
     def transactions(self):
         """Each one, from the whole log, what is deleted included; matched by producer id alone."""
-        found = []
+        found: list[Transaction] = []
         for index, entry in enumerate(self.entries):
             if not entry.transactional or entry.marker is not None:
                 continue
@@ -121,7 +121,8 @@ class Log:
         (CompletedFetch.nextFetchedRecord).
         """
         queue = sorted(aborted, key=lambda one: one[1])
-        producers, handed = set(), []
+        producers = set()
+        handed: list[int] = []
         for entry in self.entries:
             if entry.last < fetch_offset or entry.base >= end_offset:
                 continue

@@ -19,7 +19,6 @@ from spark_audit.reading import find_inputs
 from spark_audit.reconcile import scan_counters
 from spark_audit.report import build_page
 from spark_audit.summary import build_outlook, build_spared, build_summary
-from tests.kit.broker.kafka import KafkaBroker
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
@@ -85,12 +84,13 @@ def run_one(broker: KafkaCluster, mode: str, spark: SparkSession, directory: Pat
 
 
 @pytest.fixture(scope="module")
-def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audited]:
-    with KafkaBroker() as broker:
-        return {
-            mode: run_one(broker, mode, spark, tmp_path_factory.mktemp(mode))
-            for mode in ("serve", "observe")
-        }
+def runs(
+    broker: KafkaCluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Audited]:
+    return {
+        mode: run_one(broker, mode, spark, tmp_path_factory.mktemp(mode))
+        for mode in ("serve", "observe")
+    }
 
 
 def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Audited]) -> None:

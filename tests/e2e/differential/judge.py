@@ -6,7 +6,8 @@ replicas, endpoints and null lists must be equal. The freedom of an answer is in
   cut the last batch (FileRecords.slice) and ends at a segment's end (LocalLog.read); Forebay need not.
 * budgets are the request's: a partition's bytes and what is left of the request's, the first batch regardless
   (ReplicaManager.readFromLog). A cut batch uses up the broker's budget; it may use up Forebay's, which then brings less
-  of what follows where the broker's read has ended with a segment (`_fits`).
+  of what follows where the broker's read has ended with a segment (`_fits`). What follows and has no records lists null
+  where some budget was left, and nothing where none was: this is compared where both brought as much of the others.
 * the broker's list of aborted transactions may reach beyond its records (LogSegment.fetchUpperBoundOffset).
 * an incremental answer may name what has not changed (a forwarded one does); what it leaves out is as it was shown.
 * the broker also answers what lacks min_bytes at once where an offset lies in an older segment or above the LSO
@@ -86,8 +87,14 @@ def judge(
     if views is None:
         found += _judge_names(direct, through)
     for key in direct.parts.keys() & through.parts.keys():
+        has_same_room = _count_others(direct, key) == _count_others(through, key)
         differences, is_pending = _judge_part(
-            case, asked.get(key), direct.parts[key], through.parts[key], logs.get(key)
+            case,
+            asked.get(key),
+            direct.parts[key],
+            through.parts[key],
+            logs.get(key),
+            has_same_room=has_same_room,
         )
         found += [(kind, f"{key[0]!r}-{key[1]} {text}") for kind, text in differences]
         pending += [key] if is_pending else []
@@ -163,8 +170,19 @@ def _judge_views(
     return found
 
 
+def _count_others(answer: Answer, key: Key) -> int:
+    """Record bytes of all partitions but this one."""
+    return sum(len(part.records) for other, part in answer.parts.items() if other != key)
+
+
 def _judge_part(
-    case: Case, asked: Wanted | None, direct: Part, through: Part, log: Log | None
+    case: Case,
+    asked: Wanted | None,
+    direct: Part,
+    through: Part,
+    log: Log | None,
+    *,
+    has_same_room: bool,
 ) -> tuple[list[tuple[str, str]], bool]:
     """Differences of a partition that both name, and whether its records are under way."""
     other = [name for name, value in direct.said.items() if value != through.said[name]]
@@ -185,7 +203,8 @@ def _judge_part(
     is_pending = bool(direct.whole) and not through.records
     if not is_pending and (direct.aborted is None) != (through.aborted is None):
         has_more = bool(through.records) and not direct.records
-        if not has_more:
+        is_empty = not through.records and not direct.records
+        if not has_more and (has_same_room or not is_empty):
             found.append(
                 ("null list", f"aborted: {direct.aborted} directly, {through.aborted} through")
             )

@@ -114,6 +114,15 @@ def test_budgets(most: int) -> None:
     assert kinds(over, direct, case) == ([] if fits >= 3 else ["budget"])
 
 
+def test_what_lists_null_depends_on_the_room_that_others_left() -> None:
+    """Of the second partition nothing fits: its list is null where some room was left for it, else it is empty."""
+    null, empty = part(1, 0, None), part(1, 0, [])
+    shorter = part(1, 2, [(7, 0)])
+    assert kinds(answer(WHOLE, empty), answer(WHOLE, null)) == ["null list"]
+    assert kinds(answer(WHOLE, empty), answer(shorter, null)) == []
+    assert kinds(answer(WHOLE, WHOLE), answer(shorter, part(1, 3, None))) == ["null list"]
+
+
 def test_records_under_way_are_pending() -> None:
     verdict = judge(
         CASE,

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.kit.broker.java import JavaMissing, find_java
+from tests.kit.broker.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,11 +178,3 @@ def ivy_jar() -> Path:
     raise FetchFailed(
         "Apache Ivy not found: it comes with PySpark (pip install '.[audit]', or make build)"
     )
-
-
-if __name__ == "__main__":
-    try:
-        for pinned in VERSIONS:
-            kafka_jars(pinned)
-    except (FetchFailed, JavaMissing) as error:
-        sys.exit(str(error))

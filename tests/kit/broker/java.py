@@ -29,14 +29,19 @@ def scan_version(text: str) -> int:
 
 
 @functools.cache
+def print_version(java: str) -> str:
+    """What `java -version` prints: it names the build."""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
+@functools.cache
 def find_java() -> str:
     """Path of the `java` command: JAVA_HOME's, else the PATH's. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         raise JavaMissing(f"no java command found. {INSTALL_HINT}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = scan_version(said)
+    version = scan_version(print_version(java))
     if version < MINIMUM:
         raise JavaMissing(f"{java} is Java {version or '(unknown)'}. {INSTALL_HINT}")
     return java

@@ -11,8 +11,6 @@ import shutil
 import signal
 import tempfile
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -22,6 +20,7 @@ from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.probe import peek_broker_count
 from tests.kit.broker.process import (
     JVM_FLAGS,
+    STOP_TIMEOUT_S,
     TOOL_TIMEOUT_S,
     JavaProcess,
     java_command,
@@ -36,6 +35,7 @@ from tests.kit.broker.settings import (
     build_properties,
     build_scram_arguments,
 )
+from tests.kit.broker.storage import Kind, build_id, keep_formatted, write_formatted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +64,7 @@ class KafkaCluster:
         authorizer: bool = False,
         overrides: "Mapping[str, object] | None" = None,
         heap_mb: int = 320,
+        jvm_flags: "Sequence[str]" = JVM_FLAGS,
         directory: Path | None = None,
     ) -> None:
         """`users`: name -> password, for PLAIN and SCRAM. State and logs stay in `directory`, if given."""
@@ -74,6 +75,7 @@ class KafkaCluster:
         self.authorizer = authorizer
         self.overrides = dict(overrides or {})
         self.heap_mb = heap_mb
+        self.jvm_flags = tuple(jvm_flags)
         self.tls: TlsFiles | None = None
         self._given = directory
         self.directory = directory or Path()
@@ -147,9 +149,11 @@ class KafkaCluster:
     def wake(self, node_id: int = 1) -> None:
         self._processes[node_id].signal(signal.SIGCONT)
 
-    def stop(self, node_id: int = 1, *, gracefully: bool = False) -> None:
-        """Ends one broker; its data stays."""
-        self._processes[node_id].stop(gracefully=gracefully)
+    def stop(
+        self, node_id: int = 1, *, gracefully: bool = False, timeout_s: float = STOP_TIMEOUT_S
+    ) -> bool:
+        """Ends one broker; its data stays. False: it was killed, as it is after `timeout_s` of a graceful end."""
+        return self._processes[node_id].stop(gracefully=gracefully, timeout_s=timeout_s)
 
     def start(self, node_id: int = 1) -> None:
         """Starts a stopped broker again on its ports and data, and waits for it. Raises BrokerFailed."""
@@ -180,7 +184,7 @@ class KafkaCluster:
         self.nodes = tuple(
             Node(number + 1, {name: next(ports) for name in names}) for number in range(self.size)
         )
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = build_id()
         for node in self.nodes:
             shutil.rmtree(self.log_dir(node.node_id), ignore_errors=True)
             properties = build_properties(
@@ -195,15 +199,18 @@ class KafkaCluster:
             )
             path = self.directory / f"server-{node.node_id}.properties"
             path.write_text(properties)
-            scram = build_scram_arguments(self.listeners, self.users)
-            self.tool(
-                "kafka.tools.StorageTool",
-                "format",
-                f"--cluster-id={cluster_id}",
-                "-c",
-                str(path),
-                *scram,
-            )
+            self._format(node, path, cluster_id)
+
+    def _format(self, node: Node, properties: Path, cluster_id: str) -> None:
+        """The node's log directories."""
+        scram = build_scram_arguments(self.listeners, self.users)
+        overrides = sorted((name, str(value)) for name, value in self.overrides.items())
+        kind = Kind(self.version, tuple(overrides), tuple(scram))
+        log_dir = self.log_dir(node.node_id)
+        if not write_formatted(kind, log_dir, cluster_id, node.node_id):
+            named = (f"--cluster-id={cluster_id}", "-c", str(properties))
+            self.tool("kafka.tools.StorageTool", "format", *named, *scram)
+            keep_formatted(kind, log_dir)
 
     def _launch(self, node: Node) -> None:
         settings = str(self.directory / f"server-{node.node_id}.properties")
@@ -213,7 +220,7 @@ class KafkaCluster:
             version=self.version,
             heap_mb=self.heap_mb,
             log_level="info",
-            flags=JVM_FLAGS,
+            flags=self.jvm_flags,
         )
         self._processes[node.node_id] = JavaProcess(command, self.log_path(node.node_id))
 

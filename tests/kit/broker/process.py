@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.kit.broker.class_archive import share_classes
 from tests.kit.broker.jars import KAFKA_4, kafka_jars
 from tests.kit.broker.java import find_java
 
@@ -54,7 +55,7 @@ def java_command(
 ) -> list[str]:
     """The command line of one of Kafka's main classes. Raises JavaMissing, FetchFailed."""
     log_flag = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
-    classes = ["-cp", f"{kafka_jars(version)}/*"]
+    classes = [*share_classes(version), "-cp", f"{kafka_jars(version)}/*"]
     return [find_java(), f"-Xmx{heap_mb}m", *LOG_FLAGS, log_flag, *flags, *classes, main, *args]
 
 
@@ -96,14 +97,14 @@ class JavaProcess:
                 raise TimeoutError(f"process {self.pid} does not stop on SIGSTOP")
             time.sleep(0.001)
 
-    def stop(self, *, gracefully: bool = False) -> None:
-        """Ends the group: SIGKILL, after SIGTERM and its time if `gracefully`. Idempotent."""
+    def stop(self, *, gracefully: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Ends the group: SIGKILL, after SIGTERM and `timeout_s` if `gracefully`. Idempotent. False: it was killed."""
         if gracefully:
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(STOP_TIMEOUT_S)
+                self._child.wait(timeout_s)
         self.signal(signal.SIGKILL)
-        self._child.wait()
+        return self._child.wait() != -signal.SIGKILL
 
     def log_tail(self, size_bytes: int = 4000) -> str:
         """The end of the log, for error messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ class Admitted:
     def __init__(self):
         self.lines = []
         self.admitted_bytes = 0
-        self.runs = StoredRuns(self, self, LIMIT * QUEUE_SHARE)
+        both: Any = self
+        self.runs = StoredRuns(both, both, LIMIT * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))

@@ -65,6 +65,7 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
         finally:
             await forebay.stop()
+            assert forebay.own_log is not None
             forebay.own_log.close()
         suffix = {"counter": "_total"}
         series = [(one.name, *one.labels.items()) for family in families for one in family.samples]

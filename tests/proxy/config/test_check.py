@@ -221,7 +221,7 @@ def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttl
     assert found(cache=observing) == ConfigFindings((), ())
     larger = Cache(size_bytes=16 * GIB + 4, directory="", mode="observe")
     assert "a quarter of" in found(cache=larger).problems[0]
-    throttle = ThrottleConfig(disks=[{"directory": str(tmp_path)}])
+    throttle = ThrottleConfig(disks=(Disk(directory=str(tmp_path)),))
     (warning,) = found(cache=observing, throttle=throttle).warnings
     assert warning == "throttle: delays nothing while cache.mode is `observe`"
 

@@ -76,7 +76,7 @@ def test_counts_are_numbers_and_not_truths() -> None:
 def test_a_config_cannot_be_changed_nor_extended() -> None:
     config = Config(listeners=(small(),))
     with pytest.raises(ValidationError, match="frozen"):
-        config.cache = Cache()  # type: ignore[misc]
+        config.cache = Cache()
     with pytest.raises(ValidationError, match="Extra inputs"):
         Cache.model_validate({"size": "64MiB", "sise": 1})
 

@@ -48,7 +48,7 @@ class Asking:
     """A link, and what became of it."""
 
     def __init__(self, port):
-        self.lost = []
+        self.lost: list[str] = []
         self.answers = []
         self.counters = Counters()
         self.bound = ByteBudget(1 << 20)
@@ -233,7 +233,7 @@ async def test_our_own_close_tells_those_who_wait_and_lets_requests_leave():
         assert asking.lost == []
         await until(lambda: broker.seen)
         assert broker.seen == [frame(1, b"still leaves")]
-        sent = []
+        sent: list[bool] = []
         asking.link.send(frame(2), 2, None, sent.append)
         assert sent == [False]
 

@@ -1,10 +1,13 @@
 """One framed socket, on a transport that the test plays: what leaves when, and who learns it."""
 
+from typing import Any
+
 import pytest
 
 from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
-from proxy.net.framed_transport import PIECE_BYTES, FramedTransport, SendBuffer
+from proxy.net.framed_transport import FramedTransport
+from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
 from tests.proxy.turning import until
 
 
@@ -12,8 +15,8 @@ class PlayedTransport:
     """Takes what it is given; while `full`, it tells the protocol so, as asyncio does within `write`."""
 
     def __init__(self):
-        self.protocol = None
-        self.pieces = []
+        self.protocol: Any = None
+        self.pieces: list[bytes] = []
         self.full = False
         self.calls = []
 
@@ -57,14 +60,18 @@ class Listening:
     """A wire whose callbacks are remembered."""
 
     def __init__(self, connect=True, on_eof=None):
-        self.frames, self.bad, self.closed, self.sent = [], [], [], []
+        self.frames: list[Any] = []
+        self.bad: list[Exception] = []
+        self.closed: list[Exception | None] = []
+        self.sent: list[tuple[str, bool]] = []
         self.wire = FramedTransport(
             1000, self.frames.append, self.closed.append, self.bad.append, on_eof
         )
-        self.transport = PlayedTransport()
-        self.transport.protocol = self.wire
+        transport: Any = PlayedTransport()
+        transport.protocol = self.wire
+        self.transport = transport
         if connect:
-            self.wire.connection_made(self.transport)
+            self.wire.connection_made(transport)
 
     def send(self, name, *buffers):
         return self.wire.send(buffers, lambda whole: self.sent.append((name, whole)))
@@ -114,7 +121,12 @@ def test_a_frame_over_the_limit_is_bad():
 
 def test_frames_behind_a_close_are_not_handed_on():
     played = Listening()
-    played.wire._on_frame = lambda f: (played.frames.append(f), played.wire.abort())
+
+    def take_one(taken):
+        played.frames.append(taken)
+        played.wire.abort()
+
+    played.wire._on_frame = take_one
     played.receive(frame(b"one") + frame(b"two"))
     assert played.frames == [frame(b"one")]
 
@@ -283,7 +295,8 @@ def test_reading_is_held_until_every_reason_is_released():
 
 def test_reasons_are_told_apart_by_identity():
     played = Listening()
-    one, other = [], []
+    one: list[int] = []
+    other: list[int] = []
     played.wire.hold_reading(one)
     played.wire.release_reading(other)
     assert played.wire.reading_held
@@ -298,7 +311,7 @@ def test_a_wire_held_before_it_is_open_is_not_read():
 
 def test_a_blind_wire_hands_on_raw_bytes():
     played = Listening()
-    raw = []
+    raw: list[bytes] = []
     played.wire.go_blind(raw.append)
     played.receive(b"\xff\xff\xff\xffnot a frame")
     assert raw == [b"\xff\xff\xff\xffnot a frame"]

@@ -23,7 +23,7 @@ class Talk:
             ours, _ = listening.accept()
         for one in (ours, self.peer):
             one.setblocking(False)
-        self.ended = []
+        self.ended: list[Exception | None] = []
         self.wire = FramedTransport(1 << 20, on_frame, self.ended.append, lambda _error: None)
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self.wire, ours)
@@ -59,7 +59,8 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
     """Who sends past the transport would overtake it."""
 
     async def play():
-        idle, sent = [], []
+        idle: list[bool] = []
+        sent: list[bool] = []
         talk = Talk()
 
         def on_frame(_frame):
@@ -93,7 +94,7 @@ def test_no_memory_for_a_frame_ends_its_connection_and_no_other(run, monkeypatch
         raise MemoryError
 
     async def play():
-        frames = []
+        frames: list[bytes] = []
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it would be logged
         starved, other = await Talk().open(frames.append), await Talk().open(frames.append)
         with monkeypatch.context() as patched:

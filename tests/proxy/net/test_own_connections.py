@@ -9,6 +9,7 @@ import logging
 import struct
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ class Stand:
             now=lambda: self.clock_s,
             watch=SimpleNamespace(pump=lambda: None),
         )
-        listener = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
+        listener: Any = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
         self.links = OwnConnections(broker, listener)
 
     def pass_s(self, duration_s):
@@ -148,7 +149,7 @@ async def test_a_broker_that_answers_is_asked_now_and_then():
 async def test_a_broker_that_falls_silent_is_given_up_and_found_again(said):
     async with played() as (stand, broker):
         await until(lambda: stand.links.usable)
-        watch = []
+        watch: list[bytes | None] = []
         await until(lambda: stand.links.link("watch") is not None)
         broker.answers.clear()
         stand.links.link("watch").send(b"\0\0\0\4\0\1\0\0", 0, watch.append)

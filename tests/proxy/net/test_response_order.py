@@ -5,8 +5,9 @@ import weakref
 
 import pytest
 
-from proxy.net.framed_transport import SendBuffer
 from proxy.net.response_order import ResponseOrder
+from proxy.net.send_buffer import SendBuffer
+from tests.proxy.followed import known
 
 
 class Delivered:
@@ -82,7 +83,7 @@ def test_on_sent_goes_with_the_buffers():
     reply = line.replies.reserve()
     reply.complete([b"1"], line.note("a"))
     assert line.sent == []
-    reply.outgoing.on_sent(True)
+    known(known(reply.outgoing).on_sent)(True)
     assert line.sent == [("a", True)]
 
 
@@ -117,12 +118,12 @@ def test_copy_out_of_a_reply_on_its_way_asks_the_wire():
     reply = line.replies.reserve()
     memory = bytearray(b"arena")
     reply.complete([memoryview(memory)])
-    reply.outgoing.in_transport = True
+    known(reply.outgoing).in_transport = True
     assert not reply.copy_out()
-    reply.outgoing.in_transport = False
+    known(reply.outgoing).in_transport = False
     assert reply.copy_out()
     memory[:] = b"other"
-    assert list(reply.outgoing.buffers) == [b"arena"]
+    assert list(known(reply.outgoing).buffers) == [b"arena"]
 
 
 class Asked:

@@ -7,6 +7,7 @@ Owns a broker that knows one user. It must not know `proxy.net.sasl_client`'s ar
 import base64
 import hashlib
 import hmac
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,6 +15,9 @@ from protocol.api import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.header import peek_request
 from proxy.config.model import UpstreamCredentials
 from proxy.net.sasl_client import MAX_ITERATIONS, AuthenticationRefused, authenticate
+
+if TYPE_CHECKING:
+    from proxy.net.broker_connection import BrokerConnection
 
 PASSWORD = b"pencil, and = signs"
 SALT = b"0123456789abcdef"
@@ -64,6 +68,11 @@ class PlayedLink:
         error_code = 0 if wanted == self.mechanism else 33
         offered = len(self.mechanism).to_bytes(2, "big") + self.mechanism.encode()
         return with_length(bytes(4) + error_code.to_bytes(2, "big") + b"\0\0\0\1" + offered)
+
+
+async def sign_in(link: PlayedLink, given: UpstreamCredentials) -> None:
+    """`authenticate` on a played link."""
+    await authenticate(cast("BrokerConnection", link), given)
 
 
 class ScramServer:
@@ -119,7 +128,7 @@ SCRAMS = [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")]
 @pytest.mark.parametrize(("mechanism", "hash_name"), SCRAMS)
 async def test_scram(credentials, mechanism, hash_name):
     link = PlayedLink(mechanism, ScramServer(hash_name).reply)
-    await authenticate(link, credentials(mechanism))
+    await sign_in(link, credentials(mechanism))
     assert link.authenticated
     assert len(link.tokens) == 2
     assert PASSWORD not in b"".join(link.tokens)
@@ -129,7 +138,7 @@ async def test_scram_escapes_the_name_and_takes_a_new_nonce_each_time(credential
     firsts = []
     for _ in range(2):
         link = PlayedLink("SCRAM-SHA-256", ScramServer("sha256").reply)
-        await authenticate(link, credentials("SCRAM-SHA-256", "a=b,c"))
+        await sign_in(link, credentials("SCRAM-SHA-256", "a=b,c"))
         firsts.append(link.tokens[0])
     assert firsts[0].startswith(b"n,,n=a=3Db=2Cc,r=")
     assert firsts[0] != firsts[1]
@@ -138,14 +147,14 @@ async def test_scram_escapes_the_name_and_takes_a_new_nonce_each_time(credential
 async def test_a_wrong_password_is_refused(credentials):
     link = PlayedLink("SCRAM-SHA-256", ScramServer("sha256", password=b"other").reply)
     with pytest.raises(AuthenticationRefused, match="bad"):
-        await authenticate(link, credentials("SCRAM-SHA-256"))
+        await sign_in(link, credentials("SCRAM-SHA-256"))
 
 
 async def test_a_broker_that_does_not_know_the_password_is_refused(credentials):
     server = ScramServer("sha256")
     server.server_key = bytes(32)
     with pytest.raises(AuthenticationRefused, match="could not prove"):
-        await authenticate(PlayedLink("SCRAM-SHA-256", server.reply), credentials("SCRAM-SHA-256"))
+        await sign_in(PlayedLink("SCRAM-SHA-256", server.reply), credentials("SCRAM-SHA-256"))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,7 @@ async def test_a_final_message_without_the_right_signature_is_refused(credential
 
     link = PlayedLink("SCRAM-SHA-256", reply)
     with pytest.raises(AuthenticationRefused):
-        await authenticate(link, credentials("SCRAM-SHA-256"))
+        await sign_in(link, credentials("SCRAM-SHA-256"))
 
 
 @pytest.mark.parametrize(
@@ -185,26 +194,26 @@ async def test_a_challenge_that_is_none_is_refused_before_the_password_is_used(
 
     link = PlayedLink("SCRAM-SHA-256", reply)
     with pytest.raises(AuthenticationRefused, match="challenge"):
-        await authenticate(link, credentials("SCRAM-SHA-256"))
+        await sign_in(link, credentials("SCRAM-SHA-256"))
     assert len(link.tokens) == 1
 
 
 async def test_plain(credentials):
     link = PlayedLink("PLAIN", lambda token: (0, b""))
-    await authenticate(link, credentials("PLAIN"))
+    await sign_in(link, credentials("PLAIN"))
     assert link.tokens == [b"\0user\0" + PASSWORD]
     assert link.authenticated
 
 
 async def test_oauthbearer(credentials):
     link = PlayedLink("OAUTHBEARER", lambda token: (0, b""))
-    await authenticate(link, credentials("OAUTHBEARER"))
+    await sign_in(link, credentials("OAUTHBEARER"))
     assert link.tokens == [b"n,,\x01auth=Bearer a.b.c\x01\x01"]
 
 
 async def test_refused_credentials(credentials):
     with pytest.raises(AuthenticationRefused, match="bad"):
-        await authenticate(PlayedLink("PLAIN", lambda token: (REFUSED, b"")), credentials("PLAIN"))
+        await sign_in(PlayedLink("PLAIN", lambda token: (REFUSED, b"")), credentials("PLAIN"))
 
 
 async def test_a_mechanism_that_is_not_offered(credentials):
@@ -212,7 +221,7 @@ async def test_a_mechanism_that_is_not_offered(credentials):
     with pytest.raises(
         AuthenticationRefused, match="does not offer PLAIN; it offers SCRAM-SHA-512"
     ):
-        await authenticate(link, credentials("PLAIN"))
+        await sign_in(link, credentials("PLAIN"))
     assert not link.authenticated
     assert link.tokens == []
 
@@ -223,4 +232,4 @@ async def test_a_secret_that_cannot_be_read(credentials, tmp_path, missing):
         update={"password_file": None if missing is None else tmp_path / missing}
     )
     with pytest.raises(AuthenticationRefused, match="secret"):
-        await authenticate(PlayedLink("PLAIN", lambda token: (0, b"")), given)
+        await sign_in(PlayedLink("PLAIN", lambda token: (0, b"")), given)

@@ -8,6 +8,7 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.partitions.readable import ReadState, plan_given_up, plan_partition
+from proxy.partitions.table import Partition
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn, store
 from tests.proxy.transactional_log import Log
 
@@ -17,7 +18,9 @@ PLAIN = ("append",)
 FIRST, AT_END = 10, 20
 
 
-def build(steps, *, high_watermark=AT_END, stable=None, seen=None, known_from=FIRST):
+def build(
+    steps, *, high_watermark=AT_END, stable=None, seen=None, known_from: int | None = FIRST
+) -> tuple[QuietBroker, Partition]:
     """Steps are filled up with plain batches to the tail; `stable` is what the broker showed last."""
     broker = QuietBroker()
     partition = broker.follow()

@@ -2,6 +2,7 @@
 
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100,
     return partition
 
 
-FRESH = {
+FRESH: dict[str, Any] = {
     "duplicate_check": DuplicateCheck.NOT_DUPLICATE,
     "epoch": EPOCH,
     "high_watermark": 100,
@@ -209,11 +210,15 @@ def test_where_the_tail_settles(tail, lapsed, log_start, expected):
 
 
 def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
-    broker = QuietBroker()
-    partition = broker.follow()
     told = []
+
+    class Truncating(QuietBroker):
+        def invalidate(self, partition, from_offset, reason):
+            self.cache.truncate(partition.slot, from_offset)
+
+    broker = Truncating()
     broker.stored_runs = SimpleNamespace(add=lambda _, *run: told.append(run))
-    broker.invalidate = lambda one, offset, _reason: broker.cache.truncate(one.slot, offset)
+    partition = broker.follow()
     insert(broker.cache, partition.slot, build_run(20, 1, count=10, epoch=EPOCH - 1))
     admitted_bytes = broker.cache.peek_admitted_bytes()
     run = build_run(10, 2, count=10, epoch=EPOCH)

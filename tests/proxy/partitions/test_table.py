@@ -1,12 +1,12 @@
 """A partition that was forgotten is followed no more, whoever still holds it, and cannot take its successor along."""
 
-from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.followed import TOPIC_ID, QuietBroker, known
 
 
 def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
     broker = QuietBroker()
-    topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
-    first = partitions.follow(topic, 0)
+    topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
+    first = known(partitions.follow(topic, 0))
     assert first.is_followed
     assert partitions.find(topic, 0) is first
 
@@ -15,7 +15,7 @@ def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
     assert partitions.find(topic, 0) is None
     assert not partitions.follows(topic)
 
-    second = partitions.follow(topic, 0)
+    second = known(partitions.follow(topic, 0))
     partitions.forget(first)
     assert second is not first
     assert second.is_followed
@@ -24,7 +24,7 @@ def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
 
 def test_the_limit_is_what_the_arena_has_room_for():
     broker = QuietBroker(max_partitions=3)
-    topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
+    topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     assert partitions.limit == 3
     assert [partitions.follow(topic, index) is not None for index in range(4)] == [
         True,
@@ -37,6 +37,6 @@ def test_the_limit_is_what_the_arena_has_room_for():
 
 def test_an_index_that_metadata_has_not_shown_takes_no_place():
     broker = QuietBroker(max_partitions=3)
-    topic, partitions = broker.topics.find(TOPIC_ID), broker.partitions
+    topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     assert [partitions.follow(topic, index) for index in range(1000, 4000)] == [None] * 3000
     assert (len(partitions), broker.cache.statistics().partitions) == (0, 0)

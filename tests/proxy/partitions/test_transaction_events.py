@@ -117,7 +117,7 @@ def test_the_order_of_arrival_is_of_no_consequence(said, ranges):
     def read(start, end):
         return piece(start, end, *(event for event in said if start <= event.offset < end))
 
-    pieces = []
+    pieces: list[Piece] = []
     for start, end in ranges:
         pieces = merge(pieces, read(start, end))
 

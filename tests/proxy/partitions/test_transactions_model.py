@@ -55,7 +55,8 @@ class Life:
         )
         at = self.rng.choice((len(self.answers) - 1, self.rng.randrange(len(self.answers))))
         high_watermark = self.answers[max(0, at - self.rng.randint(0, self.races))][0]
-        self.followed.shown(high_watermark, *self.answers[at][1:], self.now_s)
+        _, stable, log_start = self.answers[at]
+        self.followed.shown(high_watermark, stable, log_start, self.now_s)
 
     def time_passes(self):
         self.now_s += self.rng.randint(1, PATIENCE_S)
@@ -100,7 +101,7 @@ class Life:
         stable = self.log.last_stable_offset()
         assert known is None or known <= stable
         if self.sees_all() and self.limit == AMPLE:
-            assert max(known, self.log.start) == stable
+            assert known is not None and max(known, self.log.start) == stable
 
     def consume(self):
         """A fetch within the LSO, from any offset, to the end of a batch."""
@@ -164,7 +165,7 @@ WEIGHTS = {
 def live(seed, limit):
     rng = Random(seed)
     life = Life(rng, limit)
-    for step in rng.choices(list(WEIGHTS), WEIGHTS.values(), k=STEPS):
+    for step in rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=STEPS):
         step(life)
         life.check_bounds()
     return life

@@ -1,6 +1,8 @@
 """The throttle at work on a loop whose clock the test turns: looks, grants, bounds, odd files."""
 
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,12 +12,14 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from throttle.controller import ControllerRule
-from throttle.tickets import DelayRefused
+from throttle.tickets import DelayRefused, DelayTicket
 
 MIB = 1 << 20
 LINE = "8 0 sdx {reads} 0 {sectors} {ms} 0 0 0 0 {flying} {ticks} {ms}\n"
 PRESSURE = "some avg10={share:.2f} avg60=0.00 avg300=0.00 total={total}\n"
 STEP_S = 0.1
+CONNECTION: Any = "connection"
+"""Whose Fetches they are: it is told apart, and nothing else."""
 CACHE_BYTES = 100 * MIB
 
 
@@ -60,8 +64,13 @@ class Machine:
             disks=settings.pop("disks", (Disk(device="sdx"),)),
             diskstats_file=str(self.path),
             pressure_file=str(self.pressure_path),
-            sample_every_s="500ms",
-            **{"floor_bytes": MIB, "ceiling_bytes": MIB, "start_grace_s": 0, **settings},
+            **{
+                "sample_every_s": "500ms",
+                "floor_bytes": MIB,
+                "ceiling_bytes": MIB,
+                "start_grace_s": 0,
+                **settings,
+            },
         )
         broker = SimpleNamespace(
             config=SimpleNamespace(throttle=config, cache=SimpleNamespace(size_bytes=CACHE_BYTES)),
@@ -107,7 +116,7 @@ class Machine:
     def submit(self, offset, client="c", size_bytes=MIB, **other):
         status = missed(offset, **other)
         return self.disk_throttle.submit(
-            "link", client, status, size_bytes, lambda: self.went.append((client, offset))
+            CONNECTION, client, status, size_bytes, lambda: self.went.append((client, offset))
         )
 
     @property
@@ -117,7 +126,7 @@ class Machine:
 
 def missed(offset, reason="cold", limit=1000, high_watermark=1000, name="t"):
     leader_state = SimpleNamespace(high_watermark=high_watermark)
-    partition = SimpleNamespace(
+    partition: Any = SimpleNamespace(
         topic=SimpleNamespace(name=name), index=0, leader_state=leader_state, missed_from=NOT_SOON
     )
     return PartitionStatus(
@@ -133,21 +142,20 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_rules_from_the_configuration():
-    rules = build_rules(
-        ThrottleConfig(
-            target=0.6,
-            floor_bytes=2 * MIB,
-            ceiling_bytes=200 * MIB,
-            busy_await_s="4ms",
-            busy_in_flight=16,
-            busy_pressure=0.5,
-            max_delay_s="7s",
-            waiting_requests=5,
-            waiting_size_bytes=50 * MIB,
-            sample_every_s="800ms",
-            weights=(Weight(client_id="batch-*", weight=0.5), Weight(client_id="*", weight=2.0)),
-        )
-    )
+    settings: dict[str, Any] = {
+        "target": 0.6,
+        "floor_bytes": 2 * MIB,
+        "ceiling_bytes": 200 * MIB,
+        "busy_await_s": "4ms",
+        "busy_in_flight": 16,
+        "busy_pressure": 0.5,
+        "max_delay_s": "7s",
+        "waiting_requests": 5,
+        "waiting_size_bytes": 50 * MIB,
+        "sample_every_s": "800ms",
+        "weights": (Weight(client_id="batch-*", weight=0.5), Weight(client_id="*", weight=2.0)),
+    }
+    rules = build_rules(ThrottleConfig(**settings))
     busy, controller, queue = rules.busy, rules.controller, rules.queue
     assert (busy.await_ms, busy.in_flight, busy.pressure) == (4.0, 16.0, 0.5)
     assert busy.leave < busy.enter < 0.6
@@ -275,13 +283,14 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     )
     machine.disk_throttle.start()
     machine.saturate(plug_bytes=MIB)
+    connections: dict[str, Any] = {client: client for client in ("heavy", "light")}
     tickets = [
         machine.disk_throttle.submit(
-            client,
+            connections[client],
             client,
             missed(offset),
             MIB // 2,
-            lambda one=client: machine.went.append((one, 0)),
+            partial(machine.went.append, (client, 0)),
         )
         for offset in range(1, 100)
         for client in ("heavy", "light")
@@ -290,6 +299,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     def answer():
         machine.move()
         for ticket in tickets:
+            assert isinstance(ticket, DelayTicket)
             machine.disk_throttle.done(ticket, MIB // 2)
 
     machine.loop.run(15, answer)
@@ -426,7 +436,7 @@ class Restarted:
         self.machine.saturate()
         leader_state = SimpleNamespace(high_watermark=10_000)
         topic = SimpleNamespace(name="t")
-        self.partition = SimpleNamespace(
+        self.partition: Any = SimpleNamespace(
             topic=topic, index=0, leader_state=leader_state, missed_from=None
         )
 
@@ -434,7 +444,9 @@ class Restarted:
         limit = self.partition.leader_state.high_watermark
         asked = FetchPartition("t", 0, -1, offset, -1, -1, MIB)
         status = PartitionStatus(asked, self.partition, ReadState.MISS, "cold", limit)
-        return not self.machine.disk_throttle.submit("link", "c", status, MIB, lambda: None).granted
+        ticket = self.machine.disk_throttle.submit(CONNECTION, "c", status, MIB, lambda: None)
+        assert isinstance(ticket, DelayTicket)
+        return not ticket.granted
 
     def go_on(self, records, size_bytes):
         self.partition.leader_state.high_watermark += records

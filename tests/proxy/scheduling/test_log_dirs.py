@@ -9,7 +9,6 @@ import pytest
 from protocol import control
 from protocol.control import LogDirectory
 from proxy.config.throttle import Disk, ThrottleConfig
-from proxy.scheduling import log_dirs
 from proxy.scheduling.log_dirs import REFRESH_S, LogDirs, list_partitions, place_partitions
 
 ANSWER = b"an answer"
@@ -45,7 +44,7 @@ async def settle(disks):
 @pytest.fixture
 def told(monkeypatch):
     """What the broker says of its directories, whatever its bytes."""
-    said = []
+    said: list[object] = []
     monkeypatch.setattr(
         control, "scan_describe_log_dirs_response", lambda frame, version: list(said)
     )
@@ -261,7 +260,7 @@ async def test_closed_it_leaves_no_task(tmp_path, monkeypatch):
     async def never(*_):
         await waiting.wait()
 
-    monkeypatch.setattr(log_dirs.asyncio, "to_thread", never)
+    monkeypatch.setattr(asyncio, "to_thread", never)
     found = build(
         {"device": "sda", "directory": str(tmp_path)}, {"device": "sdb", "broker_directory": "/b"}
     )

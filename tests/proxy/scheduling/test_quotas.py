@@ -2,6 +2,7 @@
 
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -106,8 +107,9 @@ class Poll:
             now=lambda: 0.0,
             topics=SimpleNamespace(find=self.find),
         )
-        link = SimpleNamespace(broker=broker, client_id="c")
-        self.fetch = ClientFetch(link, None, None, context, 0, 0.0)
+        link: Any = SimpleNamespace(broker=broker, client_id="c")
+        absent: Any = None
+        self.fetch = ClientFetch(link, absent, absent, context, 0, 0.0)
 
     def find(self, topic):
         self.named.append(topic)

@@ -6,9 +6,10 @@ import pytest
 
 from isolation.classify import CONTROL
 from isolation.limits import FixedLimit
-from isolation.queues import Waits
+from isolation.tickets import Waits
 from proxy.admin.samples import _isolation
-from proxy.scheduling.request_scheduler import LIFTED, LIFTED_FIRST, build_limit
+from proxy.config.isolation import build_limit
+from proxy.scheduling.request_scheduler import LIFTED, LIFTED_FIRST
 from tests.proxy.gated import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
@@ -47,7 +48,8 @@ def queue(broker, number=0):
 
 
 def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
-    log, scheduler = [], broker.scheduler
+    log: list[str] = []
+    scheduler = broker.scheduler
     first = Asking(broker, Link(broker), log, "1")
     for name in "23":
         Asking(broker, Link(broker), log, name, on_go=scheduler.withdraw)
@@ -58,7 +60,8 @@ def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
 
 
 def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(broker):
-    log, link, scheduler = [], Link(broker), broker.scheduler
+    log: list[str] = []
+    link, scheduler = Link(broker), broker.scheduler
     seen = []
 
     def meanwhile(entry):
@@ -77,7 +80,8 @@ def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(brok
 
 def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="1s")
-    log, link = [], Link(broker)
+    log: list[str] = []
+    link = Link(broker)
     Asking(broker, Link(broker), log, "busy")
     Asking(broker, link, log, "1", refuse=lambda: link.close("refusals_full"))
     Asking(broker, link, log, "2")
@@ -89,7 +93,8 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
 
 
 def test_an_error_in_going_closes_that_client_and_gives_back(broker):
-    link, log = Link(broker), []
+    link = Link(broker)
+    log: list[str] = []
 
     def fail(_entry):
         raise ValueError("of ours")
@@ -179,7 +184,7 @@ def test_the_report_names_queues_and_topics_that_hang(broker):
 
 def test_waiting_bytes_at_their_bound(monkeypatch):
     broker = make_broker(monkeypatch, queue_size_bytes=1 << 20)
-    log = []
+    log: list[str] = []
     for name, size_bytes in (("served", 1), ("fits", 1 << 19), ("too", 1 << 19), ("much", 1)):
         Asking(broker, Link(broker), log, name, size_bytes=size_bytes)
     assert log == ["served begins", "served ends", "much refused"]
@@ -187,7 +192,7 @@ def test_waiting_bytes_at_their_bound(monkeypatch):
 
 def test_where_nothing_may_wait_what_finds_no_slot_is_refused(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="0s")
-    log = []
+    log: list[str] = []
     Asking(broker, Link(broker), log, "1")
     Asking(broker, Link(broker), log, "2")
     assert log[-1] == "2 refused"
@@ -195,7 +200,7 @@ def test_where_nothing_may_wait_what_finds_no_slot_is_refused(monkeypatch):
 
 def test_switched_off_everything_goes_and_nothing_is_counted(monkeypatch):
     broker = make_broker(monkeypatch, enabled=False)
-    log = []
+    log: list[str] = []
     asking = [Asking(broker, Link(broker), log, "x") for _ in range(50)]
     assert log.count("x begins") == 50
     for one in asking:
@@ -206,7 +211,9 @@ def test_switched_off_everything_goes_and_nothing_is_counted(monkeypatch):
 
 def test_slots_are_fixed_where_floor_and_ceiling_are_one(broker):
     slots = broker.config.isolation.data_slots
-    assert build_limit(slots).statistics() == {"slots": 1}
+    fixed = build_limit(slots)
+    assert isinstance(fixed, FixedLimit)
+    assert fixed.statistics() == {"slots": 1}
     wide = slots.model_copy(update={"ceiling": 9, "initial": 20})
     assert build_limit(wide).slots_at(0.0) == 9
 
