@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from protocol.wire import Frame, Topic
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import ClientFetch, FetchRecord
+    from proxy.fetch.services import FetchLink
     from proxy.fetch.sessions.cache import PartitionKey
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Reply
     from proxy.partitions.table import Partition
 
@@ -147,13 +147,13 @@ def build_answer(
     if reads is not None:
         pause_ms = _throttle_time_ms(fetch, outcomes, budget.taken, has_clean, now)
         for one in budget.taken:
-            link.reads.drop(one)
+            link.handlers.reads.drop(one)
     if len(planned.answers) != len(answers):
         named = set(map(KEY, planned.answers))
         outcomes = [one for one in outcomes if KEY(one.status.asked) in named]
     if not planned.answers:
         sender.drop()  # the session is in error
-    layout, keys, head = link.fetches.layout, list(map(KEY, planned.answers)), fetch.head
+    layout, keys, head = link.handlers.fetches.layout, list(map(KEY, planned.answers)), fetch.head
     if layout is None or layout.keys != keys or layout.version != head.api_version:
         layout = _plan_layout(fetch, keys)
     frame = build_heads(
@@ -230,7 +230,7 @@ def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
     """Return the layout of a response, and keep it for the connection's next one."""
     layout = plan_layout(fetch.head.api_version, keys)
-    fetch.link.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
+    fetch.link.handlers.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
     return layout
 
 
@@ -359,7 +359,7 @@ def _note_used(
         if is_owed and status.partition is not None:
             used[status.asked.topic] = status.partition
     for topic, partition in used.items():
-        fetch.link.authorization.used(topic, partition, now)
+        fetch.link.handlers.authorization.used(topic, partition, now)
 
 
 def refuse_fetch(
@@ -424,7 +424,7 @@ def _throttle_time_ms(
     return max(0, round(PAUSE_MS - (now - fetch.received_at) * 1000))
 
 
-def copy_out(link: ClientConnection, reply: Reply, hits: Sequence[Hit]) -> None:
+def copy_out(link: FetchLink, reply: Reply, hits: Sequence[Hit]) -> None:
     """Copy the unsent rest of a response, so that the arena can reuse the block, and release the
     pins.
 
