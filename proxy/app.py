@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
     from proxy.config.units import Address
+    from proxy.net.listener import AnyListener
 
 log = logging.getLogger("forebay")
 
@@ -281,7 +282,7 @@ def tell_access_log(directory: str, doing: str, error: str) -> None:
         log.info("the access log is written again", extra=fields)
 
 
-def choose_own(listeners: Sequence[Listener]) -> Listener:
+def choose_own(listeners: Sequence[AnyListener]) -> AnyListener:
     """The listener whose broker address Forebay's own connections use: the first with credentials
     for them, else the first.
     """

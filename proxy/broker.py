@@ -26,7 +26,7 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
-from proxy.produce.pipeline import PipelineCounts
+from proxy.produce.routes import PipelineCounts
 from proxy.produce.targets import Targets
 from proxy.replica_fetcher.broker_settings import Node
 from proxy.replica_fetcher.compaction_policy import CompactionPolicies
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
-    from proxy.config.model import Config
-    from proxy.net.client_connection import ClientConnection
-    from proxy.net.listener import Listener
+    from proxy.config.model import Config, ListenerConfig
+    from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topic
@@ -131,9 +130,9 @@ class Broker:
         """Whether that node is the broker behind this process; False while either is not known (-1)."""
         return node_id == self.node_id >= 0
 
-    def stores_on(self, listener: Listener) -> bool:
+    def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""
-        return self._stores and not listener.config.shares_identity
+        return self._stores and not listener.shares_identity
 
     # -- errors of ours ------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class Broker:
         log.exception(f"{doing} failed")
 
     def fall_back(
-        self, link: ClientConnection, gone: int, doing: str, whole: Callable[[], object] | None
+        self, link: AnyLink, gone: int, doing: str, whole: Callable[[], object] | None
     ) -> None:
         """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
         client since `link.gone` was `gone`, the request goes `whole`, as it came: an error of ours costs a miss, not a

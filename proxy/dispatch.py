@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 
     from protocol.header import RequestHeader
     from protocol.wire import Frame
+    from proxy.broker import Broker
     from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Place
+    from proxy.relay import RelayLink
 
-    Handler = Callable[[ClientConnection, RequestHeader, Frame], None]
+    Handler = Callable[[RelayLink, RequestHeader, Frame], None]
+    Link = ClientConnection[Broker, "Dispatch"]
 
 SHARE_FETCH: Final = 78
 """ShareFetch (KIP-932)."""
@@ -64,11 +67,14 @@ class Dispatch:
     (`net.services.Handlers`).
     """
 
-    __slots__ = ("_has_pipeline", "_link", "_most")
+    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "fetches", "reads")
 
     _most: int
+    authorization: Authorization
+    fetches: FetchScanner
+    reads: Reads
 
-    def __init__(self, link: ClientConnection, has_pipeline: bool = True) -> None:
+    def __init__(self, link: Link, has_pipeline: bool = True) -> None:
         """`has_pipeline`: Produces may use the pipeline (proxy/produce/pipeline.py)."""
         self._link = link
         self._has_pipeline = has_pipeline
@@ -77,16 +83,16 @@ class Dispatch:
         """Make the objects that handlers keep for the connection."""
         link = self._link
         self._most = link.broker.config.limits.request_partitions
-        link.authorization = Authorization(link)
-        link.fetches = FetchScanner()
-        link.reads = Reads(link)
+        self.authorization = Authorization(link)
+        self.fetches = FetchScanner()
+        self.reads = Reads(link)
         link.wire.framer.lend = find_lender(link.broker, link.stores)
         let_produces_pass(link)
 
     @property
     def is_idle(self) -> bool:
         """Return True if no miss fetch is open."""
-        return not self._link.reads.by_key
+        return not self.reads.by_key
 
     def complete_delayed(self, place: Place | None = None) -> None:
         """Answer the delayed Fetch that holds `place` with the bytes readable now; None: all of the
@@ -104,8 +110,8 @@ class Dispatch:
         broker.purgatory.drop(link)
         broker.watch.drop_link(link)
         broker.scheduler.drop_link(link)
-        link.authorization.close()
-        link.reads.close()
+        self.authorization.close()
+        self.reads.close()
         broker.sessions.remove_owned(link)
 
     def receive(self, frame: Frame) -> None:

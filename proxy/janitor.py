@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from proxy.broker import Broker
+    from proxy.dispatch import Dispatch
     from proxy.net.client_connection import ClientConnection
     from proxy.net.listener import Listener
+
+    Link = ClientConnection[Broker, Dispatch]
 
 log = logging.getLogger("forebay.janitor")
 
@@ -37,7 +40,7 @@ class Janitor:
     def __init__(
         self,
         broker: Broker,
-        listeners: Sequence[Listener],
+        listeners: Sequence[Listener[Broker, Dispatch]],
         also: Sequence[Callable[[float], object]] = (),
     ) -> None:
         """`also`: further functions to run once a second, with the time in seconds."""
@@ -46,8 +49,8 @@ class Janitor:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._begun: dict[ClientConnection, tuple[int, float, int]] = {}
-        self._unread: dict[ClientConnection, tuple[int, float]] = {}
+        self._begun: dict[Link, tuple[int, float, int]] = {}
+        self._unread: dict[Link, tuple[int, float]] = {}
         self._idle_checked_at: float | None = None
 
     def start(self) -> None:
@@ -98,24 +101,28 @@ class Janitor:
         connection, or with miss fetches. Other connections are removed from the list, so that they
         cost nothing.
         """
-        begun: dict[ClientConnection, tuple[int, float, int]] = {}
+        begun: dict[Link, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
                 is_charged = link.wire.charged_bytes > 0
                 if link.wire.pending_frame_bytes and (is_charged or not link.wire.reading_held):
                     self._check_frame(link, now, begun)
                 link.lane.tick(now)
-                if len(link.reads):
-                    link.reads.drop_old(now)
-                if not (link.wire.pending_frame_bytes or link.lane.unanswered or len(link.reads)):
+                if len(link.handlers.reads):
+                    link.handlers.reads.drop_old(now)
+                if not (
+                    link.wire.pending_frame_bytes
+                    or link.lane.unanswered
+                    or len(link.handlers.reads)
+                ):
                     listener.tended.pop(link, None)
         self._begun = begun
 
     def _check_frame(
         self,
-        link: ClientConnection,
+        link: Link,
         now: float,
-        begun: dict[ClientConnection, tuple[int, float, int]],
+        begun: dict[Link, tuple[int, float, int]],
     ) -> None:
         """Close a client whose frame is not complete within `limits.frameTimeout`, even if a byte
         comes each second. Time in which the client is not read does not count. While others wait
@@ -159,7 +166,7 @@ class Janitor:
         """While responses wait for memory, close the client with the most bytes among those that
         have read nothing of their responses for STUCK_S.
         """
-        unread: dict[ClientConnection, tuple[int, float]] = {}
+        unread: dict[Link, tuple[int, float]] = {}
         if self._broker.responses.waiting:
             for listener in self._listeners:
                 for link in listener.links:

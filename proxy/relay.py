@@ -12,24 +12,65 @@ more than `limits.requestPartitions`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from isolation.tickets import Waits
 from protocol import api, api_versions, control, header, produce
 from protocol.errors import BadFrame
 from protocol.weight import weigh_request
+from proxy.net.services import ConnectionServices, Handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink, ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
     from proxy.net.splice import SpliceTransfer
     from proxy.scheduling.queued_request import Entry
+    from proxy.scheduling.request_scheduler import RequestScheduler
 
+
+class Rights(Protocol):
+    """A client's rights, which its SASL session limits."""
+
+    def begin_session(self, sent_at: float, now: float, lifetime_s: float) -> None:
+        """Note a SASL session; times in seconds, `lifetime_s` 0 without a limit."""
+
+
+class UnreadFetches(Protocol):
+    """Counts the responses to Fetches that were not decoded."""
+
+    def enter_unread(
+        self, link: AnyLink, head: RequestHeader, received_at: float, delivered: bool
+    ) -> None:
+        """Count one; it has left, or never will (`delivered` False)."""
+
+
+class RelayServices(ConnectionServices, Protocol):
+    """Handed to what relays requests."""
+
+    @property
+    def scheduler(self) -> RequestScheduler:
+        """The queues toward the broker."""
+
+    @property
+    def accounts(self) -> UnreadFetches:
+        """The count of responses."""
+
+
+class RelayHandlers(Handlers, Protocol):
+    """What is kept for a connection whose requests are relayed."""
+
+    @property
+    def authorization(self) -> Rights:
+        """The client's rights."""
+
+
+RelayLink: TypeAlias = "ClientConnection[RelayServices, RelayHandlers]"
+"""A client connection as the relay sees it."""
 DECODED = {
     key: row.decoded
     for key in (api.PRODUCE, api.FETCH)
@@ -54,7 +95,7 @@ HANDSHAKE_ERROR_AT = 8
 
 
 def relay(
-    link: ClientConnection,
+    link: RelayLink,
     head: RequestHeader,
     frame: Frame,
     on_sent: Callable[[bool], None] | None = None,
@@ -65,7 +106,7 @@ def relay(
     pass_on(link, head, frame, None, on_sent)
 
 
-def is_left_unread(link: ClientConnection, head: RequestHeader, frame: Frame) -> bool:
+def is_left_unread(link: RelayLink, head: RequestHeader, frame: Frame) -> bool:
     """Whether a Produce or Fetch is to be relayed unread. Either it names more than
     `limits.requestPartitions`, and reading it would delay all other clients (counted as wide). Or
     it is malformed, and the broker answers that.
@@ -76,7 +117,7 @@ def is_left_unread(link: ClientConnection, head: RequestHeader, frame: Frame) ->
     return weight < 0 or weight > most
 
 
-def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> None:
+def relay_whole(link: RelayLink, frame: Frame, place: Place | None) -> None:
     """Forward a request whose handling has failed (`Broker.fall_back`), and its response unchanged.
     `place`: the place that was reserved for its response; None if none was.
     """
@@ -96,7 +137,7 @@ def relay_whole(link: ClientConnection, frame: Frame, place: Place | None) -> No
         pass_on(link, head, frame, settle, None, place or link.replies.reserve())
 
 
-def _forward_unanswered(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+def _forward_unanswered(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Forward a Produce that has no response, in the order of arrival on its connection."""
     scheduler = link.broker.scheduler
 
@@ -115,7 +156,7 @@ def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
         return False
 
 
-def relay_share(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+def relay_share(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay a request of a share session. Share sessions end with their connection (KIP-932), so
     the broker connection is never reopened silently.
     """
@@ -123,7 +164,7 @@ def relay_share(link: ClientConnection, head: RequestHeader, frame: Frame) -> No
     relay(link, head, frame)
 
 
-def relay_api_versions(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+def relay_api_versions(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay ApiVersions. The response is capped to the versions that Forebay decodes."""
     pass_on(
         link,
@@ -133,7 +174,7 @@ def relay_api_versions(link: ClientConnection, head: RequestHeader, frame: Frame
     )
 
 
-def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay SaslAuthenticate. The broker connection has an identity from now on, and is never
     reopened silently. The catch-up connection repeats an accepted authentication before the client
     gets the response.
@@ -147,7 +188,9 @@ def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> Non
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
         lifetime_ms = control.find_session_lifetime_ms(answer, head.api_version)
         if lifetime_ms is not None:
-            link.authorization.begin_session(sent_at, link.broker.now(), lifetime_ms / 1000)
+            link.handlers.authorization.begin_session(
+                sent_at, link.broker.now(), lifetime_ms / 1000
+            )
             link.saw_accepted()
             link.listener.tend(link)
             link.lane.saw_accepted(frame, head.api_version, release)
@@ -157,7 +200,7 @@ def relay_sasl(link: ClientConnection, head: RequestHeader, frame: Frame) -> Non
     link.forward(head, frame, on_answer)
 
 
-def relay_sasl_handshake(link: ClientConnection, head: RequestHeader, frame: Frame) -> None:
+def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay SaslHandshake, as `relay_sasl`. Tokens without frames follow an accepted handshake of
     version 0: the connection becomes a raw byte pipe.
     """
@@ -178,7 +221,7 @@ def relay_sasl_handshake(link: ClientConnection, head: RequestHeader, frame: Fra
     pass_on(link, head, frame, see)
 
 
-def _start_pipe(link: ClientConnection) -> None:
+def _start_pipe(link: RelayLink) -> None:
     """Pass raw bytes both ways from now on."""
     link.broker.counters.blind_connections += 1
     client, broker = link.wire, link.upstream.wire
@@ -194,7 +237,7 @@ def pipe(chunk: bytes, sink: FramedTransport, source: FramedTransport) -> None:
 
 
 def pass_on(
-    link: ClientConnection,
+    link: RelayLink,
     head: RequestHeader,
     frame: Frame,
     see: Callable[[Frame], Frame] | None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxy.admin.http import AdminServer
     from proxy.admin.log_queue import LogQueue
     from proxy.broker import Broker
-    from proxy.net.listener import Listener
+    from proxy.net.listener import AnyListener
     from proxy.net.own_connections import OwnConnections
 
 COMMIT_UNKNOWN = ""
@@ -45,7 +45,7 @@ class Process(Protocol):
     @property
     def broker(self) -> Broker: ...
     @property
-    def listeners(self) -> Sequence[Listener]: ...
+    def listeners(self) -> Sequence[AnyListener]: ...
     @property
     def own_connections(self) -> OwnConnections: ...
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog, FetchValues
     from protocol.fetch import FetchPartition
     from proxy.fetch.record import Departed
-    from proxy.net.client_connection import ClientConnection
+    from proxy.fetch.services import FetchLink
     from proxy.partitions.readable import PartitionOutcome
     from proxy.partitions.table import Partition, Partitions
     from proxy.partitions.topics import Topics
@@ -92,7 +92,7 @@ class AccessLines:
                 )
         self._log.put_all(lines)
 
-    def put_unread(self, link: ClientConnection, version: int, took_s: float) -> None:
+    def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
         asker = link.listener.name, link.number, cut_text(link.client_id), version
         unknown = None, None, -1, -1, 0, *UNREAD, 0, -1, None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchResponse
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.fetch.services import FetchLink
     from proxy.partitions.table import Partition
 
 PROVES = frozenset(
@@ -69,7 +69,7 @@ class Authorization:
         "version",
     )
 
-    def __init__(self, link: ClientConnection) -> None:
+    def __init__(self, link: FetchLink) -> None:
         self._link = link
         self._until: dict[str | bytes, float] = {}
         self._used: dict[str | bytes, Partition] = {}

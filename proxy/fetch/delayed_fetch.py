@@ -113,7 +113,7 @@ class DelayedFetch:
         unproven = find_unproven(fetch, asked, now) if asked else None
         if unproven:
             link, version = fetch.link, fetch.head.api_version
-            link.authorization.prove(unproven, version, self._proven)
+            link.handlers.authorization.prove(unproven, version, self._proven)
         else:
             self._go_on(statuses, now)
 
@@ -257,8 +257,8 @@ class DelayedFetch:
 
     def _drop_reads(self, statuses: Sequence[PartitionStatus]) -> None:
         """Drop the miss fetches of partitions that need none any more."""
-        if self.record.link.reads.by_key:
-            self.record.link.reads.drop_asked([status.asked for status in statuses])
+        if self.record.link.handlers.reads.by_key:
+            self.record.link.handlers.reads.drop_asked([status.asked for status in statuses])
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """Return the miss fetch of each status, begun where it was missing, or None for a status
@@ -266,7 +266,7 @@ class DelayedFetch:
 
         None instead of a list: forward the whole request.
         """
-        reads = self.record.link.reads
+        reads = self.record.link.handlers.reads
         if self.record.request.rack_id:
             return None
         missed = [status for status in statuses if status.state in NEEDS_BROKER]
@@ -302,7 +302,7 @@ class DelayedFetch:
         named = [one for one in missed if one.offsets_known]
         if not named or any(one.state is ReadState.MISS for one in missed if not one.offsets_known):
             return False
-        if link.reads.fetches_separately and all(one.lagging for one in named):
+        if link.handlers.reads.fetches_separately and all(one.lagging for one in named):
             return True
         shared, version = link.broker.shared_reads, self.record.head.api_version
         keys = (build_coalescing_key(one, version, request.isolation_level) for one in named)
@@ -389,7 +389,7 @@ class DelayedFetch:
             one.partition is not None and not one.partition.leader_state.known for one in asking
         )
         holds_others = view.is_here or view.has_in_transit
-        if asking and is_new and link.reads.fetches_separately and not holds_others:
+        if asking and is_new and link.handlers.reads.fetches_separately and not holds_others:
             return PROOF_WAIT_S
         return link.broker.config.cache.hole_wait_s
 
@@ -439,8 +439,8 @@ class DelayedFetch:
                 timer.cancel()
         for partition in self.held:
             partition.parked.pop(self, None)
-        if len(link.reads):
-            link.reads.leave(self)
+        if len(link.handlers.reads):
+            link.handlers.reads.leave(self)
         if self._idle_partitions is not None and self._idle_partitions.fetch is self:
             self._idle_partitions.fetch = None
         if self._timer is not None:

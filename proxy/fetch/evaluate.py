@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import ClientFetch
-    from proxy.net.client_connection import ClientConnection
+    from proxy.fetch.services import FetchLink
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topics
 
@@ -84,7 +84,7 @@ def has_arrived(read: Read) -> bool:
 
 
 def evaluate(
-    link: ClientConnection,
+    link: FetchLink,
     partitions: Sequence[FetchPartition],
     isolation_level: int,
     version: int,
@@ -103,7 +103,7 @@ def evaluate(
         if name != topic:
             topic = name
             topic_id = topic if isinstance(topic, bytes) else _find_id(broker.topics, topic)
-            if not link.authorization.allows(topic, now):
+            if not link.handlers.authorization.allows(topic, now):
                 topic_id = None
         partition = None
         if topic_id is not None:
@@ -131,7 +131,7 @@ def evaluate_fetch(fetch: ClientFetch, now: float) -> list[PartitionStatus]:
 
 
 def _explain(
-    link: ClientConnection, asked: FetchPartition, isolation_level: int, version: int, now: float
+    link: FetchLink, asked: FetchPartition, isolation_level: int, version: int, now: float
 ) -> PartitionStatus:
     """Return the status of a partition that was not readable when it was looked up.
 
@@ -140,7 +140,7 @@ def _explain(
     None if the right is missing or the partition is not followed.
     """
     broker = link.broker
-    if not link.authorization.allows(asked.topic, now):
+    if not link.handlers.authorization.allows(asked.topic, now):
         return PartitionStatus(asked, None, ReadState.MISS, UNAUTHORIZED, -1)
     topic = broker.topics.find(asked.topic)
     if topic is None or asked.partition not in topic.leaders:
@@ -174,7 +174,7 @@ def find_unproven(
         return found
     broker = link.broker
     for asked in partitions:
-        if asked.topic in found or link.authorization.allows(asked.topic, now):
+        if asked.topic in found or link.handlers.authorization.allows(asked.topic, now):
             continue
         topic = broker.topics.find(asked.topic)
         partition = broker.partitions.find(topic, asked.partition) if topic is not None else None
@@ -182,7 +182,9 @@ def find_unproven(
             continue
         isolation, version = request.isolation_level, fetch.head.api_version
         status = plan_partition(broker.cache, asked, partition, isolation, version, now)
-        is_history = status.lagging and status.offsets_known and link.reads.fetches_separately
+        is_history = (
+            status.lagging and status.offsets_known and link.handlers.reads.fetches_separately
+        )
         if status.state is ReadState.READABLE or is_history:
             found[asked.topic] = partition
     return found

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from protocol.wire import Frame
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.record import FetchRecord
+    from proxy.fetch.services import FetchLink
     from proxy.fetch.sessions.context import FetchContext
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.splice import SpliceTransfer
     from proxy.partitions.readable import PartitionStatus
@@ -67,8 +67,8 @@ def forward_fetch(
     milliseconds, after a wait here; None leaves the request's own value.
     """
     link, head, request, partitions = record.link, record.head, record.request, record.partitions
-    link.reads.drop_asked(partitions)
-    link.authorization.has_rack = bool(request.rack_id)
+    link.handlers.reads.drop_asked(partitions)
+    link.handlers.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
     scheduler = link.broker.scheduler
     shared_reads: list[SharedRead] = []
@@ -96,7 +96,7 @@ def forward_fetch(
         if (is_wanted and has_room) or not link.may_begin_pieces(record.reply):
             return None
         if response is not None:
-            link.authorization.learn_answer(response, sent_at)
+            link.handlers.authorization.learn_answer(response, sent_at)
             begun = _begun_in_session(record, response, begun)
         # Joiners fetch for themselves: the whole frame is never in memory here.
         end_forwarded(link.broker, shared_reads, None, None)
@@ -120,7 +120,7 @@ def forward_fetch(
         scheduler.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
-            link.authorization.learn_answer(response, sent_at)
+            link.handlers.authorization.learn_answer(response, sent_at)
         end_forwarded(link.broker, shared_reads, response, answer)
         record.forwarded(statuses, response, _in_session(record, response, answer))
 
@@ -270,9 +270,7 @@ def _scan_begun(head: RequestHeader, begun: bytes, frame_bytes: int) -> FetchRes
         return None
 
 
-def _scan_answer(
-    link: ClientConnection, head: RequestHeader, answer: Frame
-) -> FetchResponse | None:
+def _scan_answer(link: FetchLink, head: RequestHeader, answer: Frame) -> FetchResponse | None:
     """Return the decoded response; None if it is malformed, which is counted."""
     try:
         return fetch.scan_response(answer, head.api_version)

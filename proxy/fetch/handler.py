@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchRequest
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.fetch.services import FetchLink
 
 
-def handle_fetch(link: ClientConnection, frame: Frame) -> None:
+def handle_fetch(link: FetchLink, frame: Frame) -> None:
     """Answer, delay, forward or relay one Fetch from `link`. Raises BadFrame if its header cannot be
     read.
 
     `frame` is the whole request. The call never blocks: the response leaves later if the Fetch
     waits.
     """
-    again = link.fetches.read_again(frame)
+    again = link.handlers.fetches.read_again(frame)
     head = header.peek_request(frame) if again is None else again[0]
     link.count_request(api.FETCH, len(frame))
     link.client_id = head.client_id
@@ -63,7 +63,7 @@ def handle_fetch(link: ClientConnection, frame: Frame) -> None:
             partial(link.broker.accounts.enter_unread, link, head, link.broker.now()),
         )
         return
-    version = link.authorization.version = head.api_version
+    version = link.handlers.authorization.version = head.api_version
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
     if replica_id != CONSUMER or not link.stores:
         reason = FOLLOWER if replica_id != CONSUMER else DISABLED
@@ -93,8 +93,8 @@ def handle_fetch(link: ClientConnection, frame: Frame) -> None:
     else:
         statuses = idle_partitions.evaluate(now)
     if is_complete(fetch, statuses):
-        if link.reads.by_key:
-            link.reads.drop_asked([status.asked for status in statuses])
+        if link.handlers.reads.by_key:
+            link.handlers.reads.drop_asked([status.asked for status in statuses])
         build_answer(fetch, statuses)
     else:
         DelayedFetch(FetchRecord(fetch), frame, idle_partitions).start(statuses)
@@ -135,14 +135,14 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
     forward_fetch(record, frame, statuses)
 
 
-def _scan(link: ClientConnection, head: RequestHeader, frame: Frame) -> FetchRequest | None:
+def _scan(link: FetchLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
     """Return the decoded request, or None if Forebay must not or cannot decode it.
 
     After None the broker judges the request. The access log and metrics count it as one pass.
     """
     if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
         try:
-            return link.fetches.scan(frame, head)
+            return link.handlers.fetches.scan(frame, head)
         except BadFrame:
             pass
     return None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchRequest, FetchResponse
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.fetch.services import FetchLink
     from proxy.net.framed_transport import FramedTransport
     from proxy.scheduling.queued_request import Entry
     from proxy.scheduling.request_scheduler import RequestScheduler
@@ -49,7 +49,7 @@ NO_NAMES: Final = b""
 """Value of `PassthroughFetch.names` if the request's names were not scanned."""
 
 
-def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) -> None:
+def pass_single_fetch(link: FetchLink, frame: Frame, scanned: list[int]) -> None:
     """Pass a request of at most one partition where memory does not serve.
 
     `scanned` is the result of `fetch_ordinary.scan_request`, in its order. `frame` is the whole
@@ -80,7 +80,7 @@ def pass_single_fetch(link: ClientConnection, frame: Frame, scanned: list[int]) 
 
 
 def pass_fetch(
-    link: ClientConnection,
+    link: FetchLink,
     head: header.RequestHeader,
     request: FetchRequest,
     frame: Frame,
@@ -120,7 +120,7 @@ class PassthroughFetch:
 
     def __init__(
         self,
-        link: ClientConnection,
+        link: FetchLink,
         frame: Frame,
         version: int,
         body_start: int,

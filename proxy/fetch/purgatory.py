@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
     from proxy.fetch.delayed_fetch import DelayedFetch
+    from proxy.fetch.services import FetchLink
     from proxy.fetch.sessions.idle_partitions import IdlePartitions
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
 
@@ -30,10 +30,10 @@ class Purgatory:
     def __init__(self, counters: Counters, limit: int) -> None:
         self._counters = counters
         self._limit = limit
-        self._waiting: dict[ClientConnection, dict[DelayedFetch, None]] = defaultdict(dict)
-        self.idle_partitions: dict[ClientConnection, dict[IdlePartitions, None]] = defaultdict(dict)
+        self._waiting: dict[FetchLink, dict[DelayedFetch, None]] = defaultdict(dict)
+        self.idle_partitions: dict[FetchLink, dict[IdlePartitions, None]] = defaultdict(dict)
 
-    def park(self, link: ClientConnection, fetch: DelayedFetch) -> bool:
+    def park(self, link: FetchLink, fetch: DelayedFetch) -> bool:
         """Add a delayed Fetch. Return False, and do nothing, if the limit is reached."""
         if self._counters.parked_fetches >= self._limit:
             return False
@@ -41,7 +41,7 @@ class Purgatory:
         self._counters.parked_fetches += 1
         return True
 
-    def unpark(self, link: ClientConnection, fetch: DelayedFetch) -> None:
+    def unpark(self, link: FetchLink, fetch: DelayedFetch) -> None:
         """Remove a delayed Fetch; no effect if it is not listed."""
         waiting = self._waiting.get(link)
         if waiting is None or waiting.pop(fetch, fetch) is fetch:
@@ -50,12 +50,12 @@ class Purgatory:
         if not waiting:
             del self._waiting[link]
 
-    def leave(self, link: ClientConnection) -> None:
+    def leave(self, link: FetchLink) -> None:
         """Answer every delayed Fetch of `link` with the bytes that are readable now."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.leave()
 
-    def leave_one(self, link: ClientConnection, place: Place) -> None:
+    def leave_one(self, link: FetchLink, place: Place) -> None:
         """Answer the delayed Fetch that holds `place` in the response order, if there is one, with
         the bytes readable now.
         """
@@ -64,7 +64,7 @@ class Purgatory:
                 fetch.leave()
                 return
 
-    def drop(self, link: ClientConnection) -> None:
+    def drop(self, link: FetchLink) -> None:
         """Drop the delayed Fetches and idle partitions of `link`: its client has disconnected."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.drop()
@@ -81,7 +81,7 @@ class Purgatory:
             ]:
                 unused.close()
 
-    def list_partitions(self, link: ClientConnection) -> list[Partition]:
+    def list_partitions(self, link: FetchLink) -> list[Partition]:
         """Return the partitions that the delayed Fetches of one client wait on, each once."""
         waiting = self._waiting.get(link, ())
         return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))

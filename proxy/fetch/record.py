@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
     from protocol.wire import Frame, Topic
-    from proxy.broker import Broker
     from proxy.fetch.access_lines import AccessLines
+    from proxy.fetch.services import FetchLink, FetchServices
     from proxy.fetch.sessions.context import FetchContext
-    from proxy.net.client_connection import ClientConnection
 
 NOT_PARKED = -1.0
 """Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
@@ -45,7 +44,7 @@ class ClientFetch(NamedTuple):
     `request_bytes` are charged to the byte budget of requests until the response is made.
     """
 
-    link: ClientConnection
+    link: FetchLink
     head: RequestHeader
     request: FetchRequest
     context: FetchContext | None
@@ -164,7 +163,7 @@ class Accounts:
 
     __slots__ = ("_broker", "_departed", "lines")
 
-    def __init__(self, broker: Broker, lines: AccessLines | None) -> None:
+    def __init__(self, broker: FetchServices, lines: AccessLines | None) -> None:
         """`lines` None: there is no access log."""
         self._broker = broker
         self.lines = lines
@@ -190,7 +189,7 @@ class Accounts:
             self._count(((fetch, outcomes, is_ours, now, waited_s),))
 
     def enter_unread(
-        self, link: ClientConnection, head: RequestHeader, received_at: float, delivered: bool
+        self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
     ) -> None:
         """Count the response to a Fetch that Forebay did not decode, as one partition."""
         counters = self._broker.counters
@@ -236,7 +235,9 @@ class Accounts:
             self.lines.put_departed(departed)
 
 
-def _charge(broker: Broker, client_id: str | None, outcomes: Sequence[PartitionOutcome]) -> None:
+def _charge(
+    broker: FetchServices, client_id: str | None, outcomes: Sequence[PartitionOutcome]
+) -> None:
     """Charge the delivered bytes to the quotas of the client and its topics."""
     quotas, now = broker.scheduler.quotas, broker.now()
     for one in outcomes:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from protocol.wire import Frame, Topic
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import ClientFetch, FetchRecord
+    from proxy.fetch.services import FetchLink
     from proxy.fetch.sessions.cache import PartitionKey
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Reply
     from proxy.partitions.table import Partition
 
@@ -152,8 +152,8 @@ def build_answer(
     if reads is not None:
         pause_ms = _throttle_time_ms(fetch, outcomes, budget.taken, has_clean, now)
         for one in budget.taken:
-            link.reads.drop(one)
-    layout, keys = link.fetches.layout, list(map(KEY, named))
+            link.handlers.reads.drop(one)
+    layout, keys = link.handlers.fetches.layout, list(map(KEY, named))
     if len(named) != len(answers):
         outcomes = [one for one in outcomes if KEY(one.status.asked) in keys]
     if not named:
@@ -219,7 +219,7 @@ def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
     """Return the layout of a response, and keep it for the connection's next one."""
     layout = plan_layout(fetch.head.api_version, keys)
-    fetch.link.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
+    fetch.link.handlers.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
     return layout
 
 
@@ -355,7 +355,7 @@ def _note_used(
         read = reads[number] if reads else None
         if state not in NEEDS_BROKER or (read is not None and read.is_shared):
             topic = asked.topic
-            fetch.link.authorization.used(topic, partition, now)
+            fetch.link.handlers.authorization.used(topic, partition, now)
 
 
 def refuse_fetch(
@@ -420,7 +420,7 @@ def _throttle_time_ms(
     return max(0, round(PAUSE_MS - (now - fetch.received_at) * 1000))
 
 
-def copy_out(link: ClientConnection, reply: Reply, hits: Sequence[Hit]) -> None:
+def copy_out(link: FetchLink, reply: Reply, hits: Sequence[Hit]) -> None:
     """Copy the unsent rest of a response, so that the arena can reuse the block, and release the
     pins.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from isolation.refusals import RefusedSequences
 from proxy.net.broker_connection import BrokerConnection
@@ -20,23 +20,20 @@ from proxy.net.catch_up_connection import CatchUpConnection
 from proxy.net.framed_transport import FramedTransport
 from proxy.net.response_order import Reply, ResponseOrder
 from proxy.net.send_buffer import PIECE_BYTES
+from proxy.net.services import Kept, Services
 from proxy.net.splice import SpliceTransfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.errors import BadFrame
-    from protocol.fetch_again import FetchScanner
     from protocol.header import RequestHeader
     from protocol.wire import Frame
-    from proxy.broker import Broker
-    from proxy.fetch.authorization import Authorization
-    from proxy.fetch.misses.reads import Reads
     from proxy.net.broker_connection import Answer, Begin, Sent
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
     from proxy.net.send_buffer import Sendable
-    from proxy.net.services import Handlers, PipelinedRequests
+    from proxy.net.services import PipelinedRequests
 
 log = logging.getLogger("forebay.client")
 
@@ -46,8 +43,10 @@ UNSIGNED_FRAME_BYTES = 512 << 10
 """Largest frame that a broker takes before authentication (sasl.server.max.receive.size)."""
 
 
-class ClientConnection:
-    """A client and its connections to the broker."""
+class ClientConnection(Generic[Services, Kept]):
+    """A client and its connections to the broker. `broker`: what its handlers use of the process;
+    `handlers`: what handles its requests.
+    """
 
     __slots__ = (
         "_counters",
@@ -57,10 +56,8 @@ class ClientConnection:
         "_open",
         "_response_bytes",
         "answered_ordinal",
-        "authorization",
         "broker",
         "client_id",
-        "fetches",
         "finishing",
         "gone",
         "handlers",
@@ -72,7 +69,6 @@ class ClientConnection:
         "number",
         "pipeline",
         "preferred_replicas",
-        "reads",
         "refused",
         "replies",
         "request_bytes",
@@ -85,16 +81,13 @@ class ClientConnection:
     )
 
     replies: ResponseOrder
-    authorization: Authorization
-    fetches: FetchScanner
-    reads: Reads
 
-    def __init__(self, listener: Listener, number: int) -> None:
+    def __init__(self, listener: Listener[Services, Kept], number: int) -> None:
         """`number` counts the listener's connections. `listener.dispatch` makes the objects of handlers."""
-        self.handlers: Handlers = listener.dispatch(self)
+        self.handlers = listener.dispatch(self)
         self.listener = listener
-        self.broker: Broker = listener.broker
-        self.stores = self.broker.stores_on(listener)
+        self.broker = listener.broker
+        self.stores = self.broker.stores_on(listener.config)
         self.number = number
         self.client_id: str | None = None
         self._limits = self.broker.config.limits
@@ -609,3 +602,7 @@ class ClientConnection:
         else:
             self.wire.abort()
         self.listener.closed(self)
+
+
+AnyLink: TypeAlias = "ClientConnection[Any, Any]"
+"""A client connection where it is a key, or its own part alone is used."""

@@ -12,19 +12,18 @@ import logging
 import socket
 import ssl
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
+from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import TlsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.broker import Broker
     from proxy.config.model import Limits, ListenerConfig, UpstreamTls
     from proxy.config.units import Address
-    from proxy.net.services import Handlers
 
 log = logging.getLogger("forebay.listener")
 
@@ -33,14 +32,14 @@ PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
 
 
-class Listener:
+class Listener(Generic[Services, Kept]):
     """The running part of one entry of `listeners` in the configuration."""
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Services,
         config: ListenerConfig,
-        dispatch: Callable[[ClientConnection], Handlers],
+        dispatch: Callable[[ClientConnection[Services, Kept]], Kept],
     ) -> None:
         """`dispatch` makes the handlers of a connection's requests. Raises OSError (ssl.SSLError
         included) if a file of `upstreamTls` cannot be loaded.
@@ -56,8 +55,8 @@ class Listener:
             if config.catch_up_upstream is not None
             else None
         )
-        self.links: dict[ClientConnection, None] = {}
-        self.tended: dict[ClientConnection, None] = {}
+        self.links: dict[ClientConnection[Services, Kept], None] = {}
+        self.tended: dict[ClientConnection[Services, Kept], None] = {}
         """Connections with a pending timeout, for the janitor, which also removes them."""
         self.wants_sasl = False
         """Whether the broker has accepted a SASL exchange here, a client's or Forebay's own. A
@@ -120,7 +119,7 @@ class Listener:
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
-    def opened(self, link: ClientConnection) -> None:
+    def opened(self, link: ClientConnection[Services, Kept]) -> None:
         """Add `link`, which is counted as active already, or close it above
         `limits.maxConnections`.
         """
@@ -133,11 +132,11 @@ class Listener:
             return
         self.links[link] = None
 
-    def tend(self, link: ClientConnection) -> None:
+    def tend(self, link: ClientConnection[Services, Kept]) -> None:
         """Have the janitor check `link`, which has a pending timeout."""
         self.tended[link] = None
 
-    def closed(self, link: ClientConnection) -> None:
+    def closed(self, link: ClientConnection[Services, Kept]) -> None:
         """Remove `link`, which is closed."""
         self.links.pop(link, None)
         self.tended.pop(link, None)
@@ -162,6 +161,10 @@ class Listener:
         """Close all client connections at once: the grace period is over."""
         for link in list(self.links):
             link.close("drain_timeout")
+
+
+AnyListener: TypeAlias = "Listener[Any, Any]"
+"""A listener where its own part alone is used."""
 
 
 def end_vanished(fd: int, timeout_s: float) -> None:

@@ -27,7 +27,7 @@ from proxy.net.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from protocol.wire import Frame
-    from proxy.net.listener import Listener
+    from proxy.net.listener import AnyListener
     from proxy.net.services import NetServices
 
 log = logging.getLogger("forebay.own_connections")
@@ -49,7 +49,7 @@ class OwnConnections:
     `refusal`: why the last attempt failed; "" after a success.
     """
 
-    def __init__(self, broker: NetServices, listener: Listener) -> None:
+    def __init__(self, broker: NetServices, listener: AnyListener) -> None:
         self._broker = broker
         self._listener = listener
         self._connections: dict[str, BrokerConnection] = {}

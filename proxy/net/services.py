@@ -5,17 +5,18 @@ Owns their types alone. It must not know who has them. Invariant: nothing here i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.wire import Frame
     from proxy.accounting.counters import Counters
-    from proxy.config.model import Config
+    from proxy.config.model import Config, ListenerConfig
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
+    from proxy.net.tls_handshakes import Handshakes
 
 
 class Sending(Protocol):
@@ -97,3 +98,22 @@ class PipelinedRequests(Protocol):
         """Call before any event other than the next in-order response: makes normal requests of
         them.
         """
+
+
+class ConnectionServices(NetServices, Protocol):
+    """Handed to listeners and to the connections of clients."""
+
+    @property
+    def requests(self) -> ByteBudget:
+        """The budget of requests."""
+
+    @property
+    def handshakes(self) -> Handshakes:
+        """TLS handshakes in progress."""
+
+    def stores_on(self, listener: ListenerConfig) -> bool:
+        """Whether what passes on this listener is stored, and served or observed."""
+
+
+Services = TypeVar("Services", bound=ConnectionServices, covariant=True)
+Kept = TypeVar("Kept", bound=Handlers, covariant=True)

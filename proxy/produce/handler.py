@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from protocol.produce_rows import ProduceHead, Row
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
     from proxy.scheduling.queued_request import Entry
 
 
-def handle_produce(link: ClientConnection, frame: Frame, most: int) -> bool:
+def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
     """Handle a Produce: it is forwarded when its turn comes, and its batches are stored when the
     response arrives. Return whether it is of one partition and was read.
 
@@ -79,7 +79,7 @@ def handle_produce(link: ClientConnection, frame: Frame, most: int) -> bool:
     return len(rows) == 1
 
 
-def _handle_unread(link: ClientConnection, frame: Frame) -> None:
+def _handle_unread(link: ProduceLink, frame: Frame) -> None:
     """Relay a Produce that was not read. Its version is another, it is malformed, or it names more
     than may be read, which is counted.
     """
@@ -91,7 +91,7 @@ def _handle_unread(link: ClientConnection, frame: Frame) -> None:
     _relay_unread(link, frame)
 
 
-def _relay_unread(link: ClientConnection, frame: Frame) -> None:
+def _relay_unread(link: ProduceLink, frame: Frame) -> None:
     """Relay a frame for the broker to judge. Behind refused batches it closes the connection
     instead: an undecoded frame may contain a refused producer's batch, out of order.
     """
@@ -106,7 +106,7 @@ def _relay_unread(link: ClientConnection, frame: Frame) -> None:
 
 
 def _forward_unanswered(
-    link: ClientConnection,
+    link: ProduceLink,
     frame: Frame,
     head: ProduceHead,
     rows: Sequence[Row],
@@ -132,9 +132,7 @@ def _forward_unanswered(
     )
 
 
-def _want_fetched(
-    link: ClientConnection, frame: Frame, head: ProduceHead, rows: Sequence[Row]
-) -> None:
+def _want_fetched(link: ProduceLink, frame: Frame, head: ProduceHead, rows: Sequence[Row]) -> None:
     """Have the replica fetcher fetch these partitions if they have waiters: no response will show
     the offsets.
     """

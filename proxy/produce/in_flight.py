@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from isolation.tickets import State
     from protocol.produce_rows import ProducedRow, ProduceHead, Row
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.store import Forwarded
+    from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
     from proxy.scheduling.queued_request import Entry
 
@@ -76,7 +76,7 @@ class InFlightProduce:
     is_control = False
     is_measured = True
 
-    link: ClientConnection
+    link: ProduceLink
     frame: Frame
     head: ProduceHead
     rows: Sequence[Row]
@@ -95,7 +95,7 @@ class InFlightProduce:
 
     def __init__(
         self,
-        link: ClientConnection,
+        link: ProduceLink,
         frame: Frame,
         size_bytes: int,
         head: ProduceHead,

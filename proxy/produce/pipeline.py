@@ -15,30 +15,25 @@ Why: docs/decisions/0025.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from isolation.tickets import Waits
 from protocol import api
 from protocol.errors import BadFrame
 from protocol.produce_rows import ROUTE_START, make_head, make_produced, make_row
-from proxy.accounting.counters import WAIT_BOUNDS_S
 from proxy.partitions import store
 from proxy.produce._pipeline import ffi, lib
 from proxy.produce.in_flight import ACKS_ALL, NOT_BEGUN, InFlightProduce
+from proxy.produce.routes import Route
 from proxy.scheduling.request_scheduler import LIFTED_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from isolation.queues import Queue
-    from proxy.accounting.counters import Counters
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.store import Forwarded
-    from proxy.produce.targets import Target
+    from proxy.produce.services import ProduceLink
 
-HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
 forward_request, complete_request = lib.fl_forward, lib.fl_complete
 NOT_FORWARDED, OTHER_ROUTE, RING, HEAD_WORDS = (
     lib.FL_NOT_FORWARDED,
@@ -48,26 +43,8 @@ NOT_FORWARDED, OTHER_ROUTE, RING, HEAD_WORDS = (
 )
 CORRELATION_IDS = slice(8, 12), slice(4, 8)
 """Position of the correlation id in a request and in a response."""
-ROUTES_LIMIT = 4096
-"""Limit of remembered routes, of at most 1 KiB each. At the limit all are forgotten."""
 ALONE = 2
 """Result of `ClientConnection.plan_pipelined`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Meaning of the header bytes from client id to partition, which a client repeats.
-
-    `queue`: that of the topic if isolation is enabled, else None. `native`: the bytes for C
-    (fl_route of native/pipeline.h); it points into `bytes`.
-    """
-
-    client_id: str | None
-    target: Target
-    waits: Waits
-    queue: Queue | None
-    bytes: Any
-    native: Any
 
 
 class InFlight(NamedTuple):
@@ -79,39 +56,6 @@ class InFlight(NamedTuple):
     route: Route
     since_s: float
     forwarded: Sequence[Forwarded]
-
-
-class PipelineCounts:
-    """Counts that C keeps of all pipelines of a process, until the scrape reads them; and the routes
-    that they know.
-    """
-
-    __slots__ = ("clears", "native", "routes")
-
-    def __init__(self) -> None:
-        self.routes: dict[tuple[int, bytes], Route] = {}
-        self.clears = -1
-        """`Targets.clears` when the first of these routes was found."""
-        self.native = ffi.new("fl_counts *")
-        self.native.bounds_s = WAIT_BOUNDS_S
-
-    def find_routes(self, clears: int) -> dict[tuple[int, bytes], Route]:
-        """Return the known routes, of which none is older than the last of so many `clears`."""
-        if clears != self.clears or len(self.routes) >= ROUTES_LIMIT:
-            self.routes.clear()
-            self.clears = clears
-        return self.routes
-
-    def settle(self, counters: Counters) -> None:
-        """Move the counts into `counters`, and reset them."""
-        native = self.native
-        for name in HOPS:
-            counted = getattr(native, name)
-            getattr(counters, name)[api.PRODUCE].add(counted.frames, counted.size_bytes)
-            setattr(native, name, (0, 0))
-        counters.produce_s.add(list(native.took), native.took_s[0])
-        native.took = [0] * len(native.took)
-        native.took_s[0] = 0.0
 
 
 class Pipeline:
@@ -135,7 +79,7 @@ class Pipeline:
         "wire",
     )
 
-    def __init__(self, link: ClientConnection) -> None:
+    def __init__(self, link: ProduceLink) -> None:
         self._link, self._broker, self._scheduler = link, link.broker, link.broker.scheduler
         self._stores = link.stores
         self._native = ffi.new("fl_link *")
@@ -315,7 +259,7 @@ class Pipeline:
             scheduler.materialize(link, materialized)
 
 
-def start_pipeline(link: ClientConnection) -> None:
+def start_pipeline(link: ProduceLink) -> None:
     """Start a pipeline on a connection that had a Produce of one partition. Both sides must be plain
     sockets, and no quota may be set; otherwise nothing happens.
     """

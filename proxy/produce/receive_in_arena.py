@@ -21,17 +21,17 @@ from proxy.partitions.store import AS_SENT, Forwarded, judge_produced
 
 if TYPE_CHECKING:
     from protocol.framing import Lend
-    from proxy.broker import Broker
+    from proxy.produce.services import ProduceServices
 
 
-def find_lender(broker: Broker, stores: bool) -> Lend | None:
+def find_lender(broker: ProduceServices, stores: bool) -> Lend | None:
     """Return the function that lends arena memory to a client's Produces; None for a client whose
     batches are not stored (`stores` False), or only observed.
     """
     return partial(lend_to_produce, broker) if stores and not broker.cache.observes else None
 
 
-def lend_to_produce(broker: Broker, begun: bytes, frame_bytes: int) -> memoryview | None:
+def lend_to_produce(broker: ProduceServices, begun: bytes, frame_bytes: int) -> memoryview | None:
     """Return arena memory for a frame of `frame_bytes` that begins with `begun`; None for the heap.
 
     Only a single-batch Produce to a partition that stores such batches unchanged gets arena memory.

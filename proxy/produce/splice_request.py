@@ -20,18 +20,18 @@ from proxy.net.splice import SpliceTransfer, may_pass
 
 if TYPE_CHECKING:
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Reply
+    from proxy.produce.services import ProduceLink
 
 
-def let_produces_pass(link: ClientConnection) -> None:
+def let_produces_pass(link: ProduceLink) -> None:
     """Allow pass-through on this connection if its Produces are neither stored nor scheduled."""
     if not (link.stores or link.broker.scheduler.enabled):
         link.wire.on_large = partial(_begin, link)
         link.wire.on_passed = SpliceTransfer.end
 
 
-def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
+def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
     """Splice a large request that has begun. Return None if it is no single-batch Produce, or an
     earlier request waits.
     """
@@ -54,9 +54,7 @@ def _begin(link: ClientConnection, begun: bytes, frame_bytes: int) -> SpliceTran
     )
 
 
-def _ended(
-    link: ClientConnection, head: header.RequestHeader, frame_bytes: int, last: bytes
-) -> None:
+def _ended(link: ProduceLink, head: header.RequestHeader, frame_bytes: int, last: bytes) -> None:
     """Finish a spliced request: its last bytes are here, and all bytes before are on their way to
     the broker.
     """
@@ -71,9 +69,7 @@ def _ended(
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 
 
-def _answered(
-    link: ClientConnection, reply: Reply, started_at: float, answer: Frame | None
-) -> None:
+def _answered(link: ProduceLink, reply: Reply, started_at: float, answer: Frame | None) -> None:
     if answer is not None:
         link.broker.counters.produce_s.observe(link.broker.now() - started_at)
         link.answer_whole(api.PRODUCE, reply, answer, len(answer), 0)

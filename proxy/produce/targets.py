@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from protocol.produce_rows import Row
     from protocol.wire import Frame
-    from proxy.broker import Broker
-    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.table import Partition
+    from proxy.produce.services import ProduceLink, ProduceServices
 
 TARGETS_LIMIT: Final = 16_384
 """Limit of remembered targets. At the limit all are forgotten, and looked up again with the next
@@ -57,7 +56,7 @@ class Targets:
 
     __slots__ = ("_broker", "_known", "clears", "clients", "count")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ProduceServices) -> None:
         self._broker = broker
         self.clears = 0
         """Number of calls of `clear`. A target found before the last one may be out of date."""
@@ -90,7 +89,7 @@ class Targets:
         return None if of_topic is None else of_topic.get(row.partition)
 
     def find(
-        self, link: ClientConnection, frame: Frame, version: int, rows: Sequence[Row]
+        self, link: ProduceLink, frame: Frame, version: int, rows: Sequence[Row]
     ) -> list[Target]:
         """Return the target of each row. Partitions are followed from now on if the client's
         batches are stored. Raises BadFrame if a topic's name is not UTF-8.
@@ -110,7 +109,7 @@ class Targets:
         return found
 
     def _look_up(
-        self, link: ClientConnection, frame: Frame, version: int, row: Row, named: bytes
+        self, link: ProduceLink, frame: Frame, version: int, row: Row, named: bytes
     ) -> Target:
         broker, partition = self._broker, None
         asked = produce.peek_topic(frame, version, row.topic_start)

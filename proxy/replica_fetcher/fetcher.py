@@ -25,7 +25,7 @@ from proxy.replica_fetcher.session_poll import LOOK_EVERY_S, SessionPoll
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
@@ -59,8 +59,8 @@ class ReplicaFetcher:
         self._proof = Poll(broker, "proof", 0.0)
         self._to_prove: dict[Partition, None] = {}
         self._to_join: dict[Partition, None] = {}
-        self._link_polls: dict[ClientConnection, Poll] = {}
-        self._link_proofs: dict[ClientConnection, Poll] = {}
+        self._link_polls: dict[AnyLink, Poll] = {}
+        self._link_proofs: dict[AnyLink, Poll] = {}
         self._ticked_at = self._swept_at = broker.now()
 
     @property
@@ -70,7 +70,7 @@ class ReplicaFetcher:
 
     # -- interface ---------------------------------------------------------------------------------
 
-    def cover(self, partition: Partition, link: ClientConnection) -> bool:
+    def cover(self, partition: Partition, link: AnyLink) -> bool:
         """Have an open poll name `partition`, which has a waiter on `link`. Return False if no
         connection can ask, or at the limit of watched partitions.
         """
@@ -129,7 +129,7 @@ class ReplicaFetcher:
     def ask(
         self,
         partition: Partition,
-        link: ClientConnection | None,
+        link: AnyLink | None,
         asked: FetchPartition | None = None,
     ) -> bool:
         """Have the broker confirm `partition` at once. Return True if a question was sent or is
@@ -206,7 +206,7 @@ class ReplicaFetcher:
         for poll in (self._hot, *self._idle):
             poll.discard(partition)
 
-    def drop_link(self, link: ClientConnection) -> None:
+    def drop_link(self, link: AnyLink) -> None:
         """Forget the polls on the connection of a client that is gone."""
         self._link_polls.pop(link, None)
         self._link_proofs.pop(link, None)
@@ -216,13 +216,13 @@ class ReplicaFetcher:
     def _own(self, partition: Partition) -> bool:
         return self._broker.own_connections.usable and not partition.is_refused(self._broker.now())
 
-    def _ask_on(self, link: ClientConnection, partition: Partition) -> bool:
+    def _ask_on(self, link: AnyLink, partition: Partition) -> bool:
         poll = self._link_proofs.get(link)
         if poll is None:
             poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0)
         return poll.in_flight or poll.send(link.upstream, (partition,))
 
-    def _cover_on(self, link: ClientConnection) -> bool:
+    def _cover_on(self, link: AnyLink) -> bool:
         """Let the waiting client's connection carry a poll over the partitions it waits for:
         session-less, one at a time.
         """

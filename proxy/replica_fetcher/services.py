@@ -13,7 +13,7 @@ from proxy.partitions.services import PartitionServices
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.fetcher import ReplicaFetcher
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Waiting(Protocol):
     """The Fetches that wait."""
 
-    def list_partitions(self, link: ClientConnection) -> list[Partition]:
+    def list_partitions(self, link: AnyLink) -> list[Partition]:
         """Those that the Fetches of one client wait on."""
 
 

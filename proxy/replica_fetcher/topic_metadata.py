@@ -26,7 +26,7 @@ from proxy.partitions.topics import NO_TOPIC_ID, Leader
 if TYPE_CHECKING:
     from protocol.metadata import TopicMetadata
     from protocol.wire import Frame
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
     from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.topics")
@@ -72,12 +72,12 @@ class TopicLookup:
         """Return the number of topics that wait to be asked about."""
         return len(self._due[str]) + len(self._due[bytes]) + len(self._later)
 
-    def want(self, topic: Key, link: ClientConnection) -> None:
+    def want(self, topic: Key, link: AnyLink) -> None:
         """Ask about this name or id if it is unknown: the broker has answered `link` for it."""
         if self._broker.topics.find(topic) is None:
             self.ask(topic, link)
 
-    def ask(self, topic: Key, link: ClientConnection | None = None) -> None:
+    def ask(self, topic: Key, link: AnyLink | None = None) -> None:
         """Ask soon for a topic's name, id and epochs. `link` asks if Forebay has no own connection,
         or may not describe the topic; with None that question is dropped.
         """
@@ -147,7 +147,7 @@ class TopicLookup:
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
-    def _ask_on(self, link: ClientConnection, topic: Key, now: float) -> None:
+    def _ask_on(self, link: AnyLink, topic: Key, now: float) -> None:
         """Ask on the client's own connection, at the cost of its principal."""
         pace = self._find_pace(self._client_paces, topic)
         if pace.next_at > now:

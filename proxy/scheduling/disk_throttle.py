@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxy.config.throttle import ThrottleConfig
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
     from proxy.scheduling.services import SchedulingServices
@@ -118,7 +118,7 @@ class DiskThrottle:
 
     def submit(
         self,
-        connection: ClientConnection,
+        connection: AnyLink,
         client_id: str | None,
         status: PartitionStatus,
         size_bytes: int,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isolation.health import Sent
     from isolation.quotas import Reservation
     from isolation.tickets import Ticket
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
 
 
 class Entry:
@@ -44,7 +44,7 @@ class Entry:
 
     def __init__(
         self,
-        link: ClientConnection,
+        link: AnyLink,
         dispatch: Callable[[Entry], None] | None,
         refuse: Callable[[], None] | None,
         watched: Sequence[str | bytes],

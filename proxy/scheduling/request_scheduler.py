@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
     from isolation.queues import Queue
     from isolation.quotas import Reservation
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
     from proxy.net.services import PipelinedRequests
-    from proxy.produce.in_flight import InFlightProduce
-    from proxy.scheduling.services import SchedulingServices
+    from proxy.scheduling.services import OwnTicket, SchedulingServices
 
 log = logging.getLogger("forebay.request_scheduler")
 
@@ -72,9 +71,9 @@ class RequestScheduler:
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # unanswered requests on a client's first broker connection, oldest first
-        self.lines: dict[ClientConnection, list[Entry | InFlightProduce]] = {}
+        self.lines: dict[AnyLink, list[Entry | OwnTicket]] = {}
         # all other requests of a client: waiting, or sent on another broker connection
-        self._of_connection: defaultdict[ClientConnection, dict[Entry, None]] = defaultdict(dict)
+        self._of_connection: defaultdict[AnyLink, dict[Entry, None]] = defaultdict(dict)
         # pipelines whose requests are counted, but not listed here
         self.pipelines: dict[PipelinedRequests, None] = {}
         self._admitted: deque[Entry] = deque()
@@ -87,7 +86,7 @@ class RequestScheduler:
 
     def submit(
         self,
-        link: ClientConnection,
+        link: AnyLink,
         dispatch: Callable[[Entry], None],
         refuse: Callable[[], None] | None = None,
         *,
@@ -136,7 +135,7 @@ class RequestScheduler:
         if self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def try_dispatch(self, entry: InFlightProduce) -> bool:
+    def try_dispatch(self, entry: OwnTicket) -> bool:
         """Do `submit`, `dispatch` and `dispatched` in one step, at `entry.since_s`; return True on
         success. On False nothing has changed.
 
@@ -166,7 +165,7 @@ class RequestScheduler:
 
     # -- the pipeline: requests that are counted, and listed only once they are materialized ---------
 
-    def lift(self, queue: Queue, link: ClientConnection, waits: Waits, now: float) -> int:
+    def lift(self, queue: Queue, link: AnyLink, waits: Waits, now: float) -> int:
         """Take a slot of `queue` for a pipelined Produce. Return LIFTED, or LIFTED_FIRST if the
         broker has no other request of the client's first connection. Return 0 if the request has
         to be submitted: a check of health is due, a topic is watched, or no slot is free. Nothing
@@ -273,7 +272,7 @@ class RequestScheduler:
         for pipeline in list(self.pipelines):
             pipeline.materialize()
 
-    def materialize(self, link: ClientConnection, in_flight: Sequence[InFlightProduce]) -> None:
+    def materialize(self, link: AnyLink, in_flight: Sequence[OwnTicket]) -> None:
         """Take over the requests of a pipeline, which are behind all others of their connection. If
         the broker has begun with the first, its `started_at` says when.
         """
@@ -282,7 +281,7 @@ class RequestScheduler:
         self.lines.setdefault(link, []).extend(in_flight)
         self.queues.note(in_flight)
 
-    def in_order(self, link: ClientConnection) -> bool:
+    def in_order(self, link: AnyLink) -> bool:
         """True if no request of the connection waits. Then the order demands nothing more of a new
         request.
         """
@@ -307,7 +306,7 @@ class RequestScheduler:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def answered(self, entry: Entry | InFlightProduce, now: float | None = None) -> None:
+    def answered(self, entry: Entry | OwnTicket, now: float | None = None) -> None:
         """Note that the broker answered the request at `now` (seconds; None: the present time)."""
         if entry.ticket is None:
             return
@@ -328,7 +327,7 @@ class RequestScheduler:
             self._report_answer(entry, now)
         self._finish(entry, now, latency_s)
 
-    def _report_answer(self, entry: Entry | InFlightProduce, now: float) -> None:
+    def _report_answer(self, entry: Entry | OwnTicket, now: float) -> None:
         """Report to Health what the answer shows for the request's topics."""
         if len(self.last_timely) >= self._health.rule.max_keys:
             self._check_health(now)
@@ -339,7 +338,7 @@ class RequestScheduler:
         for topic in self._health.answered(entry.sent, now):
             log.info("a topic answers again", extra={"topic": _printed(topic)})
 
-    def _start_serving(self, entry: Entry | InFlightProduce, now: float) -> None:
+    def _start_serving(self, entry: Entry | OwnTicket, now: float) -> None:
         """Note that everything before the request on its connection is answered: the broker works
         on it from now on.
         """
@@ -348,7 +347,7 @@ class RequestScheduler:
             self._check_health(now)
             self._health.started(entry.sent, now)
 
-    def withdraw(self, entry: Entry | InFlightProduce) -> None:
+    def withdraw(self, entry: Entry | OwnTicket) -> None:
         """Remove a request without a latency sample: it needs no answer, was not sent, or its
         connection is lost.
         """
@@ -359,7 +358,7 @@ class RequestScheduler:
             self._health.forgotten(entry.sent)
         self._finish(entry, now, None)
 
-    def _finish(self, entry: Entry | InFlightProduce, now: float, latency_s: float | None) -> None:
+    def _finish(self, entry: Entry | OwnTicket, now: float, latency_s: float | None) -> None:
         ticket, entry.ticket = entry.ticket, None
         assert ticket is not None
         line = self.lines.get(entry.link)
@@ -375,7 +374,7 @@ class RequestScheduler:
             line.remove(entry)
         else:
             self._forget_queued(entry)
-        if isinstance(entry, Entry):  # a InFlightProduce is under no quota
+        if isinstance(entry, Entry):  # an OwnTicket is under no quota
             entry.release()
         lingered = not ticket.holds_slot  # its end may make lingering requests due now
         if ticket.state is ADMITTED:
@@ -387,14 +386,14 @@ class RequestScheduler:
         if lingered or self.due_at > now + self._due_after_s:
             self._schedule(now, ticket.queue)
 
-    def _forget_queued(self, entry: Entry | InFlightProduce) -> None:
+    def _forget_queued(self, entry: Entry | OwnTicket) -> None:
         entries = self._of_connection.get(entry.link)
         if entries is not None:
             entries.pop(cast("Entry", entry), None)
             if not entries:
                 del self._of_connection[entry.link]
 
-    def drop_link(self, link: ClientConnection) -> None:
+    def drop_link(self, link: AnyLink) -> None:
         """Withdraw all requests of a client that is gone, and of its broker connection."""
         for entry in [*self.lines.get(link, ()), *self._of_connection.get(link, ())]:
             self.withdraw(entry)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from proxy.net.client_connection import AnyLink
     from proxy.net.framed_transport import FramedTransport
 
 TOPIC, TOPIC_ID = "orders", bytes(range(16))
@@ -107,7 +108,7 @@ class Played:
         self.link = self.open_link(self.sent, self.answered)
         self._believe()
 
-    def open_link(self, sent: list[bytes], answered: list[bytes]) -> ClientConnection:
+    def open_link(self, sent: list[bytes], answered: list[bytes]) -> AnyLink:
         """A client's connection: what the broker gets of it, and what the client."""
         listener = self.forebay.listeners[0]
         dial: Any = PlayedDial(transport=PlayedTransport(sent.append))
@@ -138,14 +139,14 @@ class Played:
         self.sent.clear()
         self.answered.clear()
 
-    async def open_upstream(self, link: ClientConnection) -> None:
+    async def open_upstream(self, link: AnyLink) -> None:
         """The same, of any link."""
         feed(link.wire, self.frame)
         for _ in range(5):
             await asyncio.sleep(0)
         self.acknowledge(link)
 
-    def acknowledge(self, link: ClientConnection) -> None:
+    def acknowledge(self, link: AnyLink) -> None:
         """The broker answers the oldest request of a link."""
         feed(link.upstream.wire, build_acknowledgement(self.offset))
         self.offset += 1

@@ -93,11 +93,11 @@ class Link:
 
     peer = "client"
     client_id = "c"
-    listener = SimpleNamespace(tend=lambda link: None)
+    listener = SimpleNamespace(tend=lambda link: None, config=None)
 
     def __init__(self, broker):
         self.broker = broker
-        self.stores = broker.stores_on(self.listener)
+        self.stores = broker.stores_on(self.listener.config)
         self.replies = ResponseOrder(self._deliver, lambda: None)
         self.refused = RefusedSequences()
         self.pipeline = None

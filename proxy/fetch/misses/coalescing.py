@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchedPartition, FetchResponse
     from protocol.wire import Frame
-    from proxy.broker import Broker
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
+    from proxy.fetch.services import FetchServices
     from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
@@ -132,7 +132,7 @@ class SharedReads:
 
     __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
 
-    def __init__(self, broker: Broker, joiners_limit: int) -> None:
+    def __init__(self, broker: FetchServices, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
         self._shared_reads: dict[CoalescingKey, SharedRead] = {}
@@ -250,7 +250,10 @@ def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) ->
 
 
 def end_forwarded(
-    broker: Broker, begun: Iterable[SharedRead], response: FetchResponse | None, frame: Frame | None
+    broker: FetchServices,
+    begun: Iterable[SharedRead],
+    response: FetchResponse | None,
+    frame: Frame | None,
 ) -> None:
     """Report the results of `begin_forwarded`. `response` is None if none came or it could not be
     decoded.

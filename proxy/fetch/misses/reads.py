@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.misses.read import Key
     from proxy.fetch.record import FetchRecord
+    from proxy.fetch.services import FetchLink
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.catch_up_connection import CatchUpConnection
-    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from proxy.scheduling.queued_request import Entry
@@ -61,7 +61,7 @@ class Reads:
 
     __slots__ = ("_in_line", "_link", "by_key")
 
-    def __init__(self, link: ClientConnection) -> None:
+    def __init__(self, link: FetchLink) -> None:
         self._link = link
         self._in_line: set[tuple[Read, ...]] = set()  # until the request scheduler sends them
         self.by_key: dict[Key, Read] = {}
@@ -355,7 +355,7 @@ class Reads:
                 read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None:
-            link.authorization.learn_answer(response, sent_at)
+            link.handlers.authorization.learn_answer(response, sent_at)
         for read, shared_read in shared_by_read.items():
             if shared_read is not None:
                 link.broker.shared_reads.end(shared_read, by_key.get(read.key), frame)

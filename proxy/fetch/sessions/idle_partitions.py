@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.record import ClientFetch
+    from proxy.fetch.services import FetchLink
     from proxy.fetch.sessions.cache import PartitionKey, Session
-    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
@@ -74,7 +74,7 @@ class WakeupBatch:
 class ReaderIdentity(NamedTuple):
     """Connection, isolation level and version for which the partitions are evaluated."""
 
-    link: ClientConnection
+    link: FetchLink
     isolation_level: int
     version: int
 
@@ -172,9 +172,9 @@ class IdlePartitions:
         del self._dirty[key]
         clean = self._clean[key] = CleanPartition(self, key, partition)
         partition.parked[clean] = None
-        link.authorization.used(status.asked.topic, partition, now)
-        if len(link.reads):
-            link.reads.drop_asked((status.asked,))
+        link.handlers.authorization.used(status.asked.topic, partition, now)
+        if len(link.handlers.reads):
+            link.handlers.reads.drop_asked((status.asked,))
         return True
 
     # -- changes -------------------------------------------------------------------------------------------

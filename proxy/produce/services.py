@@ -1,0 +1,45 @@
+"""The objects of other rooms that Produce uses.
+
+Owns their types alone. It must not know who has them. Invariant: nothing here is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from proxy.partitions.services import PartitionServices
+from proxy.relay import RelayHandlers, RelayServices
+
+if TYPE_CHECKING:
+    from proxy.net.client_connection import ClientConnection
+    from proxy.produce.routes import PipelineCounts
+    from proxy.produce.targets import Targets
+    from proxy.replica_fetcher.fetcher import ReplicaFetcher
+    from proxy.replica_fetcher.topic_metadata import TopicLookup
+
+
+class ProduceServices(RelayServices, PartitionServices, Protocol):
+    """Handed to what forwards, refuses and stores Produces."""
+
+    @property
+    def watch(self) -> ReplicaFetcher:
+        """The replica fetcher."""
+
+    @property
+    def topic_lookup(self) -> TopicLookup:
+        """The questions about topics."""
+
+    @property
+    def routes(self) -> Targets:
+        """The targets of requests that were seen."""
+
+    @property
+    def pipeline_counts(self) -> PipelineCounts:
+        """The counts that C keeps."""
+
+    def failed(self, doing: str) -> None:
+        """Log and count the error that is being handled."""
+
+
+ProduceLink: TypeAlias = "ClientConnection[ProduceServices, RelayHandlers]"
+"""A client connection as Produce sees it."""
