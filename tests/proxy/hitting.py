@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 from blockcache.cache import BlockCache
-from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
@@ -29,6 +28,7 @@ from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
+from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(
@@ -123,11 +123,10 @@ class World:
         self, is_short, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0
     ):
         self.is_short, self.short, self.clock_s = is_short, 0, 100.0
-        self.lines, self._correlation_id = [], 0
-        log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
-        log.put_all = lambda lines: list(map(log.put, lines))
+        self.log, self._correlation_id = MemoryLog(), 0
         self.cache = BlockCache(arena_bytes)
-        self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
+        self.broker = broker = Broker(CONFIG, self.cache, self.log, "0", lambda: self.clock_s)
+        broker.accounts.lines.empty = self.log.empty
         broker.own_connections = SimpleNamespace(usable=False)
         broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
@@ -240,6 +239,10 @@ class World:
     def sent(self):
         return self.transport.pieces
 
+    @property
+    def lines(self):
+        return self.log.fetches
+
     def state(self):
         broker, link = self.broker, self.link
         arena = dataclasses.asdict(self.cache.statistics())
@@ -256,6 +259,7 @@ class World:
                 for one in dataclasses.fields(broker.counters)
             },
             "lines": [line._replace(ts=0) for line in self.lines],
+            "empty": self.log.count_empty(),
             "sessions": {
                 number: read_session(one) for number, one in broker.sessions._sessions.items()
             },
