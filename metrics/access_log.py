@@ -2,18 +2,19 @@
 
 Owns the line formats (the schema's fields, in their order), the bounded queue and the thread. Knows no socket
 and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0026): a line
-formatted by itself pays for cold caches, many in a row do not; after each BATCH_LINES of them, a tenth of a
+formatted by itself pays for cold caches, many in a row do not; after each batch of them, a tenth of a
 millisecond, it pauses, so that nobody waits for the interpreter's lock for a whole switch interval. Invariants:
-`put` and `put_all` never block and never raise: at `queue_lines` queued lines, after `close`, or when the disk
-fails, lines are dropped and counted; written + dropped + queued = handed in, but for a batch in the thread's
-hands; every file starts with a `log` line.
+`put`, `put_all` and `put_empty` never block and never raise: at `queue_lines` queued lines, after `close`, or when
+the disk fails, lines are dropped and counted; `empty` lines also where the queued ones would name more than
+`queue_lines` partitions; written + dropped + queued = handed in, but for a batch in the thread's hands; every
+file starts with a `log` line.
 """
 
 import base64
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -26,6 +27,8 @@ from metrics.log_files import LogFiles
 MAX_TEXT_CHARS = 256
 BATCH_LINES = 64
 """Formatted and written in one go."""
+BATCH_PARTITIONS = 512
+"""A batch ends with the `empty` line by which it names so many partitions."""
 WRITING, COMPRESSING = "writing", "compressing"
 _PAUSE_S = 0.0002
 _WAKE_AT_LINES = 4096
@@ -101,6 +104,27 @@ class BlockLine(NamedTuple):
     admitted_bytes: int
 
 
+EmptyCounts = Mapping[int | None, Mapping[int, int]]
+"""Lag as in COUNT_FIELDS -> partition index -> number of responses."""
+
+
+class EmptyLine(NamedTuple):
+    """Partitions answered without records; see EMPTY_FIELDS. `ts` and `first_ms` are of the last and first response."""
+
+    ts: int
+    first_ms: int
+    listener: str
+    connection: int
+    client_id: str | None
+    topic: str | None
+    topic_id: bytes | None
+    result: str
+    reason: str
+    responses: int
+    admitted_bytes: int
+    counts: EmptyCounts
+
+
 FetchValues = tuple[
     int,
     str,
@@ -124,8 +148,12 @@ FetchValues = tuple[
     int | None,
 ]
 BlockValues = tuple[int, str, str | None, bytes | None, int, int, int, int, str, int]
-"""A `FetchLine`'s, and a `BlockLine`'s."""
+EmptyValues = tuple[
+    int, int, str, int, str | None, str | None, bytes | None, str, str, int, int, EmptyCounts
+]
+"""A `FetchLine`'s, a `BlockLine`'s, and an `EmptyLine`'s."""
 _FETCH_FIELDS = len(FetchLine._fields)
+_EMPTY_FIELDS = len(EmptyLine._fields)
 
 
 class AccessLog:
@@ -156,7 +184,9 @@ class AccessLog:
             max_files=self._limits.max_files,
             max_total_bytes=self._limits.max_total_bytes,
         )
-        self._queue: deque[FetchValues | BlockValues] = deque()
+        self._queue: deque[FetchValues | BlockValues | EmptyValues] = deque()
+        self._put_partitions = 0  # named by `empty` lines; each number is written by one thread
+        self._taken_partitions = 0
         queue_lines = self._limits.queue_lines
         self._wake_at_lines = min(max(1, min(_WAKE_AT_LINES, queue_lines // 2)), queue_lines)
         self._wake = threading.Event()
@@ -187,6 +217,19 @@ class AccessLog:
             return
         for line in lines:
             self.put(line)
+
+    def put_empty(self, line: EmptyValues) -> None:
+        """Queue a sum of partitions without records: an `EmptyLine`, or the plain tuple of its fields. The maps in it
+        must not change any more. Called from the thread of `put`.
+        """
+        named = _count_named(line)
+        queued = self._put_partitions - self._taken_partitions
+        if queued and queued + named > self._limits.queue_lines:
+            self._refused_lines += 1
+            self._wake.set()
+        elif self._has_room():
+            self._put_partitions += named
+            self._queue.append(line)
 
     def statistics(self) -> LogStatistics:
         """Counts; exact once closed, otherwise up to a batch behind."""
@@ -233,12 +276,10 @@ class AccessLog:
 
     def _write_batches(self) -> None:
         """Write what is queued now, in batches; a batch that the disk refused is lost and counted."""
-        for batches_before in range(len(self._queue) // BATCH_LINES + 1):
-            if batches_before and not self._closing:
-                time.sleep(_PAUSE_S)
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_LINES))]
-            if not batch:
-                return
+        left = len(self._queue)
+        while left > 0:
+            batch = self._take_batch()
+            left -= len(batch)
             data = "".join([self._format(line) for line in batch]).encode("ascii")
             if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
                 self._tell_well(WRITING)
@@ -246,10 +287,27 @@ class AccessLog:
                 self._written_bytes += len(data)
             else:
                 self._lost_lines += len(batch)
+            if left > 0 and not self._closing:
+                time.sleep(_PAUSE_S)
 
-    def _format(self, line: FetchValues | BlockValues) -> str:
+    def _take_batch(self) -> list[FetchValues | BlockValues | EmptyValues]:
+        """Remove the lines of one batch; the queue is not empty."""
+        batch, named = [], 0
+        for _ in range(min(len(self._queue), BATCH_LINES)):
+            line = self._queue.popleft()
+            batch.append(line)
+            if len(line) == _EMPTY_FIELDS:
+                named += _count_named(cast("EmptyValues", line))
+                if named >= BATCH_PARTITIONS:
+                    break
+        self._taken_partitions += named
+        return batch
+
+    def _format(self, line: FetchValues | BlockValues | EmptyValues) -> str:
         if len(line) == _FETCH_FIELDS:
             return format_fetch(self._boot, cast("FetchValues", line))
+        if len(line) == _EMPTY_FIELDS:
+            return format_empty(self._boot, cast("EmptyValues", line))
         return format_block(self._boot, cast("BlockValues", line))
 
     def _write(self, data: bytes) -> None:
@@ -317,6 +375,12 @@ _BLOCK_FORMAT = (
 )
 
 
+_EMPTY_FORMAT = (
+    f'{{"v":{SCHEMA_VERSION},"type":"empty","boot":"%s","ts":%d,"firstMs":%d,%s,"result":"%s","reason":"%s"'
+    ',"responses":%d,"partitions":%d,"admittedBytes":%d,"counts":[%s]}\n'
+)
+
+
 def format_fetch(boot: str, line: FetchValues) -> str:
     """One line of type fetch with its newline, ASCII. `boot` is a plain word; the lag is derived here."""
     (
@@ -380,6 +444,55 @@ def format_block(boot: str, line: BlockValues) -> str:
     ) = line
     head = _block_head(listener, topic, topic_id, partition)
     return _BLOCK_FORMAT % (boot, ts, head, base_offset, next_offset, size_bytes, source, admitted)
+
+
+def format_empty(boot: str, line: EmptyValues) -> str:
+    """One line of type empty with its newline, ASCII. Partitions of one lag and one number stand together."""
+    ts, first_ms, listener, connection, client_id, topic, topic_id = line[:7]
+    result, reason, responses, admitted, counts = line[7:]
+    groups: dict[tuple[int | None, int], list[int]] = {}
+    for lag, by_partition in counts.items():
+        for partition, number in by_partition.items():
+            groups.setdefault((lag, number), []).append(partition)
+    shown = ",".join(
+        [
+            f'{{"lag":{"null" if lag is None else lag},"responses":{number}'
+            f',"partitions":[{",".join(map(str, partitions))}]}}'
+            for (lag, number), partitions in groups.items()
+        ]
+    )
+    return _EMPTY_FORMAT % (
+        boot,
+        ts,
+        first_ms,
+        _empty_head(listener, connection, client_id, topic, topic_id),
+        result,
+        reason,
+        responses,
+        sum([number * len(partitions) for (_, number), partitions in groups.items()]),
+        admitted,
+        shown,
+    )
+
+
+def _count_named(line: EmptyValues) -> int:
+    """Partitions in the line, each as often as it has a lag of its own."""
+    return sum(map(len, line[-1].values()))
+
+
+@lru_cache(maxsize=8192)
+def _empty_head(
+    listener: str,
+    connection: int,
+    client_id: str | None,
+    topic: str | None,
+    topic_id: bytes | None,
+) -> str:
+    """What the sums of a connection's topic have in common."""
+    return (
+        f'"listener":{_quoted(listener)},"connection":{connection},"clientId":{_quoted(client_id)}'
+        f',"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
+    )
 
 
 @lru_cache(maxsize=8192)

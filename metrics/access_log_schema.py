@@ -4,11 +4,22 @@ Owns the results and reasons of a fetched partition, the fields of each type of 
 Must not know the writer, Prometheus or Spark: standard library only, so that the audit imports nothing else.
 Invariants: a line is one JSON object in ASCII on one line, its fields in the order given here, `v` first; a
 field that is not nullable is always there; a change that old readers would misread raises SCHEMA_VERSION.
+
+| version | difference |
+| --- | --- |
+| 1 | each partition that an answer names has a `fetch` line |
+| 2 | partitions answered without records are summed in `empty` lines |
 """
 
 from typing import Final, Literal, NamedTuple
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+READ_VERSIONS: Final = (1, 2)
+"""Versions whose lines have the meaning that is written here."""
+EMPTY_INTERVAL_MS: Final = 5_000
+"""Longest time that an `empty` line covers. No line covers time on both sides of a multiple of it since 1970, so that
+sums by windows of such multiples are exact.
+"""
 
 RESULTS: Final[dict[str, tuple[str, ...]]] = {
     "hit": ("",),
@@ -93,7 +104,7 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     ): "`cache.mode` is observe: `wouldHit` has the bytes that memory would have served",
 }
 
-JsonType = Literal["string", "integer", "number"]
+JsonType = Literal["string", "integer", "number", "array"]
 
 
 class Field(NamedTuple):
@@ -108,12 +119,12 @@ class Field(NamedTuple):
 
 _HEAD: Final = (
     Field("v", "integer", "version of this schema"),
-    Field("type", "string", "fetch, block or log"),
+    Field("type", "string", "fetch, empty, block or log"),
     Field("boot", "string", "id of the process's start; all counters begin at 0 then"),
     Field(
         "ts",
         "integer",
-        "time of the line: the response left, or the run of batches ended",
+        "time of the line: the response left (of `empty`: the last one), or the run of batches ended",
         "ms since 1970",
     ),
 )
@@ -166,8 +177,54 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
         True,
     ),
 )
-"""One line per partition that the answer to a Fetch names: an incremental one (KIP-227) leaves out what has not
-changed. A Fetch that cannot be read has one line for all of it: pass/version, topic null, partition and offset -1.
+"""One line per partition that the response to a Fetch names with records, or whose read was delayed. In version 1 all
+partitions that a response names have one; an incremental response (KIP-227) leaves out what has not changed. A Fetch
+that cannot be read has one line for all of it: pass/version, topic null, partition and offset -1.
+"""
+
+COUNT_FIELDS: Final[tuple[Field, ...]] = (
+    Field(
+        "lag",
+        "integer",
+        "lag, rounded down to 0 or a power of ten; null where the high watermark is not known",
+        "records",
+        True,
+    ),
+    Field("responses", "integer", "responses that named each of these partitions at this lag"),
+    Field("partitions", "array", "partition indices"),
+)
+"""One element of `counts`."""
+
+EMPTY_FIELDS: Final[tuple[Field, ...]] = (
+    *_HEAD,
+    Field("firstMs", "integer", "time at which the first of the responses left", "ms since 1970"),
+    Field("listener", "string", "name of the listener"),
+    Field("connection", "integer", "number of the client's connection within the boot"),
+    Field(
+        "clientId",
+        "string",
+        "client id of the request header, cut to 256 characters",
+        nullable=True,
+    ),
+    Field("topic", "string", "topic name, null while only its id is known", nullable=True),
+    Field(
+        "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
+    ),
+    Field("result", "string", "hit, miss or pass"),
+    Field("reason", "string", "why; empty for a hit"),
+    Field("responses", "integer", "responses that named at least one such partition"),
+    Field("partitions", "integer", "such partitions, each as often as a response named it"),
+    Field(
+        "admittedBytes",
+        "integer",
+        "bytes stored so far, all partitions, when the first of the responses left",
+        "bytes",
+    ),
+    Field("counts", "array", "the same by partition and lag: objects of the fields below"),
+)
+"""One line per connection, topic, result and reason, and interval of EMPTY_INTERVAL_MS, in which partitions were
+answered without records and without a delay. Over the elements of `counts`, `responses` times the number of
+`partitions` adds up to `partitions`.
 """
 
 BLOCK_FIELDS: Final[tuple[Field, ...]] = (
@@ -193,13 +250,14 @@ LOG_FIELDS: Final[tuple[Field, ...]] = (
     Field("event", "string", "open or close"),
     Field("sequence", "integer", "number of the file within the boot, from 1"),
     Field("cacheSizeBytes", "integer", "size of the block cache, 0 without one", "bytes"),
-    Field("writtenLines", "integer", "fetch and block lines written so far in this boot", "lines"),
+    Field("writtenLines", "integer", "lines of other types written so far in this boot", "lines"),
     Field("droppedLines", "integer", "lines dropped so far in this boot", "lines"),
 )
 """First line of every file, and the last of every file that was finished in order."""
 
 LINE_TYPES: Final[dict[str, tuple[Field, ...]]] = {
     "fetch": FETCH_FIELDS,
+    "empty": EMPTY_FIELDS,
     "block": BLOCK_FIELDS,
     "log": LOG_FIELDS,
 }

@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, SCHEMA_VERSION
+from metrics.access_log_schema import (
+    COUNT_FIELDS,
+    EMPTY_INTERVAL_MS,
+    LINE_TYPES,
+    READ_VERSIONS,
+    REASON_MEANING,
+    SCHEMA_VERSION,
+    Field,
+)
 from metrics.catalog import GROUPS, LABEL_VALUES
 
 DOCS_PATH: Final = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
@@ -63,19 +71,34 @@ def _field_lines() -> list[str]:
         "",
         "One JSON object a line; files `access-<time>-<boot>-<sequence>.jsonl`, with `.gz` once finished.",
         "",
+        "| partition in the response to a Fetch | in the log |",
+        "| --- | --- |",
+        "| with records, or its read was delayed | a `fetch` line |",
+        "| without records | counted in an `empty` line of its connection, topic, result and reason, once"
+        f" in {EMPTY_INTERVAL_MS // 1000} s |",
+        "| of a Fetch that Forebay does not decode | a `fetch` line for the whole Fetch |",
+        "",
+        "`forebay audit` reads versions " + " and ".join(map(str, READ_VERSIONS)) + ", also in one"
+        " directory. In version 1 every partition that a response names has a `fetch` line, and there is no `empty`.",
+        "",
     ]
-    for line_type, fields in LINE_TYPES.items():
+    tables = {f"`{line_type}`": fields for line_type, fields in LINE_TYPES.items()}
+    tables["An element of `counts`"] = COUNT_FIELDS
+    for title, fields in tables.items():
         lines += [
-            f"### `{line_type}`",
+            f"### {title}",
             "",
             "| field | type | unit | meaning |",
             "| --- | --- | --- | --- |",
+            *(_field_line(field) for field in fields),
+            "",
         ]
-        for field in fields:
-            json_type = field.json_type + (" or null" if field.nullable else "")
-            lines.append(f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |")
-        lines.append("")
     return lines
+
+
+def _field_line(field: Field) -> str:
+    json_type = field.json_type + (" or null" if field.nullable else "")
+    return f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |"
 
 
 def _shown(value: str) -> str:

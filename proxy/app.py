@@ -167,8 +167,11 @@ class Forebay:
         self.broker.scheduler.stop()
         await self.own_connections.close()
         await self.admin.close()
-        if self.access_log is not None and self.broker.stored_runs is not None:
+        if self.broker.stored_runs is not None:
             self.broker.stored_runs.close()
+        if self.broker.accounts.lines is not None:
+            self.broker.accounts.lines.empty.close()
+        if self.access_log is not None:
             await asyncio.to_thread(self.access_log.close)
         self.cache.close()
 

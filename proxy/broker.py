@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
 from proxy.accounting.counters import Counters
+from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
 from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.misses.coalescing import SharedReads
@@ -113,7 +114,8 @@ class Broker:
         self.purgatory = Purgatory(self.counters, limits.parked_fetches)
         lines = None
         if access_log is not None:
-            lines = AccessLines(access_log, cache, self.topics, self.partitions)
+            empty = EmptyAnswers(access_log, config.access_log.queue_lines)
+            lines = AccessLines(access_log, cache, self.topics, self.partitions, empty)
         self.accounts = Accounts(self, lines)
 
     @property

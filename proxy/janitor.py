@@ -75,6 +75,8 @@ class Janitor:
         ]
         if self._broker.stored_runs is not None:
             parts.append(self._broker.stored_runs.tick)
+        if self._broker.accounts.lines is not None:
+            parts.append(self._broker.accounts.lines.empty.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
             parts += [
                 self.end_idle,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
 from spark_audit.reading import (
     FileCount,
@@ -33,7 +34,7 @@ Row = dict[str, Any]
 
 
 class NothingToRead(Exception):
-    """No good fetch line in the input; the message says what there was instead."""
+    """No good line about a Fetch in the input; the message says what there was instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +80,22 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     lines = read_lines(spark, request.inputs).persist()
     files, problems = count_files(lines, request.inputs), count_problems(lines)
     boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
-    if not any(boot["fetchLines"] for boot in boots):
+    if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
         raise NothingToRead(_describe_nothing(files, problems))
     say(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
     )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    answered = tables.build_answered(fetches, good_lines(lines, "empty"))
     window_ms = request.window_ms or plan_window_ms(
-        boots[0]["firstMs"], max(boot["lastMs"] for boot in boots)
+        boots[0]["firstMs"],
+        max(boot["lastMs"] for boot in boots),
+        EMPTY_INTERVAL_MS if any(boot["emptyLines"] for boot in boots) else 0,
     )
     cache_size_bytes = _current_size(request, boots)
-    facts = tables.build_facts(fetches, window_ms).persist()
-    written = _write_tables(facts, fetches, blocks, window_ms, request.out / "tables", say)
+    facts = tables.build_facts(answered, window_ms).persist()
+    planned = _plan_tables(facts, answered, fetches, blocks, window_ms)
+    written = _write_tables(spark, planned, request.out / "tables", say)
     say("computing the sizing curve")
     sizing = build_sizing(fetches, cache_size_bytes)
     _write_curve(spark, sizing, request.out / "tables")
@@ -126,24 +131,21 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     )
 
 
-def plan_window_ms(first_ms: int, last_ms: int) -> int:
-    """The finest of the usual windows of which at most half of WINDOWS cover the log, else the coarsest."""
+def plan_window_ms(first_ms: int, last_ms: int, least_ms: int = 0) -> int:
+    """The finest of the usual windows, of at least `least_ms`, of which at most half of WINDOWS cover the log, else the
+    coarsest.
+    """
     for seconds in _WINDOW_SECONDS:
-        if (last_ms - first_ms) // (seconds * 1000) < WINDOWS // 2:
+        if seconds * 1000 >= least_ms and (last_ms - first_ms) // (seconds * 1000) < WINDOWS // 2:
             return seconds * 1000
     return _WINDOW_SECONDS[-1] * 1000
 
 
-def _write_tables(
-    facts: DataFrame,
-    fetches: DataFrame,
-    blocks: DataFrame,
-    window_ms: int,
-    directory: Path,
-    say: Callable[[str], None],
+def _plan_tables(
+    facts: DataFrame, answered: DataFrame, fetches: DataFrame, blocks: DataFrame, window_ms: int
 ) -> dict[str, DataFrame]:
-    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
-    planned = {
+    """The tables by name, not computed yet."""
+    return {
         "totals": tables.totals(facts),
         "by_topic": tables.hit_ratio(facts, "topic"),
         "by_partition": tables.hit_ratio(facts, "topic", "partition"),
@@ -151,18 +153,27 @@ def _write_tables(
         "by_window": tables.hit_ratio(facts, "windowMs"),
         "misses": tables.reasons(facts, "miss", "topic"),
         "passes": tables.reasons(facts, "pass", "topic"),
-        "lag_bands": tables.lag_bands(fetches),
+        "lag_bands": tables.lag_bands(answered),
         "latency": tables.latency(fetches),
         "delays_by_client": tables.delays(fetches, "clientId"),
         "delays_by_topic": tables.delays(fetches, "topic"),
         "admissions": tables.admissions(blocks, window_ms),
     }
+
+
+def _write_tables(
+    spark: SparkSession,
+    planned: dict[str, DataFrame],
+    directory: Path,
+    say: Callable[[str], None],
+) -> dict[str, DataFrame]:
+    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
     written = {}
     for name, table in planned.items():
         say(f"table {name}")
         path = (directory / name).resolve().as_uri()
         table.coalesce(1).write.mode("overwrite").parquet(path)
-        written[name] = facts.sparkSession.read.schema(table.schema).parquet(path)
+        written[name] = spark.read.schema(table.schema).parquet(path)
     return written
 
 
@@ -209,4 +220,4 @@ def _describe_nothing(files: list[FileCount], problems: dict[str, int]) -> str:
         ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
     )
     total = sum(file.lines for file in files)
-    return f"{len(files)} files with {total} lines hold no fetch line that can be read ({counted})"
+    return f"{len(files)} files with {total} lines hold no line about a Fetch that can be read ({counted})"

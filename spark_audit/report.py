@@ -261,7 +261,8 @@ def _reconciliation(findings: Findings) -> str:
     )
     if not agrees and dropped:
         text += (
-            f" The sidecar dropped {show_count(dropped)} lines: so many may be missing in the log."
+            f" The sidecar dropped {show_count(dropped)} lines: they are missing in the log. An empty line stands for"
+            " several partitions."
         )
     upstream = sum(findings.counters.upstream_bytes.values())
     if upstream:
@@ -295,14 +296,17 @@ def _log(findings: Findings) -> str:
             boot["boot"],
             show_time(boot["firstMs"]),
             show_time(boot["lastMs"]),
+            show_count(boot["schemaVersion"]),
             show_count(boot["fetchLines"]),
+            show_count(boot["emptyLines"]),
             show_count(boot["blockLines"]),
             show_count(boot["droppedLines"]),
             show_bytes(boot["cacheSizeBytes"]),
         )
         for boot in findings.boots
     ]
-    head = ("boot", "first line", "last line", "fetch lines", "block lines", "dropped", "cache")
+    kinds = ("fetch lines", "empty lines", "block lines")
+    head = ("boot", "first line", "last line", "version", *kinds, "dropped", "cache")
     problems = [
         (name, show_count(count), PROBLEMS[name]) for name, count in findings.problems.items()
     ]

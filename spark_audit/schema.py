@@ -11,16 +11,24 @@ from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from metrics.access_log_schema import LINE_TYPES, RESULTS, SCHEMA_VERSION, Field
+from metrics.access_log_schema import COUNT_FIELDS, LINE_TYPES, READ_VERSIONS, RESULTS, Field
 
 CORRUPT: Final = "_corrupt"
 PROBLEMS: Final[dict[str, str]] = {
     "corrupt": "not one JSON object of the schema's types, the torn last line of a crash among them",
     "unknown-version": "written by a schema version that this audit does not read",
     "unknown-type": "a type of line that this version does not have",
-    "incomplete": "a field that is always present is not",
+    "incomplete": "a field that is always present is not, or `counts` do not add up to `partitions`",
     "unknown-result": "a result and reason that the table of results does not have",
 }
 _SPARK_TYPES: Final[dict[str, DataType]] = {
@@ -28,6 +36,15 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "integer": LongType(),
     "number": DoubleType(),
 }
+_COUNT: Final = StructType(
+    [
+        StructField(
+            field.name,
+            ArrayType(LongType()) if field.json_type == "array" else _SPARK_TYPES[field.json_type],
+        )
+        for field in COUNT_FIELDS
+    ]
+)
 
 
 def build_line_struct() -> StructType:
@@ -35,13 +52,14 @@ def build_line_struct() -> StructType:
     fields: dict[str, Field] = {
         field.name: field for fields in LINE_TYPES.values() for field in fields
     }
-    columns = [StructField(field.name, _SPARK_TYPES[field.json_type]) for field in fields.values()]
+    types = {**_SPARK_TYPES, "array": ArrayType(_COUNT)}
+    columns = [StructField(field.name, types[field.json_type]) for field in fields.values()]
     return StructType([*columns, StructField(CORRUPT, StringType())])
 
 
 def build_problem() -> Column:
     """One of PROBLEMS for a parsed line, null for a good one. The version is judged first."""
-    problem = F.when(F.col("v") != SCHEMA_VERSION, "unknown-version")
+    problem = F.when(~F.col("v").isin(*READ_VERSIONS), "unknown-version")
     problem = problem.when(
         F.col(CORRUPT).isNotNull() | F.col("v").isNull() | F.col("type").isNull(), "corrupt"
     )
@@ -49,11 +67,23 @@ def build_problem() -> Column:
     for line_type, fields in LINE_TYPES.items():
         missing = [F.col(field.name).isNull() for field in fields if not field.nullable]
         problem = problem.when((F.col("type") == line_type) & _any(missing), "incomplete")
+    problem = problem.when((F.col("type") == "empty") & ~_adds_up(), "incomplete")
     known = [
         (F.col("result") == result) & F.col("reason").isin(*reasons)
         for result, reasons in RESULTS.items()
     ]
-    return problem.when((F.col("type") == "fetch") & ~_any(known), "unknown-result")
+    has_result = F.col("type").isin("fetch", "empty")
+    return problem.when(has_result & ~_any(known), "unknown-result")
+
+
+def _adds_up() -> Column:
+    """Whether the counts of an `empty` line are its partitions; false where an element lacks a field."""
+    counted = F.aggregate(
+        "counts",
+        F.lit(0).cast("long"),
+        lambda total, one: total + one["responses"] * F.size(one["partitions"]),
+    )
+    return F.coalesce(counted == F.col("partitions"), F.lit(False))
 
 
 def _any(conditions: list[Column]) -> Column:

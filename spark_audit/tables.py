@@ -1,8 +1,9 @@
 """The tables of the audit: pure functions from DataFrame to DataFrame.
 
 Owns what is summed by what. Must not know files, the session or the report; collects nothing. Invariants:
-every fetch line is counted in exactly one row of each table; bytes are record bytes handed to clients; a hit
-ratio's denominator is all of them: hits, misses and passes; ratios of nothing are null.
+every partition of a response is counted in exactly one row of each table, whether it has a fetch line or is in the
+counts of an empty line; bytes are record bytes handed to clients; a hit ratio's denominator is all of them: hits,
+misses and passes; ratios of nothing are null.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -22,26 +23,55 @@ LAG_BANDS: tuple[tuple[int, str], ...] = (
     (1_000_000, "100k-1M"),
     (1 << 62, "1M and more"),
 )
-"""(lag below which a fetch belongs to the band, the band's name), ascending."""
+"""(lag below which a fetch belongs to the band, the band's name), ascending: 1 and powers of ten, as an empty line's
+lags are rounded.
+"""
 UNKNOWN_LAG = "unknown"
 _DELAY_PERCENTILES = {"p50": 0.5, "p95": 0.95}
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _PERCENTILE_ACCURACY = 10_000
 
 
-def build_facts(fetches: DataFrame, window_ms: int) -> DataFrame:
-    """Fetch lines summed by everything that the other tables group by: small, worth caching."""
+def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
+    """Partitions of responses from both types of line: each row stands for `partitions` of them, alike in all
+    columns; `emptyPartitions` of them had no records.
+    """
+    alike = ("boot", "ts", "listener", "clientId", "topic", "topicId", "result", "reason")
+    lines = fetches.select(
+        *alike,
+        "partition",
+        "lag",
+        "bytes",
+        "wouldHit",
+        F.lit(1).cast("long").alias("partitions"),
+        F.when(F.col("bytes") == 0, 1).otherwise(0).cast("long").alias("emptyPartitions"),
+    )
+    counts = empties.select(*alike, F.explode("counts").alias("count"))
+    sums = counts.select(
+        *alike,
+        F.explode("count.partitions").alias("partition"),
+        F.col("count.lag").alias("lag"),
+        F.lit(0).cast("long").alias("bytes"),
+        F.lit(None).cast("long").alias("wouldHit"),
+        F.col("count.responses").alias("partitions"),
+        F.col("count.responses").alias("emptyPartitions"),
+    )
+    return lines.unionByName(sums)
+
+
+def build_facts(answered: DataFrame, window_ms: int) -> DataFrame:
+    """`answered` summed by everything that the other tables group by: small, worth caching."""
     return (
-        fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+        answered.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
         .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
         .withColumn("windowMs", _window_start(window_ms))
         .groupBy(
             "boot", "windowMs", "listener", "topic", "partition", "clientId", "result", "reason"
         )
         .agg(
-            F.count("*").alias("partitions"),
-            F.count(F.when(F.col("bytes") == 0, 1)).alias("emptyPartitions"),
-            F.sum("bytes").alias("bytes"),
+            _sum_of("partitions"),
+            _sum_of("emptyPartitions"),
+            _sum_of("bytes"),
             F.sum(F.when(is_observed(), F.col("bytes")).otherwise(0)).alias("observedBytes"),
             F.sum(F.coalesce("wouldHit", F.lit(0))).alias("wouldHitBytes"),
         )
@@ -81,18 +111,16 @@ def reasons(facts: DataFrame, result: str, *keys: str) -> DataFrame:
     return totals(facts.where(F.col("result") == result), *keys).drop("result")
 
 
-def lag_bands(fetches: DataFrame) -> DataFrame:
+def lag_bands(answered: DataFrame) -> DataFrame:
     """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands."""
     index = F.when(F.col("lag").isNull(), len(LAG_BANDS))
     name = F.when(F.col("lag").isNull(), UNKNOWN_LAG)
     for number, (below, label) in enumerate(LAG_BANDS):
         index = index.when(F.col("lag") < below, number)
         name = name.when(F.col("lag") < below, label)
-    banded = fetches.withColumns({"bandIndex": index, "band": name})
+    banded = answered.withColumns({"bandIndex": index, "band": name})
     counted = banded.withColumns(
         {
-            "partitions": F.lit(1),
-            "emptyPartitions": F.when(F.col("bytes") == 0, 1).otherwise(0),
             "observedBytes": F.when(is_observed(), F.col("bytes")).otherwise(0),
             "wouldHitBytes": F.coalesce("wouldHit", F.lit(0)),
         }
@@ -138,9 +166,10 @@ def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:
 
 
 def boots(lines: DataFrame) -> DataFrame:
-    """Per boot: first and last line, admitted bytes then, the writer's own counts, the cache's size."""
+    """Per boot: version, first and last line, admitted bytes then, the writer's own counts, the cache's size."""
     return lines.groupBy("boot").agg(
-        F.min("ts").alias("firstMs"),
+        F.max("v").alias("schemaVersion"),
+        F.min(F.coalesce("firstMs", "ts")).alias("firstMs"),
         F.max("ts").alias("lastMs"),
         F.min("admittedBytes").alias("admittedBytesFirst"),
         F.max("admittedBytes").alias("admittedBytesLast"),
@@ -149,6 +178,7 @@ def boots(lines: DataFrame) -> DataFrame:
         F.count(F.when(F.col("event") == "open", 1)).alias("filesOpened"),
         F.count(F.when(F.col("event") == "close", 1)).alias("filesClosed"),
         F.count(F.when(F.col("type") == "fetch", 1)).alias("fetchLines"),
+        F.count(F.when(F.col("type") == "empty", 1)).alias("emptyLines"),
         F.count(F.when(F.col("type") == "block", 1)).alias("blockLines"),
     )
 

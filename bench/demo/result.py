@@ -57,6 +57,8 @@ def build_result(
     partitions: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for line in lines:
+        if line["type"] == "empty":
+            partitions[line["result"], line["reason"]] += line["partitions"]
         if line["type"] != "fetch":
             continue
         decision = line["result"], line["reason"]

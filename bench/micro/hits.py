@@ -76,7 +76,7 @@ class Hits:
         self._socket: Any = Sink()
         self.link = ClientConnection(self._forebay.listeners[0], 2)
         self.link.wire.connection_made(self._socket)
-        self.link.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
+        self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = self._offset = 0
         self._end = self._store(build_batch(batch_bytes))

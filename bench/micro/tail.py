@@ -63,7 +63,7 @@ class Group:
         self.answered: list[bytes] = []
         self.link = ClientConnection(played.forebay.listeners[0], number)
         self.link.wire.connection_made(PlayedTransport(self.answered.append))
-        self.link.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
+        self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = 0
         self.frame = b""

@@ -293,6 +293,10 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     if broker.stored_runs is not None:
         yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.stored_runs))
         yield Sample("forebay_queue_limit", ("access_log_runs",), broker.stored_runs.limit)
+    if broker.accounts.lines is not None:
+        empty = broker.accounts.lines.empty
+        yield Sample("forebay_queue_depth", ("access_log_sums",), len(empty))
+        yield Sample("forebay_queue_limit", ("access_log_sums",), empty.limit)
     yield Sample("forebay_access_log_written_lines_total", (), statistics.written_lines)
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)

@@ -350,7 +350,7 @@ class Admin(Section):
 
 
 class AccessLogConfig(Section):
-    """One JSON line per partition of each Fetch and per admitted block; read by `forebay audit`."""
+    """JSON lines about Fetches and stored batches ([metrics.md](metrics.md)); read by `forebay audit`."""
 
     directory: Path | None = Field(
         default=None, description="Directory for the files. Unset: no access log."

@@ -1,17 +1,21 @@
 """Lines of the access log about Fetches.
 
 Owns the fields of a line; metrics.access_log.FetchLine has their meaning
-and units. Must not know when a response has left, or what is counted. Invariant: a line keeps no
-more of a client's text than it shows.
+and units. Must not know when a response has left, or what is counted. Invariants:
+* a partition has a line if its response carried records, or its read was delayed; else a sum of
+  `EmptyAnswers` counts it.
+* a line keeps no more of a client's text than it shows.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING
 
 from metrics.access_log import cut_text
-from proxy.partitions.readable import UNREAD, ReadState
+from proxy.partitions.readable import UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog, FetchValues
     from protocol.fetch import FetchPartition
+    from proxy.accounting.empty_answers import EmptyAnswers
     from proxy.fetch.record import Departed
     from proxy.fetch.services import FetchLink
     from proxy.partitions.readable import PartitionOutcome
@@ -35,18 +40,25 @@ millisecond.
 class AccessLines:
     """Builds lines and hands them to `log`, which queues them."""
 
-    __slots__ = ("_cache", "_log", "_partitions", "_topics")
+    __slots__ = ("_cache", "_log", "_partitions", "_topics", "empty")
 
     def __init__(
-        self, log: AccessLog, cache: BlockCache, topics: Topics, partitions: Partitions
+        self,
+        log: AccessLog,
+        cache: BlockCache,
+        topics: Topics,
+        partitions: Partitions,
+        empty: EmptyAnswers,
     ) -> None:
+        """`empty` gets the partitions without a line of their own; the owner ticks and closes it."""
         self._log = log
         self._cache = cache
         self._topics = topics
         self._partitions = partitions
+        self.empty = empty
 
     def put_departed(self, departed: Sequence[Departed]) -> None:
-        """Write one line for each partition of Fetches whose responses have left completely."""
+        """Log each partition of Fetches whose responses have left completely: a line, or a sum."""
         lines: list[FetchValues] = []
         admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
         for fetch, outcomes, _, left_at, waited_s in departed:
@@ -54,8 +66,12 @@ class AccessLines:
             client_id, version = cut_text(link.client_id), head.api_version
             isolation_level = request.isolation_level
             times_ms = max(waited_s, 0.0) * 1000, (left_at - received_at) * 1000
+            empty: list[PartitionOutcome] = []
             for one in outcomes:
                 status, size_bytes, result, reason, delay_s, would_hit, at = one
+                if not size_bytes and delay_s < LEAST_DELAY_S:
+                    empty.append(one)
+                    continue
                 asked, partition, _, _, _ = status
                 _, index, _, offset, _, _, _ = asked
                 topic_name: str | None
@@ -63,7 +79,8 @@ class AccessLines:
                 if partition is not None and partition.is_followed and partition.topic.name:
                     topic_name, topic_id = partition.topic.name, partition.topic.id
                 else:
-                    topic_name, topic_id, partition = self._resolve(asked)
+                    topic_name, topic_id = self._name(asked.topic)
+                    partition = self._find_partition(asked)
                 age_bytes = None if at is None else admitted_bytes - at
                 if at is None and partition is not None:
                     age_bytes = self._age(partition, one)
@@ -90,7 +107,41 @@ class AccessLines:
                         would_hit,
                     )
                 )
-        self._log.put_all(lines)
+            if empty:
+                self._add_empty(link, empty, admitted_bytes)
+        if lines:
+            self._log.put_all(lines)
+
+    def _add_empty(
+        self, link: FetchLink, outcomes: Sequence[PartitionOutcome], admitted_bytes: int
+    ) -> None:
+        """Count partitions of one response that carried no records.
+
+        The loop calls no function for a partition that is followed: there may be thousands.
+        """
+        found: defaultdict[tuple[str | bytes, str, str], defaultdict[int | None, list[int]]] = (
+            defaultdict(partial(defaultdict, list))
+        )
+        for one in outcomes:
+            asked, partition = one.status.asked, one.status.partition
+            if partition is None or not partition.is_followed:
+                partition = self._find_partition(asked)
+            lag = None
+            if partition is not None and partition.leader_state.high_watermark >= 0:
+                lag = partition.leader_state.high_watermark - asked.fetch_offset
+                lag = 10 ** (len(str(lag)) - 1) if lag > 0 else 0
+            found[asked.topic, one.result, one.reason][lag].append(asked.partition)
+        for (asked_topic, result, reason), by_lag in found.items():
+            topic = self._name(asked_topic)
+            key = (
+                link.listener.name,
+                link.number,
+                cut_text(link.client_id),
+                *topic,
+                result,
+                reason,
+            )
+            self.empty.add(key, by_lag, admitted_bytes)
 
     def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
@@ -100,18 +151,22 @@ class AccessLines:
         times_ms = 0.0, took_s * 1000
         self._log.put((time_ms, *asker, *unknown, *times_ms, admitted_bytes, None, None))
 
-    def _resolve(self, asked: FetchPartition) -> tuple[str | None, bytes | None, Partition | None]:
-        """Return topic name, topic id and partition, each None if unknown.
+    def _name(self, asked_topic: str | bytes) -> tuple[str | None, bytes | None]:
+        """Return the topic's name and id, each None if unknown.
 
         An unknown topic appears with the name or id that the client used.
         """
-        topic = self._topics.find(asked.topic)
+        topic = self._topics.find(asked_topic)
         if topic is not None:
-            partition = self._partitions.find(topic, asked.partition)
-            return topic.name or None, topic.id, partition
-        if isinstance(asked.topic, str):
-            return cut_text(asked.topic), None, None
-        return None, asked.topic, None
+            return topic.name or None, topic.id
+        if isinstance(asked_topic, str):
+            return cut_text(asked_topic), None
+        return None, asked_topic
+
+    def _find_partition(self, asked: FetchPartition) -> Partition | None:
+        """Return the followed partition that the client means, None if there is none."""
+        topic = self._topics.find(asked.topic)
+        return self._partitions.find(topic, asked.partition) if topic is not None else None
 
     def _age(self, partition: Partition, one: PartitionOutcome) -> int | None:
         """Return the bytes admitted since this offset was; None if it never was, or is forgotten.
@@ -119,7 +174,5 @@ class AccessLines:
         A FIFO cache must be larger than this age to hit the offset. Observed records may reach
         their reader before the index; their age is then their own size, the least possible.
         """
-        if one.status.state is ReadState.AT_END and not one.size_bytes:
-            return None
         age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)
         return one.size_bytes if age_bytes is None and one.would_hit_bytes else age_bytes

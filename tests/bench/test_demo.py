@@ -86,11 +86,12 @@ def test_ratio_is_of_bytes() -> None:
             "clientId": "replay",
         },
         {"type": "block"},
+        {"type": "empty", "result": "miss", "reason": "evicted", "partitions": 7},
     ]
     latencies_ms: dict[str, list[float]] = {DIRECT: [1.0], THROUGH: [2.0], REPLAY: []}
     result = build_result(lines, ["tail-1"], 5020, latencies_ms)
     assert result.tail_ratio == 0.98
-    assert result.decided["miss", "evicted"] == (1, 5000)
+    assert result.decided["miss", "evicted"] == (8, 5000)
     assert "98.00 %" in describe(result)
     assert build_result([], ["tail-1"], 0, latencies_ms).tail_ratio == 0.0
 

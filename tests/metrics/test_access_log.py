@@ -13,18 +13,34 @@ from hypothesis import strategies as st
 from metrics import log_files
 from metrics.access_log import (
     BATCH_LINES,
+    BATCH_PARTITIONS,
     MAX_TEXT_CHARS,
     AccessLog,
     BlockLine,
+    EmptyLine,
     FetchLine,
     LogLimits,
     format_block,
+    format_empty,
     format_fetch,
 )
-from metrics.access_log_schema import BLOCK_FIELDS, FETCH_FIELDS, LINE_TYPES, LOG_FIELDS, Field
+from metrics.access_log_schema import (
+    BLOCK_FIELDS,
+    COUNT_FIELDS,
+    EMPTY_FIELDS,
+    FETCH_FIELDS,
+    LINE_TYPES,
+    LOG_FIELDS,
+    Field,
+)
 
 NOW_MS = 1_700_000_000_000
-TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
+TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+}
 
 
 def fetch_line(**changes: object) -> FetchLine:
@@ -54,6 +70,14 @@ def fetch_line(**changes: object) -> FetchLine:
 def block_line(**changes: object) -> BlockLine:
     line = BlockLine(
         NOW_MS, "main", "orders", bytes(range(16)), 2, 100, 130, 2048, "produce", 1 << 40
+    )
+    return line._replace(**changes)  # type: ignore[arg-type]
+
+
+def empty_line(partitions: int = 3, **changes: object) -> EmptyLine:
+    counts: dict[int | None, dict[int, int]] = {0: dict.fromkeys(range(partitions), 2)}
+    line = EmptyLine(
+        NOW_MS, NOW_MS - 5, "main", 7, "c", "orders", bytes(16), "hit", "", 2, 1 << 40, counts
     )
     return line._replace(**changes)  # type: ignore[arg-type]
 
@@ -129,6 +153,43 @@ def test_a_block_is_one_line_of_the_schema() -> None:
     assert format_block("b1", block) == format_block("b1", block_line())
 
 
+@given(
+    client_id=st.none() | st.text(max_size=40),
+    topic=st.none() | st.text(max_size=40),
+    counts=st.dictionaries(
+        st.none() | st.sampled_from([0, 1, 10, 10**9]),
+        st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 3), min_size=1, max_size=5),
+        max_size=3,
+    ),
+)
+@settings(max_examples=60)
+def test_a_sum_is_one_line_of_the_schema_and_its_counts_are_what_was_summed(
+    client_id, topic, counts
+) -> None:
+    text = format_empty("b1", empty_line(client_id=client_id, topic=topic, counts=counts))
+    assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
+    line = json.loads(text)
+    assert_fits(line, EMPTY_FIELDS)
+    assert (line["clientId"], line["topic"], line["firstMs"]) == (client_id, topic, NOW_MS - 5)
+    found: dict[int | None, dict[int, int]] = {}
+    for one in line["counts"]:
+        assert_fits(one, COUNT_FIELDS)
+        found.setdefault(one["lag"], {}).update(dict.fromkeys(one["partitions"], one["responses"]))
+    assert found == counts
+    total = sum(one["responses"] * len(one["partitions"]) for one in line["counts"])
+    assert line["partitions"] == total == sum(sum(by.values()) for by in counts.values())
+
+
+def test_partitions_of_one_lag_and_one_number_stand_together() -> None:
+    """Thousands of partitions that are asked alike are one element."""
+    counts: dict[int | None, dict[int, int]] = {0: {4: 2, 5: 2, 6: 3}, None: {9: 2}}
+    assert json.loads(format_empty("b1", empty_line(counts=counts)))["counts"] == [
+        {"lag": 0, "responses": 2, "partitions": [4, 5]},
+        {"lag": 0, "responses": 3, "partitions": [6]},
+        {"lag": None, "responses": 2, "partitions": [9]},
+    ]
+
+
 @pytest.mark.parametrize("queue_lines", [0, 1, 3])
 def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> None:
     limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
@@ -166,6 +227,48 @@ def test_what_comes_together_is_bounded_as_what_comes_alone(
     assert len(offsets) == now.written_lines and offsets == sorted(offsets)
 
 
+@pytest.mark.parametrize(
+    ("lines", "partitions"), [(1, 11), (3, 3), (4, 3), (2, 5), (2, 6), (10, 1)]
+)
+def test_queued_sums_name_no_more_partitions_than_the_queue_has_lines(
+    tmp_path: Path, monkeypatch, lines, partitions
+) -> None:
+    """They are memory too; one that is larger is written where no other waits."""
+    disk, held = threading.Event(), threading.Event()
+    write = log_files.LogFiles.write
+
+    def slow_write(self: log_files.LogFiles, data: bytes) -> None:
+        held.set()
+        assert disk.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", slow_write)
+    limits = LogLimits(queue_lines=10, flush_interval_s=0.001)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    log.put(fetch_line())
+    assert held.wait(30)
+    for _ in range(lines):
+        log.put_empty(empty_line(partitions))
+    fits = min(lines, max(1, 10 // partitions))
+    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (fits, lines - fits)
+    disk.set()
+    assert log.close(timeout_s=30)
+    written = [line for line in read_lines(tmp_path) if line["type"] == "empty"]
+    assert [line["partitions"] for line in written] == [2 * partitions] * fits
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_sums_are_bounded_by_lines_and_dropped_after_close(tmp_path: Path, closed) -> None:
+    limits = LogLimits(queue_lines=0 if not closed else 10)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    if closed:
+        assert log.close()
+    log.put_empty(empty_line())
+    assert log.statistics().dropped_lines == 1
+    assert log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_topic_ids_are_written_as_kafka_prints_them() -> None:
     # org.apache.kafka.common.Uuid: base64, url-safe, no padding; the zero id stands for none.
     assert json.loads(format_fetch("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
@@ -183,15 +286,16 @@ def test_a_closed_log_holds_every_line_in_order(tmp_path: Path) -> None:
     for offset in range(10_000):
         log.put(fetch_line(offset=offset))
     log.put(block_line())
+    log.put_empty(empty_line())
     assert log.close()
     first, *lines, last = read_lines(tmp_path / "log")
-    assert [line["offset"] for line in lines[:-1]] == list(range(10_000))
-    assert lines[-1]["type"] == "block"
+    assert [line["offset"] for line in lines[:-2]] == list(range(10_000))
+    assert [line["type"] for line in lines[-2:]] == ["block", "empty"]
     for line in (first, last):
         assert_fits(line, LOG_FIELDS)
     assert (first["event"], first["cacheSizeBytes"], last["event"]) == ("open", 512, "close")
-    assert (last["writtenLines"], last["droppedLines"]) == (10_001, 0)
-    assert log.statistics().written_lines == 10_001
+    assert (last["writtenLines"], last["droppedLines"]) == (10_002, 0)
+    assert log.statistics().written_lines == 10_002
 
 
 def test_rotation_and_compression_lose_no_line(tmp_path: Path) -> None:
@@ -333,3 +437,28 @@ def test_no_more_lines_than_a_batch_are_formatted_in_one_go(
     assert log.close(timeout_s=30)
     assert [count for count in counts if count] == [1, *([64] if waiting == 64 else [64, 1])]
     assert log.statistics().written_lines == 1 + waiting
+
+
+def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Formatting a partition takes time too, in which nobody else has the interpreter."""
+    counts: list[int] = []
+    write, held, all_in = log_files.LogFiles.write, threading.Event(), threading.Event()
+
+    def counting_write(self: log_files.LogFiles, data: bytes) -> None:
+        counts.append(data.count(b'"type":"empty"'))
+        held.set()
+        assert all_in.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(log_files.LogFiles, "write", counting_write)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
+    log.put(fetch_line())
+    assert held.wait(30)
+    for partitions in (BATCH_PARTITIONS - 1, 1, BATCH_PARTITIONS, 1, 1):
+        log.put_empty(empty_line(partitions))
+    all_in.set()
+    assert log.close(timeout_s=30)
+    assert [count for count in counts if count] == [2, 1, 2]
+    assert log.statistics().written_lines == 6

@@ -18,24 +18,18 @@ from metrics.histogram import Histogram
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
+from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
 
 OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}
 
 
-class Lines:
+class Lines(MemoryLog):
     """An access log in memory: lines as they are, but for times."""
 
-    def __init__(self):
-        self.fetches = []
-
-    def put_all(self, lines):
-        for line in lines:
-            self.put(line)
-
     def put(self, line):
-        self.fetches.append(FetchLine(*line)._replace(ts=0, total_ms=0.0))
+        super().put(FetchLine(*line)._replace(ts=0, total_ms=0.0))
 
 
 class Front:
@@ -110,7 +104,9 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
     lines: Any = Lines() if has_log else None
     known.access_log = lines
     if lines is not None:
-        known.accounts.lines = AccessLines(lines, known.cache, known.topics, known.partitions)
+        known.accounts.lines = AccessLines(
+            lines, known.cache, known.topics, known.partitions, lines.empty
+        )
     for listener in forebay.listeners:
         await listener.start()
     client = socket.socket()

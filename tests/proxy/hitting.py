@@ -13,7 +13,6 @@ from random import Random
 from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
-from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
@@ -27,6 +26,7 @@ from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
+from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(
@@ -119,11 +119,10 @@ class World:
 
     def __init__(self, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0):
         self.clock_s = 100.0
-        self.lines, self._correlation_id = [], 0
-        log = SimpleNamespace(put=lambda line: self.lines.append(FetchLine(*line)))
-        log.put_all = lambda lines: list(map(log.put, lines))
+        self.log, self._correlation_id = MemoryLog(), 0
         self.cache = BlockCache(arena_bytes)
-        self.broker = broker = Broker(CONFIG, self.cache, log, "0", lambda: self.clock_s)
+        self.broker = broker = Broker(CONFIG, self.cache, self.log, "0", lambda: self.clock_s)
+        broker.accounts.lines.empty = self.log.empty
         broker.own_connections = SimpleNamespace(usable=False)
         broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
@@ -143,7 +142,7 @@ class World:
         transport.protocol = link.wire
         link.wire.connection_made(transport)
         for topic in ("orders", TOPIC_ID):
-            link.authorization.learn(topic, 0, self.clock_s)
+            link.handlers.authorization.learn(topic, 0, self.clock_s)
         return link
 
     def store(self, sizes):
@@ -231,6 +230,10 @@ class World:
     def sent(self):
         return self.transport.pieces
 
+    @property
+    def lines(self):
+        return self.log.fetches
+
     def state(self):
         broker, link = self.broker, self.link
         arena = dataclasses.asdict(self.cache.statistics())
@@ -247,6 +250,7 @@ class World:
                 for one in dataclasses.fields(broker.counters)
             },
             "lines": [line._replace(ts=0) for line in self.lines],
+            "empty": self.log.count_empty(),
             "sessions": {
                 number: read_session(one) for number, one in broker.sessions._sessions.items()
             },
@@ -260,9 +264,9 @@ class World:
             "wire": (link.wire.unsent_bytes, link.wire.reading_held, link.upstream.unsent_bytes),
             "replies": len(link.replies),
             "rights": (
-                link.authorization._until,
-                list(link.authorization._used),
-                link.authorization.version,
+                link.handlers.authorization._until,
+                list(link.handlers.authorization._used),
+                link.handlers.authorization.version,
             ),
             "client": link.client_id,
             "wanted_at": self.partition.wanted_at,

@@ -16,6 +16,11 @@ from spark_audit.session import NotReady, open_session
 from tests.spark_audit.traffic import Traffic, write_log
 
 CACHE_SIZE_BYTES = 200_000
+EMPTY = (
+    '{"v":2,"type":"empty","boot":"b","ts":4000,"firstMs":1,"listener":"main","connection":1,"clientId":null,"topic":"t"'
+    ',"topicId":null,"result":"%s","reason":"","responses":2,"partitions":%d,"admittedBytes":0,"counts":[%s]}'
+)
+"""A line with a result, a number of partitions, and counts."""
 BAD_LINES = {
     "corrupt": [
         '{"v":1,"type":"fetch","boot',
@@ -24,9 +29,15 @@ BAD_LINES = {
         "[]",
         '{"v":1,"type":"fetch","ts":"soon"}',
     ],
-    "unknown-version": ['{"v":2,"type":"fetch"}', '{"v":3,"ts":"a time of another kind"}'],
+    "unknown-version": ['{"v":0,"type":"fetch"}', '{"v":3,"ts":"a time of another kind"}'],
     "unknown-type": ['{"v":1,"type":"dream","boot":"b","ts":1}'],
-    "incomplete": ['{"v":1,"type":"log","boot":"b","ts":1}'],
+    "incomplete": [
+        '{"v":1,"type":"log","boot":"b","ts":1}',
+        EMPTY % ("hit", 5, '{"lag":0,"responses":2,"partitions":[1,2]}'),
+        EMPTY % ("hit", 4, '{"lag":0,"partitions":[1,2]}'),
+        EMPTY % ("hit", 0, '{"lag":0,"responses":2}'),
+    ],
+    "unknown-result": [EMPTY % ("luck", 4, '{"lag":0,"responses":2,"partitions":[1,2]}')],
 }
 
 
@@ -53,9 +64,9 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
-    """Two boots' logs below an awkward path, a file of bad lines and a .gz that was cut in half."""
+    """Two boots' logs below an awkward path, of a version each, a file of bad lines and a .gz that was cut in half."""
     directory = tmp_path_factory.mktemp("logs") / "a {b}[1] ü"
-    first = write_log(directory, "b1", rounds=800, cache_size_bytes=CACHE_SIZE_BYTES)
+    first = write_log(directory, "b1", rounds=800, cache_size_bytes=CACHE_SIZE_BYTES, version=1)
     second = write_log(directory / "second", "bb2", rounds=500, cache_size_bytes=CACHE_SIZE_BYTES)
     bad = [line for lines in BAD_LINES.values() for line in lines]
     (directory / "access-bad.jsonl").write_text("\n".join([*bad[1:], bad[0]]))
@@ -63,7 +74,9 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     line += '"cacheSizeBytes":0,"writtenLines":0,"droppedLines":0}\n'
     packed = gzip.compress("".join(line % (number * 7919) for number in range(20_000)).encode())
     (directory / "access-cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    traffic = Traffic(first.fetches + second.fetches, first.blocks + second.blocks)
+    traffic = Traffic(
+        first.fetches + second.fetches, second.summed, second.empties, first.blocks + second.blocks
+    )
     out = tmp_path_factory.mktemp("out")
     findings = run(
         spark, Request(find_inputs([str(directory)]), out, count(second)), lambda text: None

@@ -4,11 +4,14 @@ The load goes in step, so that both caches admit the same bytes in the same orde
 reader at the tail, then one over all of it. Batches fill a fetch exactly, because a broker ends an answer with a cut
 batch and memory does not. TOLERANCE is for the first fetches of a connection, which differ by moments; sizes below
 two fetches are left out, since where a tail's fetch ends among batches just written is a moment's matter, too.
+`version1` is the log of a Forebay that wrote a line for each partition of each response, with its last scrape: raw
+clients at the tail, in history, in transactions and in errors.
 """
 
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -16,7 +19,7 @@ import pytest
 from metrics.access_log_schema import OBSERVED
 from spark_audit.job import Findings, Request, run
 from spark_audit.reading import find_inputs
-from spark_audit.reconcile import scan_counters
+from spark_audit.reconcile import Counters, scan_counters
 from spark_audit.report import build_page
 from spark_audit.summary import build_outlook, build_spared, build_summary
 from tests.kit.broker.ports import lease_port
@@ -27,8 +30,6 @@ from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tests.kit.broker.kafka import KafkaCluster
@@ -40,14 +41,17 @@ VALUE = bytes(range(256)) * 480
 BATCHES = 20 * MIB // len(VALUE)
 BATCHES_A_FETCH = 4
 TOLERANCE = 0.02
+VERSION_1 = Path(__file__).with_name("version1")
 
 
 class Audited(NamedTuple):
-    """One run: what the audit found, the scrape before its end, and what the raw readers got."""
+    """One run: what the audit found in `logs`, the scrape before its end, and what the raw readers got."""
 
     findings: Findings
     metrics: dict[tuple[str, ...], float]
     received_bytes: int
+    logs: Path
+    counters: Counters
 
 
 def load(address: str, topic: str) -> int:
@@ -79,8 +83,9 @@ def run_one(broker: KafkaCluster, mode: str, spark: SparkSession, directory: Pat
             assert sidecar.stop() == 0
             shutil.copytree(sidecar.log_directory, directory / "logs")
     inputs = find_inputs([str(directory / "logs")])
-    request = Request(inputs, directory / "out", scan_counters(text))
-    return Audited(run(spark, request, lambda _text: None), metrics, received_bytes)
+    counters = scan_counters(text)
+    findings = run(spark, Request(inputs, directory / "out", counters), lambda _text: None)
+    return Audited(findings, metrics, received_bytes, directory / "logs", counters)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +137,57 @@ def test_log_counters_and_clients_agree(runs: dict[str, Audited], mode: str) -> 
     assert findings.problems == {}
     assert findings.comparison and all(row.agrees for row in findings.comparison)
     assert findings.total["bytes"] == runs[mode].received_bytes
+
+
+def sum_results(*found: Findings) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """(result, reason) -> partitions, empty ones of them, and bytes, over several audits."""
+    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for row in (row for findings in found for row in findings.totals):
+        pair, more = (row["result"], row["reason"]), (row["partitions"], row["emptyPartitions"])
+        before = sums.get(pair, (0, 0, 0))
+        sums[pair] = (before[0] + more[0], before[1] + more[1], before[2] + row["bytes"])
+    return sums
+
+
+@pytest.fixture(scope="module")
+def version1(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    counters = scan_counters((VERSION_1 / "metrics.txt").read_text())
+    out = tmp_path_factory.mktemp("version1")
+    request = Request(find_inputs([str(VERSION_1)]), out, counters)
+    return run(spark, request, lambda _text: None)
+
+
+def test_a_log_of_version_1_agrees_with_its_counters(version1: Findings) -> None:
+    assert version1.problems == {}
+    assert [(boot["schemaVersion"], boot["emptyLines"]) for boot in version1.boots] == [(1, 0)]
+    assert version1.comparison and all(row.agrees for row in version1.comparison)
+    assert version1.total["emptyPartitions"] > 50
+
+
+def test_partitions_without_records_are_summed_in_version_2(runs: dict[str, Audited]) -> None:
+    for findings in (runs["serve"].findings, runs["observe"].findings):
+        (boot,) = findings.boots
+        assert boot["schemaVersion"] == 2
+        assert 0 < boot["emptyLines"] <= findings.total["emptyPartitions"]
+        with_records = findings.total["partitions"] - findings.total["emptyPartitions"]
+        assert boot["fetchLines"] == with_records
+
+
+def test_a_log_that_changes_its_version_is_the_sum_of_both(
+    runs: dict[str, Audited], version1: Findings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Forebay was replaced by a newer one, which goes on in the same directory."""
+    for directory in (VERSION_1, runs["serve"].logs):
+        shutil.copytree(directory, tmp_path / "logs", dirs_exist_ok=True)
+    counters = runs["serve"].counters
+    request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", counters)
+    both = run(spark, request, lambda _text: None)
+    assert both.problems == {}
+    assert sorted(boot["schemaVersion"] for boot in both.boots) == [1, 2]
+    assert sum_results(both) == sum_results(version1, runs["serve"].findings)
+    last = max(both.boots, key=lambda boot: boot["lastMs"])
+    assert both.compared_boot == last["boot"]
+    assert all(row.agrees for row in both.comparison) == (last["schemaVersion"] == 2)
 
 
 def test_what_was_spared_is_net_of_forebays_own_fetches(runs: dict[str, Audited]) -> None:

@@ -31,9 +31,13 @@ def test_a_compressed_file_that_was_cut_is_named_and_the_rest_is_read(audited: A
 
 def test_every_good_line_is_read_once(audited: Audited) -> None:
     counted = {boot["boot"]: boot for boot in audited.findings.boots}
-    assert counted["b1"]["fetchLines"] + counted["bb2"]["fetchLines"] == len(
-        audited.traffic.fetches
+    traffic = audited.traffic
+    assert [counted[boot]["schemaVersion"] for boot in ("b1", "bb2")] == [1, 2]
+    assert counted["b1"]["fetchLines"] + counted["bb2"]["fetchLines"] == len(traffic.fetches) - len(
+        traffic.summed
     )
+    assert counted["b1"]["emptyLines"] == 0
+    assert counted["bb2"]["emptyLines"] == len(traffic.empties) < len(traffic.summed)
     assert counted["b1"]["blockLines"] + counted["bb2"]["blockLines"] == len(audited.traffic.blocks)
     for boot in ("b1", "bb2"):
         assert counted[boot]["filesOpened"] == counted[boot]["filesClosed"] > 0

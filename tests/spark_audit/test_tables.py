@@ -3,15 +3,20 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from metrics.access_log import FetchLine
-from spark_audit.job import WINDOWS, plan_window_ms
+from metrics.access_log_schema import EMPTY_INTERVAL_MS
+from spark_audit.job import WINDOWS, Request, plan_window_ms, run
+from spark_audit.reading import find_inputs
+from spark_audit.report import build_page
 from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
-from tests.spark_audit.conftest import Audited
+from tests.spark_audit.conftest import EMPTY, Audited
+from tests.spark_audit.traffic import write_log
 
 
 def name_of(line: FetchLine) -> str:
@@ -103,16 +108,17 @@ def test_by_result_and_reason(audited: Audited) -> None:
         )
 
 
-def test_by_band_of_lag(audited: Audited) -> None:
-    def band(line: FetchLine) -> str:
-        if line.high_watermark < 0:
-            return UNKNOWN_LAG
-        lag = max(0, line.high_watermark - line.offset)
-        return next(name for below, name in LAG_BANDS if lag < below)
+def name_band(line: FetchLine) -> str:
+    if line.high_watermark < 0:
+        return UNKNOWN_LAG
+    lag = max(0, line.high_watermark - line.offset)
+    return next(name for below, name in LAG_BANDS if lag < below)
 
+
+def test_by_band_of_lag(audited: Audited) -> None:
     assert_same(
         audited.findings.lag_bands,
-        recompute(audited.traffic.fetches, band),
+        recompute(audited.traffic.fetches, name_band),
         lambda row: row["band"],
     )
 
@@ -152,6 +158,52 @@ def test_delays_by_client_and_topic(audited: Audited) -> None:
             assert row["delayMs_max"] == max(waits)
             assert row["delayMs_sum"] == pytest.approx(sum(waits))
             assert row["delayMs_p50"] <= row["delayMs_p95"] <= row["delayMs_max"]
+
+
+def test_bands_of_lag_begin_where_lags_of_sums_are_rounded_to() -> None:
+    assert [below for below, _ in LAG_BANDS[:-1]] == [
+        10**power for power in range(len(LAG_BANDS) - 1)
+    ]
+
+
+def test_windows_of_a_log_with_sums_are_multiples_of_their_interval(audited: Audited) -> None:
+    assert audited.findings.window_ms == EMPTY_INTERVAL_MS
+    for span_ms in (0, 10**5, 10**6, 10**7, 10**8, 10**12):
+        assert plan_window_ms(5, 5 + span_ms, EMPTY_INTERVAL_MS) % EMPTY_INTERVAL_MS == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_traffic_has_the_same_tables_in_either_version(
+    spark: SparkSession, tmp_path: Path, version: int
+) -> None:
+    """All that is summed of questions is what was asked; windows too, where they are multiples of the interval."""
+    traffic = write_log(tmp_path / "logs", "b7", rounds=600, version=version)
+    assert bool(traffic.empties) == (version == 2)
+    request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", window_ms=10_000)
+    findings = run(spark, request, lambda _text: None)
+    lines = traffic.fetches
+    assert_same([findings.total], recompute(lines, lambda line: 0), lambda row: 0)
+    expected = recompute(lines, lambda line: line.ts // 10_000 * 10_000)
+    assert_same(findings.windows, expected, lambda row: row["windowMs"])
+    expected = recompute(lines, lambda line: (name_of(line)[:8], line.partition))
+    assert_same(findings.partitions, expected, lambda row: (row["topic"][:8], row["partition"]))
+    assert_same(findings.lag_bands, recompute(lines, name_band), lambda row: row["band"])
+    assert sum(row["partitions"] for row in findings.latency) == sum(
+        line.bytes > 0 for line in lines
+    )
+
+
+def test_a_log_of_sums_alone_is_audited(spark: SparkSession, tmp_path: Path) -> None:
+    """Consumers waited at the tail, and nothing came."""
+    (tmp_path / "a.jsonl").write_text(
+        EMPTY % ("hit", 6, '{"lag":0,"responses":3,"partitions":[1,2]}')
+    )
+    request = Request(find_inputs([str(tmp_path)]), tmp_path / "out")
+    findings = run(spark, request, lambda _text: None)
+    assert (findings.total["partitions"], findings.total["emptyPartitions"]) == (6, 6)
+    assert [row["partitions"] for row in findings.partitions] == [3, 3]
+    assert [(boot["firstMs"], boot["lastMs"]) for boot in findings.boots] == [(1, 4000)]
+    assert build_page(findings)
 
 
 @pytest.mark.parametrize(

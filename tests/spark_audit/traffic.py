@@ -1,15 +1,20 @@
 """Traffic of a pretended sidecar: a FIFO over a few partitions, logged by the real writer.
 
 Owns the invented workload and the plain lists of what was logged, for tests to compute with. A reader's age
-is exact by construction: admitted bytes now minus admitted bytes when its offset was admitted.
+is exact by construction: admitted bytes now minus admitted bytes when its offset was admitted. Invariant: one traffic
+gives the same numbers in either version of the log.
 """
 
+import gzip
+import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metrics.access_log import AccessLog, BlockLine, FetchLine, LogLimits
+from metrics.access_log import AccessLog, BlockLine, EmptyLine, FetchLine, LogLimits
+from metrics.access_log_schema import EMPTY_INTERVAL_MS, SCHEMA_VERSION
 
 START_MS = 1_763_700_000_000
 TOPICS = ("orders", "payments", "clicks")
@@ -19,9 +24,13 @@ BATCH_BYTES = 1000
 
 @dataclass
 class Traffic:
-    """What was logged, in order."""
+    """What was logged, in order: `fetches` has each partition of each response; of them, `summed` have no line of their
+    own, but are in `empties`.
+    """
 
     fetches: list[FetchLine] = field(default_factory=list)
+    summed: list[FetchLine] = field(default_factory=list)
+    empties: list[EmptyLine] = field(default_factory=list)
     blocks: list[BlockLine] = field(default_factory=list)
 
 
@@ -108,8 +117,38 @@ def pretend(rounds: int, cache_size_bytes: int, seed: int = 1) -> Iterator[Fetch
         yield sidecar.fetch(now_ms + 2)
 
 
+def sum_empty(lines: list[FetchLine]) -> Iterator[EmptyLine]:
+    """The sums of lines without records: by interval, connection, client, topic, result and reason."""
+    groups: dict[tuple[object, ...], list[FetchLine]] = defaultdict(list)
+    for line in lines:
+        who = line.listener, line.connection, line.client_id, line.topic, line.topic_id
+        groups[(line.ts // EMPTY_INTERVAL_MS, *who, line.result, line.reason)].append(line)
+    for group in groups.values():
+        counts: dict[int | None, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for line in group:
+            lag = line.high_watermark - line.offset
+            decade = 10 ** math.floor(math.log10(lag)) if lag > 0 else 0
+            counts[decade if line.high_watermark >= 0 else None][line.partition] += 1
+        first, last = group[0], group[-1]
+        yield EmptyLine(
+            last.ts,
+            first.ts,
+            *first[1:4],
+            *first[5:7],
+            first.result,
+            first.reason,
+            len(group),
+            first.admitted_bytes,
+            counts,
+        )
+
+
 def write_log(
-    directory: Path, boot: str, rounds: int = 2000, cache_size_bytes: int = 200_000
+    directory: Path,
+    boot: str,
+    rounds: int = 2000,
+    cache_size_bytes: int = 200_000,
+    version: int = SCHEMA_VERSION,
 ) -> Traffic:
     """Log the pretended traffic of one boot, some of it in compressed files; returns what was logged."""
     limits = LogLimits(rotate_bytes=1 << 18, flush_interval_s=0.001)
@@ -118,11 +157,28 @@ def write_log(
         directory, boot, now_ms=lambda: START_MS, cache_size_bytes=cache_size_bytes, limits=limits
     )
     for line in pretend(rounds, cache_size_bytes, seed=len(boot)):
-        log.put(line)
-        if isinstance(line, FetchLine):
-            traffic.fetches.append(line)
-        else:
+        if isinstance(line, BlockLine):
             traffic.blocks.append(line)
+            log.put(line)
+            continue
+        traffic.fetches.append(line)
+        if version == 1 or line.bytes or line.delay_ms is not None:
+            log.put(line)
+        else:
+            traffic.summed.append(line)
+    for empty in sum_empty(traffic.summed):
+        traffic.empties.append(empty)
+        log.put_empty(empty)
     assert log.close(timeout_s=30)
     assert log.statistics().dropped_lines == 0
+    if version != SCHEMA_VERSION:
+        for path in directory.glob(f"access-*-{boot}-*"):
+            _state_version(path, version)
     return traffic
+
+
+def _state_version(path: Path, version: int) -> None:
+    """Give every line of a file another version; lines of the types that both have are alike."""
+    read, pack = (gzip.decompress, gzip.compress) if path.suffix == ".gz" else (bytes, bytes)
+    written, wanted = (b'{"v":%d,' % number for number in (SCHEMA_VERSION, version))
+    path.write_bytes(pack(read(path.read_bytes()).replace(written, wanted)))

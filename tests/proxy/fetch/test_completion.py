@@ -55,7 +55,10 @@ class Mixed(Scene):
 
     @property
     def told(self):
-        return [(line.partition, line.result, line.reason) for line in self.lines]
+        """Partition, result and reason of each line, then of each partition named without records."""
+        return [(line.partition, line.result, line.reason) for line in self.lines] + [
+            (one.partition, one.result, one.reason) for one in self.log.count_empty()
+        ]
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])

@@ -226,7 +226,9 @@ def split(stream):
 async def test_a_miss_fetch_that_is_not_wanted_any_more_is_dropped(client):
     client.fetch(LARGE)
     dropped = []
-    client.world.link.reads = SimpleNamespace(by_key={("x", 0): None}, drop_asked=dropped.extend)
+    client.world.link.handlers.reads = SimpleNamespace(
+        by_key={("x", 0): None}, drop_asked=dropped.extend
+    )
     assert client.fetch(LARGE)
     assert [(one.topic, one.partition) for one in dropped] == [(TOPIC_ID, 0)]
 
@@ -518,7 +520,7 @@ async def test_one_that_only_the_broker_can_answer_keeps_all_waiting(many, state
     if state == "old_format":
         many.broker.partitions.find(many.topic, 2).old_format = True
     else:
-        many.link.authorization._until.clear()
+        many.link.handlers.authorization._until.clear()
     many.receive(build_many((0, 0, 0, 0)))
     assert many.sent == [] and len(many.link.replies) == 1
     assert many.cache.statistics().pins == 0
@@ -667,7 +669,7 @@ class Step:
             self.shape = value
         elif what == "fetch" and not is_waiting:
             if self.forgets:
-                world.link.fetches._template = world.link.fetches.layout = None
+                world.link.handlers.fetches._template = world.link.handlers.fetches.layout = None
             before = len(world.sent)
             if client.fetch(value, **self.shape) and self.shape["index"] == 0:
                 self.judge(b"".join(world.sent[before:]), value)

@@ -93,15 +93,13 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
         world.receive(build_fetch(offset, correlation_id=number, client_id="x" * 300))
     head = RequestHeader(FETCH, 0, 9, "x" * 300, 0)
     world.broker.accounts.enter_unread(world.link, head, 0.0, True)
-    unknown = PartitionOutcome(
-        PartitionStatus(asked("t" * 32_000, 0), None, ReadState.PASS, "unknown-topic", 0),
-        0,
-        "pass",
-        "unknown-topic",
-    )
+    status = PartitionStatus(asked("t" * 32_000, 0), None, ReadState.PASS, "unknown-topic", 0)
+    unknown = [PartitionOutcome(status, size, "pass", "unknown-topic") for size in (0, 5)]
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
-    world.broker.accounts.lines.put_departed([(asking, [unknown], False, 0.0, NOT_PARKED)])
+    world.broker.accounts.lines.put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5
+    (empty,) = world.log.count_empty()
+    assert (empty.client_id, empty.topic) == ("x" * MAX_TEXT_CHARS, "t" * MAX_TEXT_CHARS)

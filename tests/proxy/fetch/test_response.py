@@ -69,7 +69,7 @@ class Setting:
         self.broker.topics.learn("orders", bytes(range(16)), LEADERS)
         self.partition = self.broker.partitions.follow(self.broker.topics.find("orders"), 0)
         self.link = ClientConnection(self.forebay.listeners[0], 1)
-        self.link.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
+        self.link.handlers.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
         self.transport = Transport()
         self.transport.protocol = self.link.wire
         self.link.wire.connection_made(self.transport)

@@ -132,6 +132,7 @@ class Link:
         self.tended = []
         self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False
+        self.handlers = self  # rights and miss fetches
         self.authorization = SimpleNamespace(learn_answer=self._learn_answer)
         self.broker.shared_reads = SharedReads(self.broker, 100)
         self.reads = Reads(self)

@@ -91,6 +91,7 @@ class Scene:
 class Link:
     def __init__(self, broker, authorization, reads):
         self.broker, self.authorization, self.reads = broker, authorization, reads
+        self.handlers = self
 
 
 class Reads:

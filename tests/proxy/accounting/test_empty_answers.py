@@ -1,0 +1,168 @@
+"""Sums of partitions without records, and when they become lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from metrics.access_log import EmptyLine
+from metrics.access_log_schema import EMPTY_INTERVAL_MS
+from proxy.accounting.empty_answers import QUEUE_SHARE, TICKS, EmptyAnswers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from metrics.access_log import EmptyValues
+    from proxy.accounting.empty_answers import SumKey
+
+LIMIT = 30
+START_MS = 1_763_700_000_000
+assert START_MS % EMPTY_INTERVAL_MS == 0
+
+
+class Logged:
+    """A log, the sums before it, and a wall clock."""
+
+    def __init__(self) -> None:
+        self.lines: list[EmptyLine] = []
+        self.now_ms = START_MS
+        self.sums = EmptyAnswers(self, LIMIT * QUEUE_SHARE, lambda: self.now_ms)  # type: ignore[arg-type]
+
+    def put_empty(self, line: EmptyValues) -> None:
+        self.lines.append(EmptyLine(*line))
+
+    def add(self, key: SumKey, *partitions: int, lag: int | None = 0, admitted: int = 0) -> None:
+        self.sums.add(key, {lag: partitions}, admitted)
+
+    def pass_interval(self) -> None:
+        self.now_ms += EMPTY_INTERVAL_MS
+
+
+def key_of(connection: int = 1, topic: str = "orders", result: str = "hit") -> SumKey:
+    return (
+        "main",
+        connection,
+        "billing",
+        topic,
+        bytes(16),
+        result,
+        "" if result == "hit" else "cold",
+    )
+
+
+@pytest.fixture
+def logged() -> Logged:
+    return Logged()
+
+
+def test_responses_of_an_interval_are_one_line(logged: Logged) -> None:
+    logged.add(key_of(), 0, 1, 2, admitted=70)
+    logged.now_ms += 1200
+    logged.sums.add(key_of(), {0: [0, 1], 100: [2], None: [9]}, 90)
+    logged.sums.tick(0.0)
+    assert logged.lines == [], "the interval is not over"
+    logged.pass_interval()
+    logged.sums.tick(0.0)
+    counts = {0: {0: 2, 1: 2, 2: 1}, 100: {2: 1}, None: {9: 1}}
+    times = START_MS + 1200, START_MS
+    assert logged.lines == [EmptyLine(*(*times, *key_of(), 2, 70, counts))]
+    assert len(logged.sums) == 0
+
+
+@pytest.mark.parametrize(
+    "other", [key_of(connection=2), key_of(topic="clicks"), key_of(result="miss")]
+)
+def test_each_connection_topic_and_result_has_a_sum_of_its_own(
+    logged: Logged, other: SumKey
+) -> None:
+    for key in (key_of(), other, key_of()):
+        logged.add(key, 0)
+    logged.sums.close()
+    assert [(line[2:9], line.responses) for line in logged.lines] == [(key_of(), 2), (other, 1)]
+
+
+@pytest.mark.parametrize("step_ms", [1, -1])
+def test_no_sum_covers_two_intervals_whichever_way_the_clock_goes(
+    logged: Logged, step_ms: int
+) -> None:
+    """An interval ends at the same multiple in every process, so that the audit's windows are exact."""
+    logged.now_ms = START_MS - (step_ms > 0)
+    logged.add(key_of(), 0)
+    logged.now_ms += step_ms
+    logged.add(key_of(), 0)
+    logged.sums.close()
+    intervals = [
+        (line.first_ms // EMPTY_INTERVAL_MS, line.ts // EMPTY_INTERVAL_MS) for line in logged.lines
+    ]
+    assert len(intervals) == 2 == len(set(intervals))
+    assert all(first == last for first, last in intervals)
+
+
+def test_the_sums_of_an_interval_end_a_tenth_with_each_tick(logged: Logged) -> None:
+    for connection in range(25):
+        logged.add(key_of(connection), 0)
+    logged.pass_interval()
+    ended = []
+    for _ in range(TICKS):
+        logged.sums.tick(0.0)
+        ended.append(len(logged.lines))
+    assert ended == [3, 6, 9, 12, 15, 18, 21, 24, 25, 25]
+    assert [line.connection for line in logged.lines] == list(range(25))
+
+
+def test_sums_that_are_due_longer_than_an_interval_end_first(logged: Logged) -> None:
+    """The loop was held: no tick for two intervals."""
+    for number in range(3):
+        logged.add(key_of(number), 0)
+        logged.pass_interval()
+    for _ in range(TICKS):
+        logged.sums.tick(0.0)
+    assert [line.connection for line in logged.lines] == [0, 1, 2]
+
+
+def test_at_the_bound_the_oldest_sums_end(logged: Logged) -> None:
+    assert logged.sums.limit == LIMIT
+    logged.add(key_of(1), 0)
+    logged.pass_interval()
+    logged.add(key_of(2), *range(LIMIT - 1))
+    assert (len(logged.sums), logged.lines) == (LIMIT, [])
+    logged.add(key_of(2), *range(LIMIT - 1))
+    assert (len(logged.sums), logged.lines) == (LIMIT, []), "the same partitions need no more room"
+    logged.add(key_of(3), 0)
+    assert (len(logged.sums), [line.connection for line in logged.lines]) == (LIMIT, [1])
+    logged.add(key_of(3), 1)
+    assert (len(logged.sums), [line.connection for line in logged.lines]) == (2, [1, 2])
+
+
+def test_a_response_beyond_the_bound_is_a_line_at_once(logged: Logged) -> None:
+    logged.add(key_of(), *range(LIMIT + 1))
+    assert len(logged.sums) == 0
+    (line,) = logged.lines
+    assert line.counts == {0: dict.fromkeys(range(LIMIT + 1), 1)}
+
+
+def test_every_partition_of_every_response_is_in_one_line(logged: Logged) -> None:
+    random = Random(1)
+    added: Counter[tuple[SumKey, int | None, int]] = Counter()
+    for number in range(500):
+        key = key_of(random.randrange(4), random.choice(("orders", "clicks")))
+        by_lag: Mapping[int | None, Sequence[int]] = {
+            lag: random.sample(range(12), random.randrange(1, 5)) for lag in (0, 10, None)
+        }
+        logged.sums.add(key, by_lag, number)
+        added.update((key, lag, one) for lag, found in by_lag.items() for one in found)
+        logged.now_ms += random.randrange(600)
+        if number % 3 == 0:
+            logged.sums.tick(0.0)
+        assert len(logged.sums) <= LIMIT
+    logged.sums.close()
+    found: Counter[tuple[SumKey, int | None, int]] = Counter()
+    for line in logged.lines:
+        for lag, by_partition in line.counts.items():
+            for partition, times in by_partition.items():
+                found[line[2:9], lag, partition] += times
+    assert found == added
+    assert sum(line.responses for line in logged.lines) == 500
