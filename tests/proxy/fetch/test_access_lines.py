@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.fetch.access_lines import LEAST_DELAY_S
-from proxy.fetch.record import FetchRecord
+from proxy.fetch.record import ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID
@@ -19,15 +19,16 @@ CALLS_A_SUM = 8
 
 @pytest.fixture
 async def world():
-    world = World(False)
+    world = World()
     yield world
     world.end()
 
 
 def log(world, *outcomes):
     """The response to one Fetch that names these has left."""
-    record = FetchRecord(world.link, HEAD, fetch((0, -1), asked(TOPIC_ID, 0)), 100)
-    world.broker.accounts.enter(record, outcomes, True, is_ours=True)
+    request = fetch((0, -1), asked(TOPIC_ID, 0))
+    asking = ClientFetch(world.link, HEAD, request, None, 100, 0.0)
+    world.broker.accounts.enter(asking, outcomes, is_ours=True, delivered=True)
 
 
 class HEAD:
