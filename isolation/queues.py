@@ -1,11 +1,11 @@
 """One control queue and N data queues, each with bounded waiting and with slots toward the broker.
 
 Owns: who is in service, who waits, who is refused; the early release of slots. Must not know: what an item is,
-sockets, why a limit has its number. Invariants: a queue admits in the order of offers; items of one `lane` are
-admitted in the order of their offers whatever their queues, because a newcomer joins the queue in which its
-lane waits (a Produce never overtakes an earlier waiting one of its connection); no data queue can touch
-another's or the control queue's slots; an item marked `never_refused` waits, however full its queue is, and
-never expires (what bounds it are the bytes in flight of its connection).
+sockets, why a limit has its number. Invariants: a queue admits in the order of offers; items of one `order_key` are
+admitted in the order of their offers whatever their queues, because a newcomer joins the queue in which items of its
+key wait (a Produce never overtakes an earlier waiting one of its connection); no data queue can touch another's or the
+control queue's slots; an item marked `never_refused` waits, however full its queue is, and never expires (what bounds
+it are the bytes in flight of its connection).
 
 Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
@@ -136,7 +136,7 @@ class Queues:
         """Nothing that is offered or admitted from now on is due before so long has passed."""
         self._queues = {CONTROL: Queue(control, book)}
         self._queues |= {index: Queue(new_data_limit(), book) for index in range(rule.data_queues)}
-        self._lanes: dict[Hashable, tuple[int, int]] = {}  # lane: queue, tickets waiting there
+        self._order_keys: dict[Hashable, tuple[int, int]] = {}  # queue, tickets waiting there
 
     def offer(
         self,
@@ -145,19 +145,21 @@ class Queues:
         queue: int,
         size_bytes: int,
         now_s: float,
-        lane: Hashable = None,
+        order_key: Hashable = None,
         waits: Waits = Waits.NOTHING,
         never_refused: bool = False,
         is_measured: bool = True,
     ) -> Ticket:
-        """A request arrives; its ticket is ADMITTED, WAITING or REFUSED. `lane`: whose order it keeps, None
+        """A request arrives; its ticket is ADMITTED, WAITING or REFUSED. `order_key`: whose order it keeps, None
         for none. One request larger than `max_waiting_bytes` may wait where nothing else does. `is_measured`:
         the limit learns from how long it takes.
         """
-        waiting_in = self._lanes.get(lane) if lane is not None else None
+        waiting_in = self._order_keys.get(order_key) if order_key is not None else None
         if waiting_in is not None:
             queue = waiting_in[0]
-        ticket = Ticket(item, queue, size_bytes, now_s, lane, waits, never_refused, is_measured)
+        ticket = Ticket(
+            item, queue, size_bytes, now_s, order_key, waits, never_refused, is_measured
+        )
         line = self._queues[queue]
         if not line.waiting and line.in_use < line.slots_at(now_s):
             self._admit(line, ticket, now_s)
@@ -168,12 +170,12 @@ class Queues:
             line.refused += 1
         return ticket
 
-    def take(self, item: Admitted, lane: Hashable, now_s: float) -> bool:
+    def take(self, item: Admitted, order_key: Hashable, now_s: float) -> bool:
         """`offer` of a measured request of `item.queue` and `item.waits` that is admitted now, and is its own ticket.
         False where it would wait, and nothing has changed.
         """
         line = self._queues[item.queue]
-        if not self.lift(line, lane, now_s):
+        if not self.lift(line, order_key, now_s):
             return False
         item.state = ADMITTED
         item.since_s = now_s
@@ -185,9 +187,9 @@ class Queues:
         """For `lift` and what follows it."""
         return self._queues[queue]
 
-    def lift(self, line: Queue, lane: Hashable, now_s: float) -> bool:
+    def lift(self, line: Queue, order_key: Hashable, now_s: float) -> bool:
         """`take`, of one that is only counted until it has landed, or is noted. False: nothing has changed."""
-        if line.waiting or (self._lanes and lane in self._lanes):
+        if line.waiting or (self._order_keys and order_key in self._order_keys):
             return False
         if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
             return False
@@ -227,8 +229,11 @@ class Queues:
         line.waiting_bytes += ticket.size_bytes
         if not ticket.never_refused:
             line.refusable[ticket] = None
-        if ticket.lane is not None:
-            self._lanes[ticket.lane] = (ticket.queue, self._lanes.get(ticket.lane, (0, 0))[1] + 1)
+        if ticket.order_key is not None:
+            self._order_keys[ticket.order_key] = (
+                ticket.queue,
+                self._order_keys.get(ticket.order_key, (0, 0))[1] + 1,
+            )
 
     def _leave(self, line: Queue, ticket: Ticket, state: State) -> None:
         """Out of the waiting line."""
@@ -236,10 +241,10 @@ class Queues:
         del line.waiting[ticket]
         line.refusable.pop(ticket, None)
         line.waiting_bytes -= ticket.size_bytes
-        if ticket.lane is not None:
-            queue, count = self._lanes.pop(ticket.lane)
+        if ticket.order_key is not None:
+            queue, count = self._order_keys.pop(ticket.order_key)
             if count > 1:
-                self._lanes[ticket.lane] = (queue, count - 1)
+                self._order_keys[ticket.order_key] = (queue, count - 1)
 
     def _admit(self, line: Queue, ticket: Ticket, now_s: float) -> None:
         ticket.state = State.ADMITTED
@@ -394,11 +399,11 @@ class Queues:
                     due.append(oldest.since_s + self._release_after_s)
         return min(due) if due else None
 
-    def lane_waits(self, lane: Hashable) -> bool:
-        """Whether something of a lane waits: what order demands of a newcomer is then not known yet, but when
+    def order_key_waits(self, order_key: Hashable) -> bool:
+        """Whether something of an order key waits: what order demands of a newcomer is then not known yet, but when
         it is admitted.
         """
-        return lane in self._lanes
+        return order_key in self._order_keys
 
     def load_of(self, queue: int) -> float:
         """Requests in service and waiting; for `classify`."""

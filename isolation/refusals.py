@@ -12,7 +12,7 @@ ProducerStateEntry.NUM_BATCHES_TO_RETAIN). Where as many others as can be beside
 last came, it may have been acknowledged elsewhere, by another leader in between: from then on the earliest of those is
 awaited. So nobody waits for ever, and what passes is the first of what the client has in flight. Without a producer
 id, all of the partition's Produces are refused that were received before the refusal's reply left. The rule needs the
-queues' order: a batch is never forwarded before an earlier one of its lane is decided.
+queues' order: a batch is never forwarded before an earlier one of its order key is decided.
 """
 
 from collections.abc import Callable, Hashable, Sequence

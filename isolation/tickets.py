@@ -39,8 +39,8 @@ class Ticket:
         "holds_slot",
         "is_measured",
         "item",
-        "lane",
         "never_refused",
+        "order_key",
         "queue",
         "since_s",
         "size_bytes",
@@ -54,7 +54,7 @@ class Ticket:
         queue: int,
         size_bytes: int,
         now_s: float,
-        lane: Hashable,
+        order_key: Hashable,
         waits: Waits,
         never: bool,
         is_measured: bool,
@@ -62,7 +62,7 @@ class Ticket:
         self.item = item
         self.queue = queue
         self.size_bytes = size_bytes
-        self.lane = lane
+        self.order_key = order_key
         self.waits = waits
         self.never_refused = never
         self.is_measured = is_measured

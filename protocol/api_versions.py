@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from protocol.api import API_VERSIONS, APIS, PRODUCE, is_flexible
-from protocol.wire import (
+from protocol.primitives import (
     CLASSIC,
     FLEXIBLE,
     INT16,

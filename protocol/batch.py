@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from protocol.errors import BadFrame
-from protocol.wire import INT32, INT64, Frame, refuses_garbage
+from protocol.primitives import INT32, INT64, Frame, refuses_garbage
 
 LOG_OVERHEAD: Final = 12
 HEADER_UP_TO_MAGIC: Final = 17

@@ -28,7 +28,7 @@ from protocol.api import (
 from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame
 from protocol.header import build_request_header, response_body_start
-from protocol.wire import CLASSIC, INT32, Frame, Topic, refuses_garbage
+from protocol.primitives import CLASSIC, INT32, Frame, Topic, refuses_garbage
 
 METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.batch import HEADER_BYTES, MAGIC_V2, Batch, codec, is_control
 from protocol.errors import BadFrame
-from protocol.wire import INT16, Frame, refuses_garbage
+from protocol.primitives import INT16, Frame, refuses_garbage
 
 _ATTRIBUTES_BYTES: Final = 1
 _KEY_BYTES: Final = 4  # version 2, type 2

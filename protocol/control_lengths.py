@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from protocol.errors import BadFrame
-from protocol.wire import Frame
+from protocol.primitives import Frame
 
 _FIXED: Final = {
     "int8": 1,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from protocol.api import APIS, FETCH
 from protocol.errors import BadFrame
 from protocol.header import response_body_start
-from protocol.wire import (
+from protocol.primitives import (
     CLASSIC,
     FLEXIBLE,
     INT16,

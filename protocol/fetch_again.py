@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from protocol._ordinary import ffi, lib
 from protocol.fetch import FetchPartition, FetchRequest, scan_request
 from protocol.header import RequestHeader
-from protocol.wire import INT32, Frame
+from protocol.primitives import INT32, Frame
 
 if TYPE_CHECKING:
     from protocol.fetch_build import ResponseLayout

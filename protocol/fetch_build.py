@@ -28,7 +28,7 @@ from protocol.fetch import (
     partition_layout,
 )
 from protocol.header import build_request_header, response_body_start
-from protocol.wire import (
+from protocol.primitives import (
     INT16,
     INT32,
     INT32_PAIR,

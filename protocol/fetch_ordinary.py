@@ -6,7 +6,7 @@ is what `protocol.fetch` says of it.
 """
 
 from protocol._ordinary import ffi, lib
-from protocol.wire import Frame
+from protocol.primitives import Frame
 
 _fetch = ffi.new("po_fetch *")
 _fetched = ffi.new("po_fetched *")

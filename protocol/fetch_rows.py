@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol._ordinary import ffi, lib
 from protocol.fetch import FetchedPartition, FetchResponse
-from protocol.wire import TOPIC_ID_BYTES, Frame
+from protocol.primitives import TOPIC_ID_BYTES, Frame
 
 ROWS_VERSION: Final = 13
 """The first version that names topics by id (KIP-516)."""

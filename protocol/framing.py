@@ -15,7 +15,7 @@ from collections.abc import Callable
 from cffi import FFI
 
 from protocol.errors import BadFrame
-from protocol.wire import INT32
+from protocol.primitives import INT32
 
 PREFIX_BYTES = 4
 SMALL_BYTES = 64 * 1024

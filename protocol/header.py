@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from protocol.api import APIS, has_flexible_response_header
 from protocol.errors import BadFrame
-from protocol.wire import CLASSIC, INT16, INT32, Frame, refuses_garbage, skip_tags
+from protocol.primitives import CLASSIC, INT16, INT32, Frame, refuses_garbage, skip_tags
 
 _FIXED = Struct(">hhi")
 FIXED_START = 4  # after the length
@@ -55,7 +55,7 @@ def peek_correlation_id(frame: Frame) -> int:
 
 
 def response_body_start(frame: Frame, api_key: int, version: int) -> int:
-    """Index of a response's body in the frame; raises as the readers of `wire` do."""
+    """Index of a response's body in the frame; raises as the readers of `primitives` do."""
     if has_flexible_response_header(api_key, version):
         return skip_tags(frame, RESPONSE_TAGS_START)
     return RESPONSE_TAGS_START

@@ -7,7 +7,7 @@ what a batch holds, what becomes of it. Invariants: topics are names up to versi
 from struct import Struct
 
 from protocol.api import PRODUCE, is_flexible
-from protocol.wire import (
+from protocol.primitives import (
     CLASSIC,
     FLEXIBLE,
     Encoding,

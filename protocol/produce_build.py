@@ -14,6 +14,15 @@ from typing import NamedTuple
 from protocol.api import PRODUCE, has_flexible_response_header
 from protocol.errors import BadFrame
 from protocol.header import response_body_start
+from protocol.primitives import (
+    INT32,
+    TOPIC_ID_BYTES,
+    Encoding,
+    Frame,
+    Topic,
+    read_array,
+    refuses_garbage,
+)
 from protocol.produce import (
     _ACKS_AND_TIMEOUT,
     _LOG_START_FROM,
@@ -25,7 +34,6 @@ from protocol.produce import (
     _read_topic,
     _skip_errors,
 )
-from protocol.wire import INT32, TOPIC_ID_BYTES, Encoding, Frame, Topic, read_array, refuses_garbage
 
 _NONE = -1
 _VIEW_FROM_BYTES = 512  # shorter pieces are copied: a buffer costs more than their bytes

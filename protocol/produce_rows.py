@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol._ordinary import ffi, lib
-from protocol.wire import Frame
+from protocol.primitives import Frame
 
 ROUTE_START: Final[int] = lib.PO_ROUTE_START
 """A client repeats the bytes of a single Produce from here to its `route_end`, client id to partition."""

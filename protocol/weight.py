@@ -6,7 +6,7 @@ handle a request grows with what is counted; counting stops at the limit, and ta
 
 from protocol._ordinary import ffi, lib
 from protocol.header import RequestHeader
-from protocol.wire import Frame
+from protocol.primitives import Frame
 
 LEAST_BYTES = 2
 """Of what is counted, nothing takes less: a tagged field has a tag and a size."""

@@ -94,7 +94,7 @@ class Broker:
         self.partitions = Partitions(
             cache, 2 * config.limits.watched_partitions, config.cache.transactions_per_partition
         )
-        self.watch = ReplicaFetcher(self)
+        self.replica_fetcher = ReplicaFetcher(self)
         self.topic_lookup = TopicLookup(self)
         self.disk_throttle = DiskThrottle(self)
         self.scheduler = RequestScheduler(self)
@@ -160,14 +160,14 @@ class Broker:
         log.exception(f"{doing} failed")
 
     def fall_back(
-        self, link: AnyLink, gone: int, doing: str, whole: Callable[[], object] | None
+        self, link: AnyLink, sent_count: int, doing: str, whole: Callable[[], object] | None
     ) -> None:
-        """`doing`, for a request of a client, has raised what is being handled. If nothing has gone toward broker or
-        client since `link.gone` was `gone`, the request goes `whole`, as it came: an error of ours costs a miss, not a
-        connection. That ends where this fails, too, or `whole` is None.
+        """Send a request on as it came, by `whole`, after `doing` has raised for it: an error of ours costs a miss, not
+        a connection. If something has gone toward broker or client since `link.sent_count` was `sent_count`, only log
+        and count the error. Close the connection if `whole` is None or raises.
         """
         self.failed(doing)
-        if link.gone != gone or link.upstream.closed:
+        if link.sent_count != sent_count or link.upstream.closed:
             return
         try:
             if whole is not None:
@@ -189,7 +189,7 @@ class Broker:
         )
         if partition.produced_from >= from_offset:
             partition.produced_from = -1
-        self.watch.changed(partition)
+        self.replica_fetcher.changed(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:
         """The broker does not store of `topic` what is produced, or stores it otherwise than before: all that was
@@ -206,7 +206,7 @@ class Broker:
         """The partition is not there any more: nothing of it is known."""
         self.counters.invalidations[reason] += 1
         self.routes.clear()
-        self.watch.forget(partition)
+        self.replica_fetcher.forget(partition)
         self.partitions.forget(partition)
 
     def forget_topic(self, topic_id: bytes) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.broker import Broker
     from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Place
@@ -86,7 +86,7 @@ class Dispatch:
         self.authorization = Authorization(link)
         self.fetches = FetchScanner()
         self.reads = Reads(link)
-        link.wire.framer.lend = find_lender(link.broker, link.stores)
+        link.framed.framer.lend = find_lender(link.broker, link.stores)
         let_produces_pass(link)
 
     @property
@@ -108,7 +108,7 @@ class Dispatch:
         """Release all that is kept for the connection, which has ended."""
         link, broker = self._link, self._link.broker
         broker.purgatory.drop(link)
-        broker.watch.drop_link(link)
+        broker.replica_fetcher.drop_link(link)
         broker.scheduler.drop_link(link)
         self.authorization.close()
         self.reads.close()
@@ -121,7 +121,7 @@ class Dispatch:
         link = self._link
         if link.pipeline is not None:
             link.pipeline.materialize()
-        key, line, gone = frame[KEY_START:KEY_END], link.replies.line, link.gone
+        key, line, sent_count = frame[KEY_START:KEY_END], link.replies.places, link.sent_count
         newest = line[-1] if line else None
         try:
             if key == PRODUCE_KEY:
@@ -139,7 +139,7 @@ class Dispatch:
             # a new last place was reserved by this request, before its handler failed
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)
-            link.broker.fall_back(link, gone, "handling a request", whole)
+            link.broker.fall_back(link, sent_count, "handling a request", whole)
         if line or link.request_bytes:
             link.hold_at_bounds()
 

@@ -66,7 +66,7 @@ class Janitor:
         self._ticks += 1
         now = self._broker.now()
         parts: list[Callable[[float], object]] = [
-            self._broker.watch.tick,
+            self._broker.replica_fetcher.tick,
             self._broker.topic_lookup.tick,
             self._broker.scheduler.tick,
             self._broker.verifier.tick,
@@ -106,15 +106,15 @@ class Janitor:
         begun: dict[Link, tuple[int, float, int]] = {}
         for listener in self._listeners:
             for link in list(listener.tended):
-                is_charged = link.wire.charged_bytes > 0
-                if link.wire.pending_frame_bytes and (is_charged or not link.wire.reading_held):
+                is_charged = link.framed.charged_bytes > 0
+                if link.framed.pending_frame_bytes and (is_charged or not link.framed.reading_held):
                     self._check_frame(link, now, begun)
-                link.lane.tick(now)
+                link.catch_up.tick(now)
                 if len(link.handlers.reads):
                     link.handlers.reads.drop_old(now)
                 if not (
-                    link.wire.pending_frame_bytes
-                    or link.lane.unanswered
+                    link.framed.pending_frame_bytes
+                    or link.catch_up.unanswered
                     or len(link.handlers.reads)
                 ):
                     listener.tended.pop(link, None)
@@ -132,23 +132,23 @@ class Janitor:
         in that time. The rate counts even if the client is not read.
         """
         timeout_s = self._broker.config.limits.frame_timeout_s
-        wire = link.wire
-        new = wire.frames, now, -1
+        framed = link.framed
+        new = framed.frames, now, -1
         frames, since, seen_bytes = self._begun.get(link, new)
-        if frames != wire.frames:
+        if frames != framed.frames:
             frames, since, seen_bytes = new
-        if wire.reading_held:
+        if framed.reading_held:
             since = now
-        came_bytes = wire.pending_frame_bytes - seen_bytes
-        least_bytes = wire.charged_bytes * min(LINKS_EVERY_TICKS * TICK_S / timeout_s, 1.0)
+        came_bytes = framed.pending_frame_bytes - seen_bytes
+        least_bytes = framed.charged_bytes * min(LINKS_EVERY_TICKS * TICK_S / timeout_s, 1.0)
         if now - since > timeout_s:
             blame = f"closing a client that has not completed a frame in {timeout_s:g} s"
             link.close("frame_timeout", blame)
         elif seen_bytes >= 0 and came_bytes < least_bytes and self._broker.requests.is_crowded:
             blame = "closing a client that is slow to complete a frame while others wait at limits.requestMemory"
-            link.close("request_memory", blame, f"{wire.charged_bytes} bytes")
+            link.close("request_memory", blame, f"{framed.charged_bytes} bytes")
         else:
-            begun[link] = frames, since, wire.pending_frame_bytes
+            begun[link] = frames, since, framed.pending_frame_bytes
 
     def end_idle(self, now: float) -> None:
         """Close clients that have sent nothing for `limits.idleTimeout` and wait for nothing."""
@@ -172,12 +172,12 @@ class Janitor:
         if self._broker.responses.waiting:
             for listener in self._listeners:
                 for link in listener.links:
-                    if link.held_bytes and not link.wire.is_idle:
-                        pieces, since = self._unread.get(link, (link.wire.pieces, now))
+                    if link.held_bytes and not link.framed.is_idle:
+                        pieces, since = self._unread.get(link, (link.framed.pieces, now))
                         unread[link] = (
                             (pieces, since)
-                            if pieces == link.wire.pieces
-                            else (link.wire.pieces, now)
+                            if pieces == link.framed.pieces
+                            else (link.framed.pieces, now)
                         )
         self._unread = unread
         late = [link for link, (_, since) in unread.items() if now - since >= STUCK_S]

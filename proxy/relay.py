@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.client_connection import AnyLink, ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
@@ -193,7 +193,7 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
             )
             link.saw_accepted()
             link.listener.tend(link)
-            link.lane.saw_accepted(frame, head.api_version, release)
+            link.catch_up.saw_accepted(frame, head.api_version, release)
         else:
             release()
 
@@ -209,7 +209,7 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
     if head.api_version > 0:
         mechanism = control.scan_sasl_mechanism(frame, head.body_start)
         link.sasl_rounds = ROUNDS.get(mechanism, 1)
-        link.lane.saw_handshake(frame, mechanism)
+        link.catch_up.saw_handshake(frame, mechanism)
         relay(link, head, frame)
         return
 
@@ -224,7 +224,7 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
 def _start_pipe(link: RelayLink) -> None:
     """Pass raw bytes both ways from now on."""
     link.broker.counters.blind_connections += 1
-    client, broker = link.wire, link.upstream.wire
+    client, broker = link.framed, link.upstream.framed
     client.go_blind(lambda chunk: pipe(chunk, broker, client))
     broker.go_blind(lambda chunk: pipe(chunk, client, broker))
     link.upstream.authenticated = True

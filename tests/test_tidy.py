@@ -5,7 +5,9 @@ list of exceptions. Must not judge other sizes, which `tests.tidy` prints, nor i
 """
 
 import ast
+import io
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -80,6 +82,23 @@ REGISTRIES = (
     ("crates", "io"),
     ("debian", "org"),
     ("ubuntu", "com"),
+)
+RETIRED = frozenset(
+    {
+        "fly",
+        "flies",
+        "flights",
+        "gate",
+        "gone",
+        "lane",
+        "lanes",
+        "nameable",
+        "pacer",
+        "stir",
+        "truth",
+        "wire",
+        "wires",
+    }
 )
 BANNED = {
     "an unfinished thought": re.compile(rf"\b(?:{'|'.join(UNFINISHED)})\b"),
@@ -187,6 +206,20 @@ class A:
 
 def test_the_longest_files_are_there() -> None:
     assert [place for place in LONGEST if not (ROOT / place).exists()] == []
+
+
+def scan_names(text: str) -> set[str]:
+    """The words of all names in a Python text, small."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    names = [one.string for one in tokens if one.type == tokenize.NAME]
+    return {word for name in names for word in name.lower().split("_")}
+
+
+def test_retired_words_name_nothing() -> None:
+    """Words of the first years that no reader of Kafka's source would look for; docs/glossary.md has the terms."""
+    code = [name for name in listed(".py") if name.startswith(("proxy/", "isolation/"))]
+    assert [(name, found) for name in code if (found := scan_names(read(name)) & RETIRED)] == []
+    assert scan_names("def a(wire_bytes): self.Pacer") & RETIRED == {"wire", "pacer"}
 
 
 def test_file_names_say_something() -> None:

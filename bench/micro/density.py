@@ -75,8 +75,8 @@ def find_horizon(cache: BlockCache, slots: list[int], source: random.Random) -> 
     """Of some partitions, the age of the newest evicted batch, in arenas: as it went, or older by now."""
     arena_bytes = cache.statistics().arena_bytes
     for slot in source.sample(slots, min(len(slots), 100)):
-        gone = cache.edges(slot, 0).evicted_end - 1
-        age = cache.age_bytes(slot, gone) if gone >= 0 else None
+        sent_count = cache.edges(slot, 0).evicted_end - 1
+        age = cache.age_bytes(slot, sent_count) if sent_count >= 0 else None
         tail = cache.tail(slot)
         if age is not None and tail[0] != tail[1]:
             yield age / arena_bytes

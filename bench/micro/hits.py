@@ -75,7 +75,7 @@ class Hits:
         self._forebay = Played({**CACHED, **logged}, directory).forebay
         self._socket: Any = Sink()
         self.link = ClientConnection(self._forebay.listeners[0], 2)
-        self.link.wire.connection_made(self._socket)
+        self.link.framed.connection_made(self._socket)
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = self._offset = 0
@@ -122,7 +122,7 @@ class Hits:
 
     def hit(self) -> None:
         """One Fetch there and back."""
-        feed(self.link.wire, self.frame)
+        feed(self.link.framed, self.frame)
 
     def take(self) -> None:
         """The answer must be there, and full; the next is asked for behind it."""

@@ -44,7 +44,7 @@ async def time_crowd(played: Played, times: int) -> float:
         for link, _, answered in clients:
             asks, answered[:] = len(answered), []
             for _ in range(asks):
-                feed(link.wire, played.frame)
+                feed(link.framed, played.frame)
         for link, sent, _ in clients:
             while sent:  # what an answer lets go is answered, too
                 owed, sent[:] = len(sent), []

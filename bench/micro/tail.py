@@ -62,7 +62,7 @@ class Group:
     def __init__(self, played: Played, number: int, in_session: bool) -> None:
         self.answered: list[bytes] = []
         self.link = ClientConnection(played.forebay.listeners[0], number)
-        self.link.wire.connection_made(PlayedTransport(self.answered.append))
+        self.link.framed.connection_made(PlayedTransport(self.answered.append))
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = 0
@@ -134,7 +134,7 @@ class Tail:
             proofs = self.own.sent.get("proof")
             if proofs:
                 proofs.clear()
-                feed(self.own.link("proof").wire, self.build_news(b"", self.end))
+                feed(self.own.link("proof").framed, self.build_news(b"", self.end))
             if self.own.sent.get("watch"):
                 break
         assert self.own.sent["watch"], "the watch does not poll"
@@ -144,7 +144,7 @@ class Tail:
         for group in self.groups:
             group.prepare(self.end)
         for group in self.groups:
-            feed(group.link.wire, group.frame)
+            feed(group.link.framed, group.frame)
 
     def build_news(self, records: bytes, end: int) -> bytes:
         """The answer to a poll."""
@@ -160,17 +160,17 @@ class Tail:
         played = self.played
 
         def news() -> None:
-            feed(self.own.link("watch").wire, self.frame)
+            feed(self.own.link("watch").framed, self.frame)
 
         def following() -> None:
             for group in self.groups:
-                feed(group.link.wire, group.frame)
+                feed(group.link.framed, group.frame)
 
         def acknowledge() -> None:
             played.sent.clear()
             played.acknowledge(played.link)
 
-        return [lambda: feed(played.link.wire, played.frame), acknowledge, news, following]
+        return [lambda: feed(played.link.framed, played.frame), acknowledge, news, following]
 
     def prepare(self) -> None:
         """What the broker and the groups will say."""

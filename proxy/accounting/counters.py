@@ -68,10 +68,10 @@ class Counters:
     internal_errors: int = 0
     upstream_connect_errors: int = 0
     upstream_reopened: int = 0
-    lanes_lost: int = 0
+    catch_up_losses: int = 0
     produce_refused: int = 0
     fetch_refused: int = 0
-    lane_requests: int = 0
+    catch_up_requests: int = 0
     disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     requests_in: Hops = field(default_factory=Hops)
     requests_out: Hops = field(default_factory=Hops)

@@ -135,7 +135,7 @@ def _cache(broker: Broker) -> Iterator[Sample]:
 
 def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
     now = broker.now()
-    yield Sample("forebay_watch_partitions", (), broker.watch.watched)
+    yield Sample("forebay_watch_partitions", (), broker.replica_fetcher.watched)
     yield Sample(
         "forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions)
     )
@@ -191,8 +191,8 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_throttle_refused_total", (disk, "requests"), queue.refused_requests)
         yield Sample("forebay_throttle_refused_total", (disk, "bytes"), queue.refused_bytes)
     yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
-    yield Sample("forebay_lane_requests_total", (), broker.counters.lane_requests)
-    yield Sample("forebay_lanes_lost_total", (), broker.counters.lanes_lost)
+    yield Sample("forebay_lane_requests_total", (), broker.counters.catch_up_requests)
+    yield Sample("forebay_lanes_lost_total", (), broker.counters.catch_up_losses)
 
 
 def _isolation(broker: Broker) -> Iterator[Sample]:
@@ -223,7 +223,7 @@ def _connections(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
     yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
     links = [link for one in process.listeners for link in one.links]
-    connected = sum(link.upstream.is_connected + link.lane.is_connected for link in links)
+    connected = sum(link.upstream.is_connected + link.catch_up.is_connected for link in links)
     connected += process.own_connections.connected
     yield Sample("forebay_upstream_connections", (), connected)
     silent_s = process.own_connections.silent_s(process.broker.now())
@@ -254,7 +254,7 @@ def _limits(process: Process) -> Iterator[Sample]:
         yield Sample("forebay_unfinished_frame_bytes", (direction,), bound.unfinished_bytes)
         yield Sample("forebay_in_flight_limit_bytes", (direction,), bound.limit_bytes)
         yield Sample("forebay_reads_paused_total", (direction,), bound.pauses)
-        yield Sample("forebay_reads_paused", (direction,), bound.paused_wires)
+        yield Sample("forebay_reads_paused", (direction,), bound.paused_transports)
     limits = broker.config.limits
     sessions = broker.sessions.statistics()
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
@@ -269,7 +269,7 @@ def _limits(process: Process) -> Iterator[Sample]:
         ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
-        ("watched_partitions", broker.watch.watched, limits.watched_partitions),
+        ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
         ("followed_partitions", len(broker.partitions), broker.partitions.limit),

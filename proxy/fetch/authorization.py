@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from protocol.fetch import FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
     from proxy.partitions.table import Partition
 

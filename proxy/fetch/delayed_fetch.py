@@ -45,7 +45,7 @@ from proxy.relay import relay_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.idle_partitions import IdlePartitions
@@ -166,14 +166,14 @@ class DelayedFetch:
         """
         record = self.record
         link = record.link
-        gone = link.gone
+        sent_count = link.sent_count
         try:
             act(now)
         except Exception:
             whole = partial(relay_whole, link, self._frame, record.reply)
             if not self.done:
                 link.broker.attempt(self._end, "ending a Fetch")
-            link.broker.fall_back(link, gone, "looking at a Fetch", whole)
+            link.broker.fall_back(link, sent_count, "looking at a Fetch", whole)
 
     # -- deciding ------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class DelayedFetch:
             # Confirm for the next Fetch: otherwise a client that never waits is never served.
             for one in asking:
                 if one.partition is not None:
-                    link.broker.watch.ask(one.partition, link, one.asked)
+                    link.broker.replica_fetcher.ask(one.partition, link, one.asked)
             self._forward(statuses)
             return
         is_enough_here = is_late or is_enough(self.record.fetch, view, self._has_clean)
@@ -356,10 +356,11 @@ class DelayedFetch:
         )
         for status in asking:
             assert status.partition is not None
-            if not broker.watch.ask(status.partition, link, status.asked):
+            if not broker.replica_fetcher.ask(status.partition, link, status.asked):
                 return False
         return all(
-            partition.open_polls or broker.watch.cover(partition, link) for partition in self.held
+            partition.open_polls or broker.replica_fetcher.cover(partition, link)
+            for partition in self.held
         )
 
     def _register(self, partitions: list[Partition]) -> None:

@@ -34,7 +34,7 @@ from proxy.relay import relay_whole
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.services import FetchLink

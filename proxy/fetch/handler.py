@@ -36,7 +36,7 @@ from proxy.relay import is_left_unread, relay
 if TYPE_CHECKING:
     from protocol.fetch import FetchRequest
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
 
 
@@ -129,7 +129,7 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
     record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
     for status in statuses:
         if status.partition is not None and status.state not in NEEDS_BROKER:
-            broker.watch.follow(
+            broker.replica_fetcher.follow(
                 status.partition, status.asked if status.state is ReadState.UNCONFIRMED else None
             )
     forward_fetch(record, frame, statuses)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protocol.fetch import FetchRequest, FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
     from proxy.net.framed_transport import FramedTransport
     from proxy.scheduling.queued_request import Entry
@@ -133,7 +133,7 @@ class PassthroughFetch:
         self._body_start = body_start
         self._reason = reason
         self._received_at = link.broker.now()
-        link.replies.line.append(self)
+        link.replies.places.append(self)
         self._entry: Entry | None = None
         self._answer_bytes = 0
         self._sizes: Sequence[int] = ()
@@ -207,17 +207,17 @@ class PassthroughFetch:
         `frame_bytes` is its whole size.
         """
         link = self._link
-        line = link.replies.line
+        line = link.replies.places
         if not line or line[0] is not self:
             return None
         end = self._scan_head(head, frame_bytes)
         has_room = link.broker.responses.has_room(frame_bytes)
-        if not may_pass(source, link.wire, end - len(head), frame_bytes - end, has_room):
+        if not may_pass(source, link.framed, end - len(head), frame_bytes - end, has_room):
             return None
         self._answer_bytes = frame_bytes
         return SpliceTransfer(
             source,
-            link.wire,
+            link.framed,
             link.broker.responses,
             head,
             frame_bytes,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
-    from protocol.wire import Frame, Topic
+    from protocol.primitives import Frame, Topic
     from proxy.fetch.access_lines import AccessLines
     from proxy.fetch.services import FetchLink, FetchServices
     from proxy.fetch.sessions.context import FetchContext

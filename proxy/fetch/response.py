@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchedPartition
     from protocol.fetch_build import ResponseHeads, ResponseLayout
-    from protocol.wire import Frame, Topic
+    from protocol.primitives import Frame, Topic
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import ClientFetch, FetchRecord
     from proxy.fetch.services import FetchLink
@@ -236,26 +236,26 @@ def _send(
     """
     link, _, _, _, request_bytes, _ = fetch
     place, waited_s = (None, NOT_PARKED) if record is None else (record.reply, record.waited_s)
-    accounts, line = link.broker.accounts, link.replies.line
+    accounts, line = link.broker.accounts, link.replies.places
     is_next = line[0] is place if line else place is None
     sender, sent_bytes = link.broker.cache.sender, 0
     size_bytes = len(frame[0]) + sender.size_bytes
     if (
         is_next
-        and link.wire.free_fd >= 0
+        and link.framed.free_fd >= 0
         and size_bytes <= PIECE_BYTES
         and not (budget.taken or budget.samples)
     ):
-        sent_bytes = sender.send(link.wire.free_fd, *frame)
+        sent_bytes = sender.send(link.framed.free_fd, *frame)
         if sent_bytes == size_bytes:
             link.left_directly(api.FETCH, place, size_bytes, request_bytes)
             try:
                 accounts.enter(fetch, outcomes, True, True, waited_s)
             finally:
-                if link.replies.line or link.finishing or link.holds_client:
+                if link.replies.places or link.finishing or link.holds_client:
                     link.release_next()
             return
-        link.gone += sent_bytes > 0
+        link.sent_count += sent_bytes > 0
     hits = sender.hold()
     for number, partition, fetch_offset, committed in budget.samples:
         link.broker.verifier.take(partition, fetch_offset, hits[number], committed)
@@ -263,7 +263,7 @@ def _send(
     records = [one.records or next(found).views for one in answers if one.records_bytes]
     buffers = cut_buffers(add_records(frame, records), sent_bytes)
     is_copied = is_next and not budget.taken and sum(map(SIZE, hits)) <= COPIED_BYTES
-    if is_copied and not link.wire.unsent_bytes:
+    if is_copied and not link.framed.unsent_bytes:
         buffers = [b"".join(buffers)]
         for hit in hits:
             hit.release()
@@ -286,7 +286,7 @@ def _send_in_order(
     fetches. A single buffer is charged only if it has to wait.
     """
     link = fetch.link
-    link.gone += 1
+    link.sent_count += 1
     reply = link.replies.reserve() if place is None else place
 
     def sent(delivered: bool) -> None:

@@ -48,7 +48,7 @@ class FetchServices(ConnectionServices, Protocol):
         """All partitions that are followed."""
 
     @property
-    def watch(self) -> ReplicaFetcher:
+    def replica_fetcher(self) -> ReplicaFetcher:
         """The replica fetcher."""
 
     @property
@@ -108,7 +108,7 @@ class FetchServices(ConnectionServices, Protocol):
         """Run `action`. Log and count its error, then run `otherwise`."""
 
     def fall_back(
-        self, link: FetchLink, gone: int, doing: str, whole: Callable[[], object] | None
+        self, link: FetchLink, sent_count: int, doing: str, whole: Callable[[], object] | None
     ) -> None:
         """Send a request on as it came, after `doing` has raised for it."""
 

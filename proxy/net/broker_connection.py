@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from protocol.errors import BadFrame
 from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
-from protocol.wire import INT32
+from protocol.primitives import INT32
 from proxy.net.framed_transport import FramedTransport
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.accounting.counters import Counters, Traffic
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
@@ -67,15 +67,15 @@ class Dial:
     connect_timeout_s: float
     max_frame_bytes: int
 
-    async def connect(self, wire: FramedTransport) -> None:
-        """Open the socket for `wire`, TLS handshake included. Raises OSError, ssl.SSLError or
+    async def connect(self, framed: FramedTransport) -> None:
+        """Open the socket for `framed`, TLS handshake included. Raises OSError, ssl.SSLError or
         TimeoutError if that fails.
         """
         loop = asyncio.get_running_loop()
         hostname = self.server_hostname if self.ssl_context else None
         async with asyncio.timeout(self.connect_timeout_s):
             await loop.create_connection(
-                lambda: wire, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
+                lambda: framed, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
             )
 
 
@@ -160,7 +160,7 @@ class BrokerConnection:
         return len(self.expected) + (len(self.pipeline) if self.pipeline is not None else 0)
 
     @property
-    def wire(self) -> FramedTransport:
+    def framed(self) -> FramedTransport:
         """The framed transport of the current socket. Starts connecting if there is none."""
         if self._transport is None:
             self._transport = FramedTransport(
@@ -217,7 +217,9 @@ class BrokerConnection:
         else:
             self.expected.append((correlation_id, self._sequence, on_answer, arrived, on_begun))
         try:
-            return (self._transport or self.wire).send_piece(frame, len(frame), on_sent) is not None
+            return (self._transport or self.framed).send_piece(
+                frame, len(frame), on_sent
+            ) is not None
         except Exception as error:  # unknown how much of the frame has left: the stream is corrupt
             self._lose(f"a request cannot be sent: {error!r}")
             raise
@@ -228,7 +230,7 @@ class BrokerConnection:
         """Attach the pipeline of Produces, whose `complete` sees each response frame first."""
         self.pipeline = pipeline
         if self._transport is not None:
-            pipeline.wire, self._transport.shortcut = self._transport, pipeline.complete
+            pipeline.framed, self._transport.shortcut = self._transport, pipeline.complete
 
     def send_rest(self, rest: bytes) -> bool:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take
@@ -280,11 +282,11 @@ class BrokerConnection:
             raise ConnectionError(self.loss or "the link was closed")
         return got
 
-    async def _connect(self, wire: FramedTransport) -> None:
+    async def _connect(self, framed: FramedTransport) -> None:
         try:
-            await self._dial.connect(wire)
+            await self._dial.connect(framed)
         except (OSError, TimeoutError) as error:
-            if self._transport is wire:
+            if self._transport is framed:
                 self._transport = None
                 self._counters.upstream_connect_errors += 1
                 address = f"{self._dial.host}:{self._dial.port}"
@@ -323,13 +325,13 @@ class BrokerConnection:
         """Ask the oldest request about the large response that has begun. A wrong correlation id is
         left to `_on_frame`, which sees the frame once it is whole.
         """
-        wire = self._transport
-        if wire is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
+        framed = self._transport
+        if framed is None or not self.expected or len(begun) < RESPONSE_TAGS_START:
             return None
         expected_id, _, _, _, on_begun = self.expected[0]
         if on_begun is None or peek_correlation_id(begun) != expected_id:
             return None
-        return on_begun(begun, frame_bytes, wire)
+        return on_begun(begun, frame_bytes, framed)
 
     def _on_passed(self, passage: SpliceTransfer, last: bytes) -> None:
         _, sequence, _, arrived, _ = self.expected.popleft()
@@ -344,9 +346,9 @@ class BrokerConnection:
         self._lose(f"a frame of the broker's is unreadable: {error}")
 
     def _on_closed(self, exc: Exception | None) -> None:
-        wire, self._transport = self._transport, None
-        if wire is not None:
-            self._budget.forget(wire)
+        framed, self._transport = self._transport, None
+        if framed is not None:
+            self._budget.forget(framed)
         if self.closed:
             return
         if self.pipeline is not None:
@@ -381,13 +383,13 @@ class BrokerConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
         self.closed = True
-        wire, self._transport = self._transport, None
-        if wire is not None:
-            self._budget.forget(wire)
+        framed, self._transport = self._transport, None
+        if framed is not None:
+            self._budget.forget(framed)
             if abort:
-                wire.abort()
+                framed.abort()
             else:
-                wire.close_when_sent()
+                framed.close_when_sent()
         waiting, self.expected = self.expected, deque()
         for _, _, on_answer, _, _ in waiting:
             on_answer(None)

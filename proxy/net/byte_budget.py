@@ -61,7 +61,7 @@ class ByteBudget:
         """
 
     @property
-    def paused_wires(self) -> int:
+    def paused_transports(self) -> int:
         """Number of transports that wait for the count to fall."""
         return len(self.paused)
 
@@ -89,15 +89,15 @@ class ByteBudget:
         self.in_flight_bytes -= nbytes
         if self.paused and self.in_flight_bytes < self.limit_bytes * RESUME_AT:
             paused, self.paused = self.paused, {}
-            for wire in paused:
-                size_bytes = self.waiting.get(wire)
+            for framed in paused:
+                size_bytes = self.waiting.get(framed)
                 if size_bytes is not None and not self.has_room(size_bytes):
-                    self.paused[wire] = None
+                    self.paused[framed] = None
                     continue
                 if size_bytes is not None:
-                    del self.waiting[wire]
-                    self._charge(wire, size_bytes)
-                wire.release_reading(self)
+                    del self.waiting[framed]
+                    self._charge(framed, size_bytes)
+                framed.release_reading(self)
 
     def let_one(self, reader: FramedTransport) -> None:
         """Resume `reader`, which holds nothing any more, even at the limit. Clients that do not

@@ -25,7 +25,7 @@ from proxy.net.broker_connection import BrokerConnection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.broker_connection import Answer, Dial
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.services import NetServices
@@ -92,12 +92,12 @@ class CatchUpConnection:
         return 0 if self._link is None else self._link.unanswered
 
     @property
-    def wire(self) -> FramedTransport:
+    def framed(self) -> FramedTransport:
         """The framed transport that a response has just come from. There must be a connection:
         AssertionError.
         """
         assert self._link is not None
-        return self._link.wire
+        return self._link.framed
 
     def hold_reading(self, why: object) -> None:
         """Read no more responses until `why` is released, since the client does not read its own.
@@ -117,7 +117,7 @@ class CatchUpConnection:
         """
         if self._link is None:
             self._link = self._open()
-        self._broker.counters.lane_requests += 1
+        self._broker.counters.catch_up_requests += 1
         self._unanswered += 1
 
         def answered(answer: Frame | None) -> None:
@@ -198,8 +198,8 @@ class CatchUpConnection:
         link = self._link
         if link is None or not link.unanswered:
             return
-        pending_bytes = link.wire.pending_frame_bytes
-        if pending_bytes != self._pending_bytes or link.wire.reading_held:
+        pending_bytes = link.framed.pending_frame_bytes
+        if pending_bytes != self._pending_bytes or link.framed.reading_held:
             self._pending_bytes, self._progress_at = pending_bytes, now
         elif now - self._progress_at >= SILENCE_S:
             self._end(f"the broker has not answered on it for {SILENCE_S:g} s")
@@ -216,7 +216,7 @@ class CatchUpConnection:
             return
         self._unanswered = 0
         self._paused_until = self._broker.now() + self._pause_s
-        self._broker.counters.lanes_lost += 1
+        self._broker.counters.catch_up_losses += 1
         log.log(
             logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
             "a client's second link is gone, its first one carries on, and this one again after a pause",

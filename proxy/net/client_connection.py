@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from protocol.errors import BadFrame
     from protocol.header import RequestHeader
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.broker_connection import Answer, Begin, Sent
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
@@ -57,13 +57,13 @@ class ClientConnection(Generic[Services, Kept]):
         "_response_bytes",
         "answered_ordinal",
         "broker",
+        "catch_up",
         "client_id",
         "finishing",
-        "gone",
+        "framed",
         "handlers",
         "holds_client",
         "is_signed_in",
-        "lane",
         "last_ordinal",
         "listener",
         "number",
@@ -75,9 +75,9 @@ class ClientConnection(Generic[Services, Kept]):
         "sasl_rounds",
         "seen_at",
         "seen_frames",
+        "sent_count",
         "stores",
         "upstream",
-        "wire",
     )
 
     replies: ResponseOrder
@@ -102,7 +102,7 @@ class ClientConnection(Generic[Services, Kept]):
         )
         self.is_signed_in = False  # the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # SASL responses without error that are missing until then
-        self.wire = FramedTransport(
+        self.framed = FramedTransport(
             self._limits.max_request_frame_bytes,
             self.handlers.receive,
             self._on_closed,
@@ -111,11 +111,11 @@ class ClientConnection(Generic[Services, Kept]):
         )
         if listener.wants_sasl:
             self.limit_unsigned()
-        self.wire.on_made = self._on_made
-        self.wire.on_drained = self._on_drained
-        self.wire.on_begun = partial(listener.tend, self)
-        self.wire.bound = self.broker.requests
-        self.replies = ResponseOrder(self.wire.send, self._on_progress)
+        self.framed.on_made = self._on_made
+        self.framed.on_drained = self._on_drained
+        self.framed.on_begun = partial(listener.tend, self)
+        self.framed.bound = self.broker.requests
+        self.replies = ResponseOrder(self.framed.send, self._on_progress)
         self.upstream = BrokerConnection(
             listener.dial,
             self.broker.responses,
@@ -130,10 +130,10 @@ class ClientConnection(Generic[Services, Kept]):
             self.broker.now(),
         )  # at the last check that found it not idle
         self.pipeline: PipelinedRequests | None = None  # until there can be Produces in it
-        self.lane = CatchUpConnection(self.broker, listener.catch_up_dial)
+        self.catch_up = CatchUpConnection(self.broker, listener.catch_up_dial)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
-        self.gone = 0  # grows with each forwarded request and each response
+        self.sent_count = 0  # grows with each forwarded request and each response
         self.preferred_replicas = False
         self.handlers.open()
 
@@ -152,7 +152,7 @@ class ClientConnection(Generic[Services, Kept]):
         requests = self.broker.requests
         requests.in_flight_bytes += size_bytes
         if requests.in_flight_bytes >= requests.limit_bytes:
-            requests.pause(self.wire)
+            requests.pause(self.framed)
 
     def hold_at_bounds(self) -> None:
         """Call after each request: pauses the client at the connection's own limits."""
@@ -160,14 +160,14 @@ class ClientConnection(Generic[Services, Kept]):
         if replies.control:
             self._complete_delayed()
         over = self.request_bytes >= self._limits.connection_request_memory_bytes
-        if over or len(replies.line) >= self._limits.pipelined_requests:
+        if over or len(replies.places) >= self._limits.pipelined_requests:
             self.holds_client = True
-            self.wire.hold_reading(replies)
+            self.framed.hold_reading(replies)
 
     def limit_unsigned(self) -> None:
         """Call if the broker wants SASL: no honest client sends larger frames before it has authenticated."""
         if not self.is_signed_in:
-            framer = self.wire.framer
+            framer = self.framed.framer
             framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
 
     def saw_accepted(self) -> None:
@@ -175,7 +175,7 @@ class ClientConnection(Generic[Services, Kept]):
         self.sasl_rounds -= 1
         if self.sasl_rounds <= 0:
             self.is_signed_in = self.listener.wants_sasl = True
-            self.wire.framer.max_frame_bytes = self._limits.max_request_frame_bytes
+            self.framed.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
     def _materialize(self) -> None:
         """Call before any event but the pipeline's next response: makes normal requests of it."""
@@ -187,7 +187,7 @@ class ClientConnection(Generic[Services, Kept]):
         `in_flight` are in the pipeline, at most `ring`. 0: no. 1: yes. 2: yes, and so may all that
         follow until another request arrives.
         """
-        upstream, line = self.upstream, self.replies.line
+        upstream, line = self.upstream, self.replies.places
         if (
             self.replies.control
             or self.refused.entries
@@ -226,7 +226,7 @@ class ClientConnection(Generic[Services, Kept]):
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline
-        self.wire.shortcut = pipeline.try_forward
+        self.framed.shortcut = pipeline.try_forward
 
     def end_pipelined(self, size_bytes: int, ordinal: int) -> None:
         """Release a pipelined request. It is answered, and its batch is stored: a Fetch behind it may
@@ -263,19 +263,19 @@ class ClientConnection(Generic[Services, Kept]):
     @property
     def is_busy(self) -> bool:
         """Whether a response is due, bytes wait to leave, or a frame has begun."""
-        wire = self.wire
-        is_under_way = self.replies.line or self.upstream.unanswered or wire.unsent_bytes
-        return bool(is_under_way or wire.pending_frame_bytes)
+        framed = self.framed
+        is_under_way = self.replies.places or self.upstream.unanswered or framed.unsent_bytes
+        return bool(is_under_way or framed.pending_frame_bytes)
 
     def look_idle(self, now: float) -> float:
         """Seconds for which calls of this method have found the client idle."""
-        if self.seen_frames != self.wire.frames or self.is_busy:
-            self.seen_frames, self.seen_at = self.wire.frames, now
+        if self.seen_frames != self.framed.frames or self.is_busy:
+            self.seen_frames, self.seen_at = self.framed.frames, now
         return now - self.seen_at
 
     def _on_idle_closed(self) -> bool:
         """Close an idle client whose broker has closed, as without Forebay. False if not idle."""
-        if self.seen_frames != self.wire.frames or self.is_busy or not self.handlers.is_idle:
+        if self.seen_frames != self.framed.frames or self.is_busy or not self.handlers.is_idle:
             return False
         self.close("idle")
         return True
@@ -317,7 +317,7 @@ class ClientConnection(Generic[Services, Kept]):
             waits = self.upstream.send(
                 frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun
             )
-        self.gone += 1
+        self.sent_count += 1
         if waits:
             self.hold_for_broker()
 
@@ -325,7 +325,7 @@ class ClientConnection(Generic[Services, Kept]):
         """Pause the client while `connectionRequestMemory` or more waits to leave to the broker."""
         if self.upstream.unsent_bytes >= self._limits.connection_request_memory_bytes:
             self._is_client_paused = True
-            self.wire.hold_reading(self.upstream)
+            self.framed.hold_reading(self.upstream)
 
     def answer(
         self,
@@ -341,7 +341,7 @@ class ClientConnection(Generic[Services, Kept]):
         self.request_done(request_bytes)
         if held_bytes and self._open:  # else the response is never sent
             self.hold(reply, held_bytes)
-        self.gone += 1
+        self.sent_count += 1
         reply.complete(buffers, partial(self._sent, head.api_key, reply, size_bytes, on_sent))
 
     def answer_whole(
@@ -355,8 +355,8 @@ class ClientConnection(Generic[Services, Kept]):
     ) -> None:
         """`answer` for one frame on the heap, not of a control request; charged only if it has to wait."""
         replies = self.replies
-        line = replies.line
-        self.gone += 1
+        line = replies.places
+        self.sent_count += 1
         if not line or line[0] is not place or size_bytes > PIECE_BYTES or not self._open:
             self.request_done(request_bytes)
             reply = replies.stand_in(place)
@@ -370,7 +370,7 @@ class ClientConnection(Generic[Services, Kept]):
         if requests.paused:
             requests.sub(0)
         line.popleft()
-        outgoing = self.wire.send_piece(frame, size_bytes)
+        outgoing = self.framed.send_piece(frame, size_bytes)
         if outgoing is None:
             traffic = self._counters.responses_out[api_key]
             traffic.frames += 1
@@ -383,7 +383,7 @@ class ClientConnection(Generic[Services, Kept]):
             reply = replies.stand_in(place)
             self.hold(reply, size_bytes)
             outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
-        if replies.line:
+        if replies.places:
             replies.release()
         if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()
@@ -395,14 +395,14 @@ class ClientConnection(Generic[Services, Kept]):
         if the response order is empty. `release_next` must follow if others wait, or the client finishes or is
         held.
         """
-        self.gone += 1
+        self.sent_count += 1
         self.request_bytes -= request_bytes
         requests = self.broker.requests
         requests.in_flight_bytes -= request_bytes
         if requests.paused:
             requests.sub(0)
         if place is not None:
-            self.replies.line.popleft()
+            self.replies.places.popleft()
         traffic = self._counters.responses_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
@@ -411,7 +411,7 @@ class ClientConnection(Generic[Services, Kept]):
         """Go on after `left_directly`: deliver completed responses, resume reading, or close."""
         if self.finishing or self._is_broker_paused:
             self._on_drained()
-        if self.replies.line:
+        if self.replies.places:
             self.replies.release()
         if self.holds_client or self.replies.control:
             self._on_progress()
@@ -420,8 +420,8 @@ class ClientConnection(Generic[Services, Kept]):
         """Return True if the response of `reply` could leave at once: it is the oldest, and nothing
         waits to be sent.
         """
-        line = self.replies.line
-        return bool(line) and line[0] is reply and self.wire.is_idle
+        line = self.replies.places
+        return bool(line) and line[0] is reply and self.framed.is_idle
 
     def begin_pieces(
         self,
@@ -443,15 +443,15 @@ class ClientConnection(Generic[Services, Kept]):
             self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
-        self.gone += 1
+        self.sent_count += 1
         return SpliceTransfer(
-            source, self.wire, self.broker.responses, begun, frame_bytes, 1, ended
+            source, self.framed, self.broker.responses, begun, frame_bytes, 1, ended
         )
 
     def answer_rest(self, api_key: int, rest: bytes, size_bytes: int) -> None:
         """Send `rest` of a response of `size_bytes` that was written directly and not taken whole."""
         reply = Reply(self.replies, False)
-        outgoing = self.wire.send_piece(rest, len(rest))
+        outgoing = self.framed.send_piece(rest, len(rest))
         if outgoing is None:
             self._sent(api_key, reply, size_bytes, None, True)
             return
@@ -467,7 +467,7 @@ class ClientConnection(Generic[Services, Kept]):
             self._response_bytes -= reply.held_bytes
             self.broker.responses.sub(reply.held_bytes)
             if not self._response_bytes and self.upstream.is_connected:
-                self.broker.responses.let_one(self.upstream.wire)
+                self.broker.responses.let_one(self.upstream.framed)
         if delivered:
             traffic = self._counters.responses_out[api_key]
             traffic.frames += 1
@@ -480,7 +480,7 @@ class ClientConnection(Generic[Services, Kept]):
         reply.held_bytes += held_bytes
         self._response_bytes += held_bytes
         if self.upstream.is_connected:
-            self.broker.responses.add(held_bytes, self.upstream.wire)
+            self.broker.responses.add(held_bytes, self.upstream.framed)
         else:
             self.broker.responses.in_flight_bytes += held_bytes
 
@@ -508,19 +508,19 @@ class ClientConnection(Generic[Services, Kept]):
         under = self.request_bytes < self._limits.connection_request_memory_bytes
         if under and len(self.replies) < self._limits.pipelined_requests:
             self.holds_client = False
-            self.wire.release_reading(self.replies)
+            self.framed.release_reading(self.replies)
 
     def _on_progress(self) -> None:
         if self.replies.control:
             self._complete_delayed()
         over = self._response_bytes >= self._limits.connection_response_memory_bytes
-        if self.wire.unsent_bytes >= self._limits.connection_response_memory_bytes:
+        if self.framed.unsent_bytes >= self._limits.connection_response_memory_bytes:
             over = True
-            self.wire.hold_reading(self.lane)
-        if over and self.wire.unsent_bytes:  # else no `_on_drained` would come to end the pause
+            self.framed.hold_reading(self.catch_up)
+        if over and self.framed.unsent_bytes:  # else no `_on_drained` would come to end the pause
             self._is_broker_paused = True
             self.upstream.hold_reading(self)
-            self.lane.hold_reading(self)
+            self.catch_up.hold_reading(self)
         self.release_client()
 
     def _complete_delayed(self) -> None:
@@ -532,21 +532,21 @@ class ClientConnection(Generic[Services, Kept]):
     def _on_drained(self) -> None:
         if self._is_broker_paused:
             self._is_broker_paused = False
-            self.wire.release_reading(self.lane)
+            self.framed.release_reading(self.catch_up)
             self.upstream.release_reading(self)
-            self.lane.release_reading(self)
+            self.catch_up.release_reading(self)
         if self.finishing and self.replies.oldest is None:
             self.close("client_closed")
 
     def _on_upstream_drained(self) -> None:
         if self._is_client_paused:
             self._is_client_paused = False
-            self.wire.release_reading(self.upstream)
+            self.framed.release_reading(self.upstream)
 
     @property
     def peer(self) -> str:
         """The client's address, for log lines."""
-        return self.wire.peer
+        return self.framed.peer
 
     def _fields(self, reason: str) -> dict[str, object]:
         """The fields of a log line about this client."""
@@ -558,15 +558,15 @@ class ClientConnection(Generic[Services, Kept]):
         """Take no more requests, complete delayed Fetches, and close once all is answered."""
         self._materialize()
         self.finishing = True
-        self.wire.hold_reading(self)
+        self.framed.hold_reading(self)
         self.handlers.complete_delayed()
-        if self.replies.oldest is None and not self.wire.unsent_bytes:
+        if self.replies.oldest is None and not self.framed.unsent_bytes:
             self.close("drained")
 
     def close_for_room(self) -> None:
         """Close a client that does not read its responses while others need their memory."""
         if self._open:
-            held = f"{self.wire.unsent_bytes} bytes"
+            held = f"{self.framed.unsent_bytes} bytes"
             self.close(
                 "response_memory",
                 "closing a client that takes no answers at limits.responseMemory",
@@ -579,7 +579,7 @@ class ClientConnection(Generic[Services, Kept]):
         """
         if not self._open:
             self.upstream.close()
-            self.wire.abort()
+            self.framed.abort()
             return
         self._materialize()
         self._open = False
@@ -592,15 +592,15 @@ class ClientConnection(Generic[Services, Kept]):
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
         self.handlers.close()
         self.upstream.close()
-        self.lane.close()
+        self.catch_up.close()
         self.replies.abandon()
-        self.broker.requests.forget(self.wire)
+        self.broker.requests.forget(self.framed)
         self.broker.requests.sub(self.request_bytes)
         self.request_bytes = 0
         if cause in ("bad_frame", "upstream_lost", "drained", "client_closed", "idle"):
-            self.wire.close_when_sent()
+            self.framed.close_when_sent()
         else:
-            self.wire.abort()
+            self.framed.abort()
         self.listener.closed(self)
 
 

@@ -26,7 +26,7 @@ from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
     from proxy.net.splice import SpliceTransfer
@@ -47,9 +47,9 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     __slots__ = ("_framer", "_owner")
 
-    def __init__(self, wire: FramedTransport) -> None:
-        self._owner = wire
-        self._framer = wire.framer
+    def __init__(self, framed: FramedTransport) -> None:
+        self._owner = framed
+        self._framer = framed.framer
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """The buffer for the next bytes: the splice's, the rest of the large frame's, or SCRATCH."""
@@ -63,18 +63,18 @@ class LargeFrame(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the `nbytes` that asyncio has written into the last buffer."""
-        wire = self._owner
-        passage = wire.passage
+        framed = self._owner
+        passage = framed.passage
         if passage is not None:
             last = passage.received(nbytes)
             if last:
-                wire.passed(last)
+                framed.passed(last)
         elif self._framer.rest is not None:
             frame = self._framer.received_large(nbytes)
             if frame is not None:
-                wire.large_arrived(frame)
+                framed.large_arrived(frame)
         else:
-            wire.data_received(bytes(SCRATCH[:nbytes]))
+            framed.data_received(bytes(SCRATCH[:nbytes]))
 
     def eof_received(self) -> bool:
         """See FramedTransport.eof_received."""

@@ -111,7 +111,7 @@ class Listener(Generic[Services, Kept]):
     def _accept(self) -> asyncio.BaseProtocol:
         self._accepted += 1
         link = ClientConnection(self, self._accepted)
-        return link.wire
+        return link.framed
 
     def _accept_tls(self, transport: asyncio.Transport) -> None:
         """Make a connection for a client that has finished its TLS handshake."""

@@ -26,7 +26,7 @@ from proxy.net import sasl_client
 from proxy.net.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.listener import AnyListener
     from proxy.net.services import NetServices
 
@@ -173,7 +173,7 @@ class OwnConnections:
         if not self.usable and not self._closed:
             log.info("the replica fetcher has its own connection to %s", self._listener.upstream)
         self.usable, self.refusal = True, ""
-        self._broker.watch.pump()
+        self._broker.replica_fetcher.pump()
 
     async def _prepare(self, connection: BrokerConnection) -> None:
         """Send ApiVersions, which every listener answers, then `_sign_in`. Raises Refused if the

@@ -89,27 +89,27 @@ class ResponseOrder:
     waits, or None; `on_progress` runs after responses were delivered.
     """
 
-    __slots__ = ("_deliver", "_on_progress", "control", "line")
+    __slots__ = ("_deliver", "_on_progress", "control", "places")
 
     def __init__(self, deliver: Deliver, on_progress: Callable[[], None]) -> None:
         self._deliver = deliver
         self._on_progress = on_progress
-        self.line: deque[Place] = deque()
+        self.places: deque[Place] = deque()
         self.control = 0
         """Number of places in the queue that belong to control requests."""
 
     def __len__(self) -> int:
-        return len(self.line)
+        return len(self.places)
 
     @property
     def oldest(self) -> Place | None:
         """The place that all others wait for; None if the queue is empty."""
-        return self.line[0] if self.line else None
+        return self.places[0] if self.places else None
 
     def reserve(self, is_control: bool = False) -> Reply:
         """Add a place to the end of the queue. `Reply.complete` fills in its response."""
         reply = Reply(self, is_control)
-        self.line.append(reply)
+        self.places.append(reply)
         self.control += is_control
         return reply
 
@@ -120,8 +120,8 @@ class ResponseOrder:
         if isinstance(place, Reply):
             return place
         reply = Reply(self, False)
-        if place in self.line:  # else `abandon` has run, and nothing will be sent
-            self.line[self.line.index(place)] = reply
+        if place in self.places:  # else `abandon` has run, and nothing will be sent
+            self.places[self.places.index(place)] = reply
         return reply
 
     def release(self) -> None:
@@ -129,11 +129,11 @@ class ResponseOrder:
         not complete.
         """
         moved = False
-        while self.line:
-            reply = self.line[0]
+        while self.places:
+            reply = self.places[0]
             if not isinstance(reply, Reply) or reply.buffers is None:
                 break
-            self.line.popleft()
+            self.places.popleft()
             self.control -= reply.is_control
             buffers, on_sent = reply.hand_over()
             reply.outgoing = self._deliver(buffers, on_sent)
@@ -145,8 +145,8 @@ class ResponseOrder:
         """Empty the queue of a connection that is gone. Completed responses get on_sent(False);
         responses that are completed later are never delivered.
         """
-        line, self.line = self.line, deque()
-        for reply in line:
+        places, self.places = self.places, deque()
+        for reply in places:
             if isinstance(reply, Reply) and reply.buffers is not None:
                 _, on_sent = reply.hand_over()
                 if on_sent:

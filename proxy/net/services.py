@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.accounting.counters import Counters
     from proxy.config.model import Config, ListenerConfig
     from proxy.net.byte_budget import ByteBudget
@@ -46,7 +46,7 @@ class NetServices(Protocol):
         """Forebay's own."""
 
     @property
-    def watch(self) -> Sending:
+    def replica_fetcher(self) -> Sending:
         """Who waits for connections."""
 
     @property
@@ -79,7 +79,7 @@ class PipelinedRequests(Protocol):
     those.
     """
 
-    wire: FramedTransport
+    framed: FramedTransport
     """The broker connection's framed transport."""
 
     def __len__(self) -> int:

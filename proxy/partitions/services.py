@@ -75,7 +75,7 @@ class PartitionServices(Protocol):
         """All that are followed."""
 
     @property
-    def watch(self) -> Confirmation:
+    def replica_fetcher(self) -> Confirmation:
         """Who asks for confirmation."""
 
     @property

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from blockcache.results import Inserted
     from protocol.batch import Batch
     from protocol.fetch import FetchPartition
+    from protocol.primitives import Frame
     from protocol.produce_rows import ProducedRow, Row
-    from protocol.wire import Frame
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition
 
@@ -226,7 +226,7 @@ def announce(
     """
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
-    broker.watch.produced(partition, now)
+    broker.replica_fetcher.produced(partition, now)
 
 
 def judge_produced(one: Forwarded, base_offset: int) -> int:
@@ -321,7 +321,7 @@ def _find_surprise(broker: PartitionServices, forwarded: Forwarded, said: Produc
     partition = forwarded.partition
     is_below = 0 <= said.base_offset < forwarded.high_watermark
     if is_below and forwarded.duplicate_check is not DuplicateCheck.RESENT:
-        broker.watch.doubt(partition)  # a duplicate from another process, or another log
+        broker.replica_fetcher.doubt(partition)  # a duplicate from another process, or another log
     is_log_append_time = said.log_append_time_ms >= 0
     if forwarded.duplicate_check is NOT_DUPLICATE and not partition.topic.fidelity.is_as_known(
         is_log_append_time

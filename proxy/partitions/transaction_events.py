@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from protocol.batch import Batch
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
 
 _OF_INTEREST = 0x30  # attribute bits: transactional, control
 

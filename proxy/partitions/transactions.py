@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from protocol.batch import Batch
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.partitions.transaction_events import TransactionEvent
 
 NO_OFFSET = -1

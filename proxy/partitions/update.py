@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition, Waiter
 
 log = logging.getLogger("forebay.partitions")
 
-GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
+UNKNOWN_ID_ERRORS = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 OTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
 DIVERGED_MAX = 2
 """After more divergence responses in a row than this, all stored bytes of the partition are
@@ -96,7 +96,7 @@ def learn_response(
             partition.leader_state.detach()
         if outcome.is_changed:
             changed.append(partition)
-        broker.watch.changed(partition)
+        broker.replica_fetcher.changed(partition)
     return confirmed, changed
 
 
@@ -162,7 +162,7 @@ def _learn(
         _keep_checkable(broker, partition, lapsed)
     store.settle(partition, lapsed)
     if leader_state.frozen:
-        broker.watch.prove_next(partition)
+        broker.replica_fetcher.prove_next(partition)
     if leader_state.high_watermark > before[0]:
         partition.news_at = broker.now()
     return Outcome(True, is_news or lapsed or before != leader_state.offsets)
@@ -178,12 +178,12 @@ def learn_error(
     should evaluate it again.
     """
     leader_state, error = partition.leader_state, answered.error_code
-    if error in GONE:
+    if error in UNKNOWN_ID_ERRORS:
         broker.forget_topic(partition.topic.id)
         return True
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         partition.own_refused_until = broker.now() + REFUSED_FOR_S
-        broker.watch.forget(partition)
+        broker.replica_fetcher.forget(partition)
         leader_state.revoke()
         return True  # a waiting client has the right, and a connection that may ask
     if error in OTHER_EPOCH:
@@ -211,7 +211,7 @@ def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int)
     if asked_epoch < partition.leader_state.asked_epoch:
         partition.retry_at = now
     elif partition.retry_at <= now:
-        partition.retry_at = now + broker.watch.back_off_s(partition)
+        partition.retry_at = now + broker.replica_fetcher.back_off_s(partition)
 
 
 def _diverged(
@@ -244,7 +244,7 @@ def _diverged(
     leader_state.frozen = partition.has_stored(broker.cache)
     partition.probe_offset = max(end_offset, 0)
     partition.acknowledged_end = -1
-    broker.watch.prove_next(partition)
+    broker.replica_fetcher.prove_next(partition)
 
 
 def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learned) -> None:

@@ -25,8 +25,8 @@ from proxy.relay import is_left_unread, relay_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from protocol.primitives import Frame
     from protocol.produce_rows import ProduceHead, Row
-    from protocol.wire import Frame
     from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
     from proxy.scheduling.queued_request import Entry
@@ -63,7 +63,7 @@ def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
     scheduler = broker.scheduler
     request = InFlightProduce(link, frame, size_bytes, head, rows, targets, broker.now())
     request.ordinal = link.last_ordinal = link.last_ordinal + 1
-    link.replies.line.append(request)
+    link.replies.places.append(request)
     if head.null_records:
         request.forward(frame, size_bytes)
     elif link.refused.entries or scheduler.quotas.active or link.upstream.closed:
@@ -143,4 +143,4 @@ def _want_fetched(link: ProduceLink, frame: Frame, head: ProduceHead, rows: Sequ
         if partition is None and topic is not None:
             partition = broker.partitions.find(topic, row.partition)
         if partition is not None:
-            broker.watch.produced(partition)
+            broker.replica_fetcher.produced(partition)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from isolation.health import Sent
     from isolation.refusals import Plan
     from isolation.tickets import State
+    from protocol.primitives import Frame
     from protocol.produce_rows import ProducedRow, ProduceHead, Row
-    from protocol.wire import Frame
     from proxy.partitions.store import Forwarded
     from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
@@ -140,7 +140,7 @@ class InFlightProduce:
         with it at `started_at` (seconds; NOT_BEGUN: not yet).
         """
         self.ordinal, self.forwarded, self.started_at = ordinal, forwarded, started_at
-        self.link.replies.line.append(self)
+        self.link.replies.places.append(self)
         self.link.upstream.expect(self.head.correlation_id, self.on_answer)
 
     # -- to the broker -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class InFlightProduce:
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         waits = link.upstream.send(frame, self.head.correlation_id, self.on_answer)
-        link.gone += 1
+        link.sent_count += 1
         if waits:
             link.hold_for_broker()
 

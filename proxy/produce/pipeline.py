@@ -76,7 +76,7 @@ class Pipeline:
         "_scheduler",
         "_started_at",
         "_stores",
-        "wire",
+        "framed",
     )
 
     def __init__(self, link: ProduceLink) -> None:
@@ -91,7 +91,7 @@ class Pipeline:
         self._is_alone = False  # since it was last empty, only this pipeline used the connection
         self._route: Route | None = None
         self._clears = -1
-        self.wire: FramedTransport = link.upstream.wire
+        self.framed: FramedTransport = link.upstream.framed
         """The broker connection's framed transport."""
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Pipeline:
         link, in_flight, fd, size_bytes = (
             self._link,
             self._in_flight,
-            self.wire.free_fd,
+            self.framed.free_fd,
             len(frame),
         )
         if fd < 0 or type(frame) is not bytes or not (self._is_alone or self._may_follow()):
@@ -182,12 +182,12 @@ class Pipeline:
         False if the response does not answer the oldest request in flight, or if its turn has
         not come.
         """
-        in_flight, link, fd = self._in_flight, self._link, self._link.wire.free_fd
+        in_flight, link, fd = self._in_flight, self._link, self._link.framed.free_fd
         if (
             not in_flight
             or fd < 0
             or type(answer) is not bytes
-            or not (self._is_alone or not (link.upstream.expected or link.replies.line))
+            or not (self._is_alone or not (link.upstream.expected or link.replies.places))
         ):
             return False
         frame, route, since_s, forwarded = in_flight[0]
@@ -264,9 +264,9 @@ def start_pipeline(link: ProduceLink) -> None:
     sockets, and no quota may be set; otherwise nothing happens.
     """
     upstream = link.upstream
-    if link.broker.scheduler.quotas.active or link.wire.plain_fd < 0:
+    if link.broker.scheduler.quotas.active or link.framed.plain_fd < 0:
         return
-    if upstream.is_connected and upstream.wire.plain_fd >= 0:
+    if upstream.is_connected and upstream.framed.plain_fd >= 0:
         pipeline = Pipeline(link)
         link.carry(pipeline)
         upstream.carry(pipeline)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from isolation.quotas import Reservation
     from isolation.refusals import Plan
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.produce.in_flight import InFlightProduce
     from proxy.scheduling.queued_request import Entry
 

@@ -22,7 +22,7 @@ class ProduceServices(RelayServices, PartitionServices, Protocol):
     """Handed to what forwards, refuses and stores Produces."""
 
     @property
-    def watch(self) -> ReplicaFetcher:
+    def replica_fetcher(self) -> ReplicaFetcher:
         """The replica fetcher."""
 
     @property

@@ -19,7 +19,7 @@ from protocol.produce_rows import scan_single
 from proxy.net.splice import SpliceTransfer, may_pass
 
 if TYPE_CHECKING:
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.response_order import Reply
     from proxy.produce.services import ProduceLink
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def let_produces_pass(link: ProduceLink) -> None:
     """Allow pass-through on this connection if its Produces are neither stored nor scheduled."""
     if not (link.stores or link.broker.scheduler.enabled):
-        link.wire.on_large = partial(_begin, link)
-        link.wire.on_passed = SpliceTransfer.end
+        link.framed.on_large = partial(_begin, link)
+        link.framed.on_passed = SpliceTransfer.end
 
 
 def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:
@@ -40,17 +40,23 @@ def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer 
     if scanned is None or upstream.closed or not upstream.is_connected:
         return None
     flying = len(link.pipeline) if link.pipeline is not None else 0
-    if len(link.replies.line) + flying + 1 >= limits.pipelined_requests:
+    if len(link.replies.places) + flying + 1 >= limits.pipelined_requests:
         return None
     end = scanned[1].end
-    if not may_pass(link.wire, upstream.wire, end - len(begun), frame_bytes - end):
+    if not may_pass(link.framed, upstream.framed, end - len(begun), frame_bytes - end):
         return None
     if link.pipeline is not None:
         link.pipeline.materialize()
     upstream.is_taking = True
     ended = partial(_ended, link, header.peek_request(begun), frame_bytes)
     return SpliceTransfer(
-        link.wire, upstream.wire, link.broker.requests, begun, frame_bytes, frame_bytes - end, ended
+        link.framed,
+        upstream.framed,
+        link.broker.requests,
+        begun,
+        frame_bytes,
+        frame_bytes - end,
+        ended,
     )
 
 

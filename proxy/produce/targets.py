@@ -18,8 +18,8 @@ from protocol import header, produce
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from protocol.primitives import Frame
     from protocol.produce_rows import Row
-    from protocol.wire import Frame
     from proxy.partitions.table import Partition
     from proxy.produce.services import ProduceLink, ProduceServices
 

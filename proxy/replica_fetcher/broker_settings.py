@@ -21,7 +21,7 @@ from protocol.errors import BadFrame, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.replica_fetcher.services import FetcherServices
 
 log = logging.getLogger("forebay.broker_settings")
@@ -103,7 +103,7 @@ class Node:
             if broker.node_id != node_id:
                 broker.node_id = node_id
                 log.info("the broker is node %d", node_id)
-                broker.watch.learn_node()
+                broker.replica_fetcher.learn_node()
         elif described.error_code == ErrorCode.INVALID_REQUEST:
             if node_id == broker.node_id:  # another broker now has its address
                 broker.node_id = -1

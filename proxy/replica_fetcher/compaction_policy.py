@@ -26,7 +26,7 @@ from protocol.errors import BadFrame, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.partitions.topics import Topic
     from proxy.replica_fetcher.services import FetcherServices
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from protocol.fetch import FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.broker_connection import BrokerConnection
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
@@ -211,11 +211,11 @@ class Poll:
         response = scan_poll(answer)
         if response is None or response.error_code != ErrorCode.NONE:
             self._rest_until = broker.now() + REST_S
-            broker.watch.polled(self, False)
+            broker.replica_fetcher.polled(self, False)
             return
         assert answer is not None
         process_answer(
             broker,
             partial(observe, broker, asked, response, answer, sent_at, self.source),
-            partial(broker.watch.polled, self, True),
+            partial(broker.replica_fetcher.polled, self, True),
         )

@@ -54,7 +54,7 @@ class FetcherServices(PartitionServices, Protocol):
     fetch_max_bytes: int
 
     @property
-    def watch(self) -> ReplicaFetcher:
+    def replica_fetcher(self) -> ReplicaFetcher:
         """The replica fetcher itself."""
 
     @property

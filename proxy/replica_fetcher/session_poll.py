@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from protocol.fetch import FetchPartition, FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
@@ -323,7 +323,7 @@ class SessionPoll:
 
     def _finish(self, is_answered: bool) -> None:
         self.in_flight = False
-        self._broker.watch.polled(self, is_answered)
+        self._broker.replica_fetcher.polled(self, is_answered)
 
     def _learn_or_restart(self, response: FetchResponse, answer: Frame, sent_at: float) -> None:
         """Learn from a response. If that raises, what was shown may be lost, so that omissions
@@ -389,7 +389,7 @@ class SessionPoll:
                 and (not _is_told(partition) or partition.transactions.is_overdue(now))
             ):
                 partition.looked_at = now
-                self._broker.watch.ask(partition, None)
+                self._broker.replica_fetcher.ask(partition, None)
 
 
 def is_unsettled(partition: Partition) -> bool:

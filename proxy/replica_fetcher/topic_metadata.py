@@ -25,7 +25,7 @@ from proxy.partitions.topics import NO_TOPIC_ID, Leader
 
 if TYPE_CHECKING:
     from protocol.metadata import TopicMetadata
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.net.client_connection import AnyLink
     from proxy.replica_fetcher.services import FetcherServices
 
@@ -203,7 +203,7 @@ class TopicLookup:
             else:
                 pace.pause_s = min(max(2 * pace.pause_s, FIRST_REFUSED_S), MOST_REFUSED_S)
                 pace.next_at = now + pace.pause_s
-        self._broker.watch.pump()
+        self._broker.replica_fetcher.pump()
 
     def _learn(self, described: TopicMetadata) -> None:
         assert described.name is not None and described.topic_id is not None
@@ -220,7 +220,7 @@ class TopicLookup:
         for index in leaders:
             partition = broker.partitions.find(topic, index)
             if partition is not None:
-                broker.watch.suggest(partition)
+                broker.replica_fetcher.suggest(partition)
 
     def _forget_name(self, name: str) -> None:
         topic = self._broker.topics.find(name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from blockcache.arena import Hit
     from protocol.batch import Batch
     from protocol.fetch import FetchedPartition
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from protocol.control import LogDirectory
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.config.throttle import Disk, ThrottleConfig
     from proxy.scheduling.services import SchedulingServices
 

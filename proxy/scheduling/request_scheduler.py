@@ -117,7 +117,7 @@ class RequestScheduler:
             queue=classify(is_control, topics, self.data_queues, self.queues.load_of),
             size_bytes=size_bytes,
             now_s=now,
-            lane=link if is_ordered else None,
+            order_key=link if is_ordered else None,
             waits=waits,
             never_refused=refuse is None,
             is_measured=entry.is_measured,
@@ -226,12 +226,14 @@ class RequestScheduler:
             self.withdraw(entry)
 
     def _run_guarded(self, entry: Entry, action: Callable[..., None], *args: Entry) -> None:
-        gone = entry.link.gone
+        sent_count = entry.link.sent_count
         try:
             action(*args)
         except Exception:
             self.withdraw(entry)
-            self._broker.fall_back(entry.link, gone, "sending or refusing a request", entry.whole)
+            self._broker.fall_back(
+                entry.link, sent_count, "sending or refusing a request", entry.whole
+            )
 
     def dispatched(self, entry: Entry) -> None:
         """Note that the request was sent to the broker, on its client's first broker connection."""
@@ -285,7 +287,7 @@ class RequestScheduler:
         """True if no request of the connection waits. Then the order demands nothing more of a new
         request.
         """
-        return not self.queues.lane_waits(link) and all(
+        return not self.queues.order_key_waits(link) and all(
             entry.link is not link for entry in self._admitted
         )
 

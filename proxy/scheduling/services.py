@@ -42,7 +42,7 @@ class SchedulingServices(Protocol):
         """Run `action`; log and count its error."""
 
     def fall_back(
-        self, link: AnyLink, gone: int, doing: str, whole: Callable[[], object] | None
+        self, link: AnyLink, sent_count: int, doing: str, whole: Callable[[], object] | None
     ) -> None:
         """Send a request on as it came, after `doing` has raised for it."""
 

@@ -153,25 +153,27 @@ def test_finishing_twice_is_a_mistake():
 def test_a_lane_keeps_its_order_across_queues():
     queues, _ = make()
     first = offer(queues, "other client's")
-    offer(queues, "A1", lane="c")
-    waiting = offer(queues, "B1", queue=1, lane="c")
+    offer(queues, "A1", order_key="c")
+    waiting = offer(queues, "B1", queue=1, order_key="c")
     assert (waiting.state, waiting.queue) == (State.WAITING, 0), "it would overtake A1"
-    assert offer(queues, "B of another", queue=1, lane="d").state is State.ADMITTED
+    assert offer(queues, "B of another", queue=1, order_key="d").state is State.ADMITTED
     (a1,) = queues.finished(first, 0.1, 0.1)
     (b1,) = queues.finished(a1, 0.2, 0.1)
     assert (a1.item, b1.item) == ("A1", "B1")
-    assert offer(queues, "B2", queue=1, lane="c").queue == 1, "nothing of the lane waits any more"
+    assert offer(queues, "B2", queue=1, order_key="c").queue == 1, (
+        "nothing of the lane waits any more"
+    )
 
 
 def test_a_lane_is_free_again_when_what_waited_is_gone():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
-    canceled = offer(queues, "A1", lane="c")
-    offer(queues, "A2", lane="c")
+    canceled = offer(queues, "A1", order_key="c")
+    offer(queues, "A2", order_key="c")
     queues.cancel(canceled, 0.1)
-    assert offer(queues, "B1", queue=1, lane="c").queue == 0
+    assert offer(queues, "B1", queue=1, order_key="c").queue == 0
     queues.turn(5.0)
-    assert offer(queues, "B2", queue=1, lane="c", now_s=5.0).state is State.ADMITTED
+    assert offer(queues, "B2", queue=1, order_key="c", now_s=5.0).state is State.ADMITTED
 
 
 def test_long_polls_free_their_slots_when_due_without_a_sample():

@@ -62,35 +62,35 @@ class Model:
         self.queues = Queues(RULE, FixedLimit(2), lambda: AdaptiveLimit(LIMIT))
         self.now_s = 0.0
         self.tickets = []
-        self.lanes: dict[Any, list[Any]] = {"c": [], "d": []}
+        self.order_keys: dict[Any, list[Any]] = {"c": [], "d": []}
 
     def step(self, name, *args):
         getattr(self, name)(*args)
         self.check()
 
-    def offer(self, queue, size_bytes, lane, waits, never_refused):
+    def offer(self, queue, size_bytes, order_key, waits, never_refused):
         ticket = self.queues.offer(
             len(self.tickets),
             queue=queue,
             size_bytes=size_bytes,
             now_s=self.now_s,
-            lane=lane,
+            order_key=order_key,
             waits=waits,
             never_refused=never_refused,
         )
         assert ticket.state is not State.REFUSED or not never_refused
         self.tickets.append(ticket)
-        if lane is not None and ticket.state is not State.REFUSED:
-            self.lanes[lane].append(ticket)
+        if order_key is not None and ticket.state is not State.REFUSED:
+            self.order_keys[order_key].append(ticket)
         if ticket.state is State.ADMITTED:
             self.admit([ticket])
 
-    def take(self, queue, lane, waits):
+    def take(self, queue, order_key, waits):
         """It goes where an offer would be admitted at once in that queue, and only there."""
         taken, before = Taken(queue, waits), self.queues.statistics(self.now_s)[queue]
         has_slot = not before["waiting"] and before["in_use"] < before["slots"]
-        is_next = lane is None or not self.lanes[lane]
-        assert self.queues.take(taken, lane, self.now_s) is (has_slot and is_next)
+        is_next = order_key is None or not self.order_keys[order_key]
+        assert self.queues.take(taken, order_key, self.now_s) is (has_slot and is_next)
         if taken.state is State.ADMITTED:
             self.tickets.append(taken)
         else:
@@ -99,8 +99,10 @@ class Model:
     def admit(self, tickets):
         for ticket in tickets:
             assert ticket.state is State.ADMITTED
-            if ticket.lane is not None:
-                assert self.lanes[ticket.lane].pop(0) is ticket, "a lane was overtaken"
+            if ticket.order_key is not None:
+                assert self.order_keys[ticket.order_key].pop(0) is ticket, (
+                    "an order key was overtaken"
+                )
 
     def pick(self, index, *states):
         found = [ticket for ticket in self.tickets if ticket.state in states]
@@ -113,8 +115,8 @@ class Model:
     def cancel(self, index, _ok):
         ticket = self.pick(index, State.ADMITTED, State.WAITING)
         if ticket is not None:
-            if ticket.state is State.WAITING and ticket.lane is not None:
-                self.lanes[ticket.lane].remove(ticket)
+            if ticket.state is State.WAITING and ticket.order_key is not None:
+                self.order_keys[ticket.order_key].remove(ticket)
             self.admit(self.queues.cancel(ticket, self.now_s))
 
     def release(self, index, _ok):
@@ -127,8 +129,8 @@ class Model:
         self.admit(turn.admitted)
         for ticket in turn.expired:
             assert not ticket.never_refused
-            if ticket.lane is not None:
-                self.lanes[ticket.lane].remove(ticket)
+            if ticket.order_key is not None:
+                self.order_keys[ticket.order_key].remove(ticket)
         due_s = self.queues.next_due_s(self.now_s)
         assert due_s is None or due_s > self.now_s, "a turn leaves nothing due"
 
@@ -167,5 +169,5 @@ def test_everything_ends_when_the_broker_answers_everything(steps):
         model.step("finish", 0, True)
         model.step("turn", 0.5)
     assert all(t.state not in (State.ADMITTED, State.WAITING) for t in model.tickets)
-    assert model.lanes == {"c": [], "d": []}
-    assert model.queues._lanes == {}
+    assert model.order_keys == {"c": [], "d": []}
+    assert model.queues._order_keys == {}

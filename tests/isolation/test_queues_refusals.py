@@ -51,11 +51,16 @@ class Handler:
     def receive(self, sequence):
         self.ordinal += 1
         ordinal = self.ordinal
-        if not self.queues.lane_waits("c") and self.plan(ordinal, sequence, False)[1].refuses:
+        if not self.queues.order_key_waits("c") and self.plan(ordinal, sequence, False)[1].refuses:
             self.decide(ordinal, sequence, False)
             return
         ticket = self.queues.offer(
-            (ordinal, sequence), queue=0, size_bytes=1, now_s=self.now_s, lane="c", waits=Waits.ACKS
+            (ordinal, sequence),
+            queue=0,
+            size_bytes=1,
+            now_s=self.now_s,
+            order_key="c",
+            waits=Waits.ACKS,
         )
         if ticket.state is State.REFUSED:
             self.decide(ordinal, sequence, True)

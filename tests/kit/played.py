@@ -72,14 +72,14 @@ class PlayedDial:
     max_frame_bytes: int = 1 << 26
     transport: Any = None
 
-    async def connect(self, wire: FramedTransport) -> None:
+    async def connect(self, framed: FramedTransport) -> None:
         """At once."""
-        wire.connection_made(self.transport)
+        framed.connection_made(self.transport)
 
 
-def feed(wire: FramedTransport, frame: bytes) -> None:
+def feed(framed: FramedTransport, frame: bytes) -> None:
     """As the event loop does when a frame has arrived."""
-    wire.data_received(frame)
+    framed.data_received(frame)
 
 
 def build_acknowledgement(offset: int) -> bytes:
@@ -115,7 +115,7 @@ class Played:
         client: Any = PlayedTransport(answered.append)
         listener.dial = dial
         link = ClientConnection(listener, 1)
-        link.wire.connection_made(client)
+        link.framed.connection_made(client)
         return link
 
     def _believe(self) -> None:
@@ -141,19 +141,19 @@ class Played:
 
     async def open_upstream(self, link: AnyLink) -> None:
         """The same, of any link."""
-        feed(link.wire, self.frame)
+        feed(link.framed, self.frame)
         for _ in range(5):
             await asyncio.sleep(0)
         self.acknowledge(link)
 
     def acknowledge(self, link: AnyLink) -> None:
         """The broker answers the oldest request of a link."""
-        feed(link.upstream.wire, build_acknowledgement(self.offset))
+        feed(link.upstream.framed, build_acknowledgement(self.offset))
         self.offset += 1
 
     def produce(self) -> None:
         """One request."""
-        feed(self.link.wire, self.frame)
+        feed(self.link.framed, self.frame)
         assert len(self.sent) == 1
         self.sent.clear()
         self.acknowledge(self.link)

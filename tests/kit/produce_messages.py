@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from protocol.api import PRODUCE
 from protocol.header import response_body_start
+from protocol.primitives import INT32, Frame, Topic, read_array, refuses_garbage
 from protocol.produce import (
     _ACKS_AND_TIMEOUT,
     _LOG_START_FROM,
@@ -19,7 +20,6 @@ from protocol.produce import (
     _read_topic,
     _skip_errors,
 )
-from protocol.wire import INT32, Frame, Topic, read_array, refuses_garbage
 
 _NONE = -1
 

@@ -8,7 +8,7 @@ from protocol import fetch
 from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.header import peek_request
-from protocol.wire import INT32_PAIR
+from protocol.primitives import INT32_PAIR
 from tests.kit.examples import examples
 from tests.protocol import oracle
 

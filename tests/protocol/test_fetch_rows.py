@@ -11,7 +11,7 @@ from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.fetch_build import FetchAnswer, build_response
 from protocol.fetch_rows import ROWS_MAX, ROWS_VERSION, scan_rows
-from protocol.wire import Frame
+from protocol.primitives import Frame
 from tests.fuzz.mutations import read_golden, spoil
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2

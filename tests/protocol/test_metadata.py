@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import BadFrame
 from protocol.metadata import scan_metadata_response
-from protocol.wire import build_uvarint
+from protocol.primitives import build_uvarint
 
 VERSION = 12
 MANY = 10_000

@@ -13,8 +13,8 @@ from protocol.errors import BadFrame
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from protocol.header import peek_request
+from protocol.primitives import build_uvarint
 from protocol.weight import weigh_request
-from protocol.wire import build_uvarint
 from tests.kit import produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle

@@ -22,11 +22,11 @@ class PlayedDial:
     def __init__(self):
         self.transports = []
 
-    async def connect(self, wire):
+    async def connect(self, framed):
         transport = PlayedTransport()
-        transport.protocol = wire
+        transport.protocol = framed
         self.transports.append(transport)
-        wire.connection_made(transport)
+        framed.connection_made(transport)
 
 
 class Scene(World):

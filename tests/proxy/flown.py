@@ -39,7 +39,7 @@ class Ended:
         for one in (self.ours, self.theirs):
             one.setblocking(False)
         self.backlog = bytearray()
-        self.wire = None
+        self.framed = None
         self.closed = False
 
     def get_extra_info(self, name):
@@ -52,7 +52,7 @@ class Ended:
         self.backlog += data
         self.flush()
         if self.backlog:
-            self.wire.pause_writing()
+            self.framed.pause_writing()
 
     def writelines(self, buffers):
         self.write(b"".join(buffers))
@@ -90,7 +90,7 @@ class Ended:
                     return bytes(got)
             self.flush()
             if stuck and not self.backlog:
-                self.wire.resume_writing()
+                self.framed.resume_writing()
 
     def pause_reading(self):
         """Frames are fed by hand."""
@@ -120,8 +120,8 @@ class World:
         (listener,) = self.forebay.listeners
         listener.dial = PlayedDial(transport=self.back)
         self.link = ClientConnection(listener, 1)
-        self.front.wire = self.link.wire
-        self.link.wire.connection_made(self.front)
+        self.front.framed = self.link.framed
+        self.link.framed.connection_made(self.front)
         self.to_broker, self.to_client = bytearray(), bytearray()
         self.parked = []
         self.flown = 0
@@ -142,19 +142,19 @@ class World:
 
     def feed(self, chunk):
         """From the client."""
-        self.link.wire.data_received(chunk)
+        self.link.framed.data_received(chunk)
         self.flown += self.in_flight
 
     def answer(self, chunk):
         """From the broker."""
         if self.link.upstream.is_connected:
-            self.back.wire = self.link.upstream.wire
-            self.back.wire.data_received(chunk)
+            self.back.framed = self.link.upstream.framed
+            self.back.framed.data_received(chunk)
 
     def read(self):
         """Broker and client take what there is."""
         if self.link.upstream.is_connected:
-            self.back.wire = self.link.upstream.wire
+            self.back.framed = self.link.upstream.framed
         for end, got in ((self.back, self.to_broker), (self.front, self.to_client)):
             got += end.read()[self.filled[end] :]
             self.filled[end] = 0
@@ -201,7 +201,7 @@ class World:
 
     def end(self):
         """The client has finished sending."""
-        return self.link.wire.eof_received()
+        return self.link.framed.eof_received()
 
     @property
     def in_flight(self):

@@ -75,7 +75,7 @@ class QuietBroker:
         self.counters = Counters()
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
-        self.watch = QuietWatch()
+        self.replica_fetcher = QuietWatch()
         self.asked_topics: list[str | bytes] = []
         self.topic_lookup = SimpleNamespace(
             ask=lambda topic, _link=None: self.asked_topics.append(topic),

@@ -101,7 +101,7 @@ class Link:
         self.replies = ResponseOrder(self._deliver, lambda: None)
         self.refused = RefusedSequences()
         self.pipeline = None
-        self.last_ordinal = self.answered_ordinal = self.gone = 0
+        self.last_ordinal = self.answered_ordinal = self.sent_count = 0
         self.count_request = lambda api_key, size_bytes: None
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.sent = []  # (frame, on_answer)
@@ -123,7 +123,7 @@ class Link:
                 on_answer(None)
             return
         self.upstream.send(frame, correlation_id, on_answer)
-        self.gone += 1
+        self.sent_count += 1
 
     def _send_up(self, frame, correlation_id, on_answer):
         self.sent.append((bytes(frame), on_answer))
@@ -158,14 +158,16 @@ class Link:
         """`batches`: (topic, partition, base sequence) of one record each; sequence -1: no producer id."""
         frame = build_produce(batches, acks, transactional_id)
         most = self.broker.config.limits.request_partitions
-        line, gone = self.replies.line, self.gone
+        line, sent_count = self.replies.places, self.sent_count
         newest = line[-1] if line else None
         link: Any = self
         try:
             handle_produce(link, frame, most)
         except ValueError:  # as ClientLink
             place = line[-1] if line and line[-1] is not newest else None
-            self.broker.fall_back(self, gone, "producing", partial(relay_whole, link, frame, place))
+            self.broker.fall_back(
+                self, sent_count, "producing", partial(relay_whole, link, frame, place)
+            )
 
     def reply(self, base_offset=-1):
         """The broker answers the oldest request: a Produce with success."""

@@ -139,8 +139,8 @@ class World:
 
     def connect(self, transport):
         link = ClientConnection(self.listener, 1)
-        transport.protocol = link.wire
-        link.wire.connection_made(transport)
+        transport.protocol = link.framed
+        link.framed.connection_made(transport)
         for topic in ("orders", TOPIC_ID):
             link.handlers.authorization.learn(topic, 0, self.clock_s)
         return link
@@ -176,7 +176,7 @@ class World:
     # -- what a script says --------------------------------------------------------------------------------
 
     def receive(self, frame):
-        self.link.wire.data_received(frame)
+        self.link.framed.data_received(frame)
         assert self.sent is not None  # a client that reads has it before the next arrives
 
     def change(self, what, value):
@@ -212,17 +212,17 @@ class World:
     def fill(self, is_full):
         """The kernel takes no more than it has; or all of it, and more."""
         self.transport.full = is_full
-        if not is_full and self.link.wire.unsent_bytes:
+        if not is_full and self.link.framed.unsent_bytes:
             self.transport.drain()
 
     def leave(self):
         """What waits leaves with what there is. Whether nothing waits any more."""
         self.broker.purgatory.leave(self.link)
-        return not self.link.replies.line
+        return not self.link.replies.places
 
     def end(self):
         """The client goes away."""
-        self.link.wire.connection_lost(None)
+        self.link.framed.connection_lost(None)
 
     # -- what is looked at ---------------------------------------------------------------------------------
 
@@ -261,7 +261,11 @@ class World:
                 (bound.in_flight_bytes, bound.pauses)
                 for bound in (broker.requests, broker.responses)
             ],
-            "wire": (link.wire.unsent_bytes, link.wire.reading_held, link.upstream.unsent_bytes),
+            "wire": (
+                link.framed.unsent_bytes,
+                link.framed.reading_held,
+                link.upstream.unsent_bytes,
+            ),
             "replies": len(link.replies),
             "rights": (
                 link.handlers.authorization._until,

@@ -29,7 +29,7 @@ class Link:
         self.refused = RefusedSequences()
         self.replies = ResponseOrder(None, lambda: None)
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
-        self.last_ordinal = self.answered_ordinal = self.gone = 0
+        self.last_ordinal = self.answered_ordinal = self.sent_count = 0
         self.sent, self.got, self.failures = [], [], []
         broker.scheduler = SimpleNamespace(
             enabled=False,
@@ -46,7 +46,9 @@ class Link:
         broker.routes = Targets(broker)
         broker.access_log = broker.stored_runs = None
         broker.failed = self.failures.append
-        broker.watch.produced = lambda partition, _now: broker.watch.asked.append(partition)
+        broker.replica_fetcher.produced = lambda partition, _now: (
+            broker.replica_fetcher.asked.append(partition)
+        )
 
     def _send_up(self, frame, correlation_id, on_answer):
         self.sent.append((bytes(frame), on_answer))
@@ -56,7 +58,7 @@ class Link:
         dispatch(SimpleNamespace(watched=(), dispatch=dispatch, refuse=refuse, whole=None))
 
     def answer_whole(self, api_key, place, frame, size_bytes, request_bytes, on_sent=None):
-        assert self.replies.line.popleft() is place
+        assert self.replies.places.popleft() is place
         self.got.append(frame)
 
     def receive(self, frame):

@@ -136,7 +136,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     elif news == "heartbeat":
         scene.receive(HEARTBEAT)
     else:
-        scene.link.wire.eof_received()
+        scene.link.framed.eof_received()
     await scene.turn()
     assert sorted(scene.asked) == sorted([frame] + [HEARTBEAT] * (news == "heartbeat"))
     if news == "heartbeat":

@@ -65,7 +65,7 @@ def test_the_sweep_of_all_members() -> None:
         hot.clock_s += SWEEP_S
 
         def sweep(hot: Hot = hot, answer: bytes = answer) -> None:
-            hot.broker.watch.tick(hot.clock_s)
+            hot.broker.replica_fetcher.tick(hot.clock_s)
             hot.link.on_answer(answer)
 
         counts.append(count_calls(sweep))

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
+from protocol.primitives import build_uvarint
 from protocol.produce_build import Refused, build_refusal
-from protocol.wire import build_uvarint
 from tests.kit.frames import REQUEST_HEADER, build_batch
 from tests.kit.played import ON
 from tests.proxy.flown import START_S, World
@@ -67,8 +67,8 @@ class Budget:
 
     def _answer(self, partitions, answer):
         self.world.read()
-        self.world.back.wire = self.world.link.upstream.wire
-        calls = count_calls(lambda: self.world.back.wire.data_received(answer))
+        self.world.back.framed = self.world.link.upstream.framed
+        calls = count_calls(lambda: self.world.back.framed.data_received(answer))
         self.world.read()
         self.offset += 1
         return calls
@@ -76,7 +76,7 @@ class Budget:
     def count(self, partitions):
         self.number += 1
         frame = build_request(partitions, self.number)
-        there = count_calls(lambda: self.world.link.wire.data_received(frame))
+        there = count_calls(lambda: self.world.link.framed.data_received(frame))
         back = self._answer(partitions, build_answer(partitions, self.number, self.offset))
         return there, back
 

@@ -84,7 +84,7 @@ def test_who_waits_for_something_is_not_idle(kind):
                 await played.send(produce(50))
             elif kind == "begun":
                 await asyncio.get_running_loop().sock_sendall(played.client, LIST_GROUPS[:9])
-                await until(lambda: played.link.wire.pending_frame_bytes)
+                await until(lambda: played.link.framed.pending_frame_bytes)
             else:
                 played.link.replies.reserve()
             for times in range(1, 4):
@@ -126,7 +126,7 @@ def test_accepted_sockets_end_by_themselves_when_the_peer_has_vanished(run):
     async def scenario():
         async with front(SETTINGS) as played:
             await until(lambda: played.forebay.listeners[0].links)
-            one = socket.socket(fileno=played.link.wire.plain_fd)
+            one = socket.socket(fileno=played.link.framed.plain_fd)
             try:
                 assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
                 assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == IDLE_S * 1000

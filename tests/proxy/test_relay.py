@@ -12,16 +12,16 @@ CHUNKS = [b"one", b"two", b"three"]
 def test_a_blind_pipe_holds_one_chunk_at_a_time(is_full):
     """A peer that takes nothing holds up whoever writes to it, and no more than was read at once is kept."""
     source, sink = Listening(), Listening()
-    source.wire.go_blind(lambda chunk: pipe(chunk, sink.wire, source.wire))
+    source.framed.go_blind(lambda chunk: pipe(chunk, sink.framed, source.framed))
     sink.transport.full = is_full
     for number, chunk in enumerate(CHUNKS, 1):
         source.receive(chunk)
-        assert source.wire.reading_held is is_full
+        assert source.framed.reading_held is is_full
         assert sink.transport.pieces == CHUNKS[:number]
-        assert sink.wire.unsent_bytes == (len(chunk) if is_full else 0)
+        assert sink.framed.unsent_bytes == (len(chunk) if is_full else 0)
         if is_full:
             sink.transport.drain()
-        assert not source.wire.reading_held
+        assert not source.framed.reading_held
     assert source.transport.calls == (
         ["pause", "resume"] * len(CHUNKS) if is_full else source.transport.calls
     )

@@ -14,7 +14,7 @@ import pytest
 from protocol import fetch
 from protocol.fetch_build import build_request
 from protocol.header import peek_request
-from protocol.wire import build_uvarint
+from protocol.primitives import build_uvarint
 from proxy.net.framed_transport import FramedTransport
 from tests.proxy.front import OFF, front
 from tests.proxy.turning import PATIENCE_S, until

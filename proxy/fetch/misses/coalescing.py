@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from protocol.fetch import FetchedPartition, FetchResponse
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.services import FetchServices
@@ -59,7 +59,7 @@ class Way(Protocol):
     @property
     def unanswered(self) -> int: ...
     @property
-    def wire(self) -> FramedTransport: ...
+    def framed(self) -> FramedTransport: ...
 
 
 class Reader(Protocol):
@@ -98,7 +98,7 @@ class SharedRead:
         """True if the response is not being read, because the client of that connection does not
         drain.
         """
-        return self.way.is_connected and self.way.wire.reading_held
+        return self.way.is_connected and self.way.framed.reading_held
 
 
 def build_coalescing_key(

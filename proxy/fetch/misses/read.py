@@ -17,7 +17,7 @@ from proxy.partitions.leader_state import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.partitions.readable import PartitionStatus

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protocol.fetch import FetchedPartition, FetchPartition
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
     from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import SharedRead
     from proxy.fetch.misses.read import Key
@@ -75,7 +75,7 @@ class Reads:
 
         History may have to wait for its disk, or has a catch-up connection.
         """
-        return self._link.broker.disk_throttle.active or self._link.lane.usable
+        return self._link.broker.disk_throttle.active or self._link.catch_up.usable
 
     def find(self, status: PartitionStatus, isolation_level: int, version: int) -> Read | None:
         """Return the read that `status` asks for; None if there is none. Its stage is FAILED after
@@ -290,7 +290,7 @@ class Reads:
             session_epoch=-1,
             partitions=[read.asked for read in reads],
         )
-        way = link.lane if lagging and link.lane.usable else link.upstream
+        way = link.catch_up if lagging and link.catch_up.usable else link.upstream
         sent_at = link.broker.now()
         shared, shared_by_read = link.broker.shared_reads, {}
         for read in reads:
@@ -402,7 +402,7 @@ class Reads:
         if way is None:
             self._link.broker.responses.in_flight_bytes += read.charged_bytes
         else:
-            self._link.broker.responses.add(read.charged_bytes, way.wire)
+            self._link.broker.responses.add(read.charged_bytes, way.framed)
 
     def _fail(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from protocol.fetch import FetchPartition
-    from protocol.wire import Topic
+    from protocol.primitives import Topic
 
 PartitionKey: TypeAlias = "tuple[Topic, int]"
 

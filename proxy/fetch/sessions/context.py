@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Sequence
 
     from protocol.fetch import FetchRequest
-    from protocol.wire import Topic
+    from protocol.primitives import Topic
     from proxy.fetch.sessions.cache import PartitionKey, Session, SessionCache
 
 NO_SESSION = 0

@@ -187,7 +187,7 @@ class IdlePartitions:
         """
         self.mark_dirty((clean.key,))
         if self.fetch is None:
-            self.reader.link.broker.watch.cover(clean.partition, self.reader.link)
+            self.reader.link.broker.replica_fetcher.cover(clean.partition, self.reader.link)
         else:
             self._wake_fetch()
 

@@ -52,8 +52,10 @@ def test_of_many_runs_the_newest_are_shown() -> None:
 
 def test_empty_and_changing_partitions() -> None:
     assert "nothing stored\n" in describe(picture(partitions=(partition(runs=()),)), True, 9)
-    gone = partition(runs=(), evicted_end=77)
-    assert "nothing stored; evicted below 77" in describe(picture(partitions=(gone,)), True, 9)
+    sent_count = partition(runs=(), evicted_end=77)
+    assert "nothing stored; evicted below 77" in describe(
+        picture(partitions=(sent_count,)), True, 9
+    )
     assert "changing at every look" in describe(
         picture(partitions=(partition(torn=True),)), True, 9
     )

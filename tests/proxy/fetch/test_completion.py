@@ -41,7 +41,7 @@ class Mixed(Scene):
         frame = build_request(
             13, 7, "c", session_id=0, session_epoch=-1, partitions=asked, **limits
         )
-        (link or self.link).wire.data_received(frame)
+        (link or self.link).framed.data_received(frame)
         await self.turn()
 
     def read(self):
@@ -113,7 +113,7 @@ async def test_what_must_not_wait_calls_it_away():
 async def test_a_client_that_has_finished_calls_it_away():
     scene = Mixed()
     await scene.fetch()
-    scene.link.wire.eof_received()
+    scene.link.framed.eof_received()
     assert scene.sizes()[0] > 0 == scene.sizes()[1]
 
 
@@ -144,7 +144,7 @@ async def test_a_slow_read_of_anothers_is_not_waited_for():
     scene = Mixed()
     await scene.fetch()
     scene.clock_s += READ_WAIT_S
-    transport = scene.other.wire._transport
+    transport = scene.other.framed._transport
     await scene.fetch(scene.other)
     said = fetch.scan_response(transport.pieces[-1], 13)
     assert {one.partition: one.end > one.start for one in said.partitions} == {0: True, 1: False}

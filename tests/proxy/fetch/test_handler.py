@@ -201,7 +201,7 @@ async def test_at_the_byte_budget_the_client_pauses_until_it_is_answered(client,
     assert client.fetch(LARGE)
     world = client.world
     assert world.broker.requests.pauses == pauses
-    assert not world.link.wire.reading_held and world.broker.requests.in_flight_bytes == 0
+    assert not world.link.framed.reading_held and world.broker.requests.in_flight_bytes == 0
 
 
 async def test_a_response_behind_a_fetch_that_waits_leaves_after_it(client):
@@ -252,7 +252,7 @@ async def test_a_session_is_its_connections_and_its_epochs(client):
     assert client.session == (0, 0), "a duplicate is told its error"
     client.session = number, epoch
     assert client.fetch(LARGE, in_session=True)
-    client.world.other.wire.data_received(build_fetch(LARGE, session=client.session))
+    client.world.other.framed.data_received(build_fetch(LARGE, session=client.session))
     client.session = number, client.session[1] + 1
     assert client.fetch(LARGE, in_session=True)
     assert client.said()[1] == stored(client.world, LARGE)
@@ -332,7 +332,7 @@ async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_ha
     slow.receive(build_fetch(LARGE, correlation_id=3))
     assert slow.cache.statistics().pins > 0 and len(slow.lines) == lines
     assert read_traffic(slow) == (frames, size_bytes)
-    assert slow.link.wire.unsent_bytes > 0
+    assert slow.link.framed.unsent_bytes > 0
     slow.change("full", False)
     by_transport, by_descriptor = slow.sent  # which is read last
     answer = by_descriptor + by_transport
@@ -340,7 +340,7 @@ async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_ha
     said = fetch.scan_response(answer, 13).partitions[0]
     assert answer[said.start : said.end] == stored(slow, LARGE)
     assert slow.cache.statistics().pins == 0 and len(slow.lines) == lines + 1
-    assert slow.lines[-1].bytes == said.end - said.start and slow.link.wire.unsent_bytes == 0
+    assert slow.lines[-1].bytes == said.end - said.start and slow.link.framed.unsent_bytes == 0
 
 
 async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(slow):
@@ -355,7 +355,7 @@ async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(sl
 async def test_who_has_closed_is_met_by_the_transport(slow):
     slow.transport.theirs.close()
     slow.receive(build_fetch(LARGE, correlation_id=3))
-    assert slow.link.wire.unsent_bytes > 0
+    assert slow.link.framed.unsent_bytes > 0
     (answer,) = slow.transport._stream
     said = fetch.scan_response(answer, 13).partitions[0]
     assert said.end - said.start == 250_000, "the transport has all of it, and meets the error"
@@ -603,7 +603,7 @@ async def test_what_changed_while_it_waited_decides(client, asked, what, value, 
     if what:
         client.change(what, value)
     world.arrive(1_000)
-    assert (not world.link.replies.line) is leaves
+    assert (not world.link.replies.places) is leaves
     client.change("full", False)
     if leaves:
         assert client.said()[1] == stored(world, END)
@@ -666,7 +666,7 @@ class Step:
     def play(self, what, value):
         """Whether the script goes on: nothing is left to the broker."""
         client, world = self.client, self.client.world
-        is_waiting = bool(world.link.replies.line)
+        is_waiting = bool(world.link.replies.places)
         if what == "shape":
             self.shape = value
         elif what == "fetch" and not is_waiting:
@@ -702,7 +702,7 @@ class Step:
     def state(self):
         world = self.client.world
         state = world.state()
-        return state | {"sent": b"".join(world.sent), "frames": world.link.wire.frames}
+        return state | {"sent": b"".join(world.sent), "frames": world.link.framed.frames}
 
 
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])

@@ -202,7 +202,7 @@ def test_a_client_that_does_not_read_is_charged_for_what_waits_and_no_more_is_re
             whole = answer(sizes=(24 << 20,))
             await played.send(request())
             played.broker.answer(whole)
-            await until(lambda: played.link.upstream.wire.reading_held)
+            await until(lambda: played.link.upstream.framed.reading_held)
             assert 0 < played.forebay.broker.responses.in_flight_bytes < 3 << 20
             assert played.counters["responses_out"][1].frames == 0
             assert await played.take(len(whole)) == whole

@@ -71,8 +71,8 @@ class Setting:
         self.link = ClientConnection(self.forebay.listeners[0], 1)
         self.link.handlers.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
         self.transport = Transport()
-        self.transport.protocol = self.link.wire
-        self.link.wire.connection_made(self.transport)
+        self.transport.protocol = self.link.framed
+        self.link.framed.connection_made(self.transport)
         self.end = 0
         self.write(1)
 
@@ -137,7 +137,7 @@ def test_a_client_that_goes_gives_its_copies_back(setting):
     setting.fetch(0)
     setting.write(2 * 16 * MIB // BATCH_BYTES)
     assert setting.broker.responses.in_flight_bytes == BATCH_BYTES
-    setting.link.wire.connection_lost(None)
+    setting.link.framed.connection_lost(None)
     assert (setting.broker.responses.in_flight_bytes, setting.pinned_bytes) == (0, 0)
 
 
@@ -146,11 +146,11 @@ def test_at_the_bound_memory_answers_little_at_a_time(setting):
     charged = setting.broker.responses
     charged.in_flight_bytes = charged.limit_bytes
     setting.fetch(0)
-    assert setting.link.wire.unsent_bytes < 2 * BATCH_BYTES, "one batch, whatever it weighs"
+    assert setting.link.framed.unsent_bytes < 2 * BATCH_BYTES, "one batch, whatever it weighs"
     charged.in_flight_bytes = 0
-    before = setting.link.wire.unsent_bytes
+    before = setting.link.framed.unsent_bytes
     setting.fetch(0)
-    assert setting.link.wire.unsent_bytes - before >= 3 * BATCH_BYTES
+    assert setting.link.framed.unsent_bytes - before >= 3 * BATCH_BYTES
     setting.transport.drain()
 
 
@@ -166,7 +166,7 @@ def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
 
     setting.run(overwrite())
     assert setting.broker.counters.disconnects["response_memory"] == 1
-    setting.link.wire.connection_lost(None)
+    setting.link.framed.connection_lost(None)
     assert setting.pinned_bytes == 0
     charged.in_flight_bytes -= charged.limit_bytes
     assert charged.in_flight_bytes == 0
@@ -176,10 +176,10 @@ def test_a_client_that_does_not_take_its_answers_is_not_read(setting):
     setting.write(10)
     limit_bytes = setting.broker.config.limits.connection_response_memory_bytes
     answered = 0
-    while not setting.link.wire.reading_held:
+    while not setting.link.framed.reading_held:
         setting.fetch(0)
         answered += 1
         assert answered < 2 * limit_bytes // BATCH_BYTES
-    assert setting.link.wire.unsent_bytes >= limit_bytes
+    assert setting.link.framed.unsent_bytes >= limit_bytes
     setting.transport.drain()
-    assert not setting.link.wire.reading_held
+    assert not setting.link.framed.reading_held

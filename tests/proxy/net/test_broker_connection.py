@@ -242,7 +242,7 @@ async def test_a_held_link_is_held_after_it_opens_too():
     async with connected() as (broker, asking):
         asking.link.hold_reading(asking)
         asking.ask(1)
-        assert asking.link.wire.reading_held
+        assert asking.link.framed.reading_held
         await until(lambda: broker.seen)
         broker.answer(frame(1))
         asking.link.release_reading(asking)

@@ -15,23 +15,23 @@ def build_wire():
 
 
 def test_reading_stops_at_the_bound_and_not_below():
-    bound, wire = ByteBudget(100), build_wire()
-    bound.add(99, wire)
-    assert not wire.reading_held
-    bound.add(1, wire)
-    assert wire.reading_held
-    assert (bound.in_flight_bytes, bound.pauses, bound.paused_wires) == (100, 1, 1)
+    bound, framed = ByteBudget(100), build_wire()
+    bound.add(99, framed)
+    assert not framed.reading_held
+    bound.add(1, framed)
+    assert framed.reading_held
+    assert (bound.in_flight_bytes, bound.pauses, bound.paused_transports) == (100, 1, 1)
 
 
 def test_reading_goes_on_below_three_quarters():
-    bound, wire = ByteBudget(100), build_wire()
-    bound.add(100, wire)
+    bound, framed = ByteBudget(100), build_wire()
+    bound.add(100, framed)
     assert RESUME_AT == 0.75
     bound.sub(25)
-    assert wire.reading_held
+    assert framed.reading_held
     bound.sub(1)
-    assert not wire.reading_held
-    assert (bound.in_flight_bytes, bound.pauses, bound.paused_wires) == (74, 1, 0)
+    assert not framed.reading_held
+    assert (bound.in_flight_bytes, bound.pauses, bound.paused_transports) == (74, 1, 0)
 
 
 def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
@@ -42,48 +42,50 @@ def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
     bound.add(10, second)
     bound.add(10, second)  # was on its way already
     assert [w.reading_held for w in (early, first, second)] == [False, True, True]
-    assert (bound.pauses, bound.paused_wires) == (2, 2)
+    assert (bound.pauses, bound.paused_transports) == (2, 2)
     bound.sub(60)
     assert not any(w.reading_held for w in (early, first, second))
 
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 100_000])
 def test_one_frame_larger_than_the_bound_passes_at_full_charge(size_bytes):
-    bound, wire = ByteBudget(100), build_wire()
-    bound.add(size_bytes, wire)
+    bound, framed = ByteBudget(100), build_wire()
+    bound.add(size_bytes, framed)
     assert bound.in_flight_bytes == size_bytes
-    assert wire.reading_held
+    assert framed.reading_held
     bound.sub(size_bytes)
     assert bound.in_flight_bytes == 0
-    assert not wire.reading_held
+    assert not framed.reading_held
 
 
 def test_a_wire_may_be_paused_again():
-    bound, wire = ByteBudget(100), build_wire()
+    bound, framed = ByteBudget(100), build_wire()
     for _ in range(2):
-        bound.add(100, wire)
+        bound.add(100, framed)
         bound.sub(100)
     assert bound.pauses == 2
-    assert not wire.reading_held
+    assert not framed.reading_held
 
 
 def test_other_reasons_to_hold_a_wire_stand():
-    bound, wire, reason = ByteBudget(100), build_wire(), object()
-    wire.hold_reading(reason)
-    bound.add(100, wire)
+    bound, framed, reason = ByteBudget(100), build_wire(), object()
+    framed.hold_reading(reason)
+    bound.add(100, framed)
     bound.sub(100)
-    assert wire.reading_held
-    wire.release_reading(reason)
-    assert not wire.reading_held
+    assert framed.reading_held
+    framed.release_reading(reason)
+    assert not framed.reading_held
 
 
 def test_a_wire_that_is_gone_is_forgotten():
-    bound, gone, other = ByteBudget(100), build_wire(), build_wire()
-    bound.add(100, gone)
+    bound, sent_count, other = ByteBudget(100), build_wire(), build_wire()
+    bound.add(100, sent_count)
     bound.add(1, other)
-    bound.forget(gone)
-    assert bound.paused_wires == 1
-    bound.forget(gone)
+    bound.forget(sent_count)
+    assert bound.paused_transports == 1
+    bound.forget(sent_count)
     bound.sub(101)
-    assert gone.reading_held  # nobody reads it any more; its bytes were taken away by who held them
+    assert (
+        sent_count.reading_held
+    )  # nobody reads it any more; its bytes were taken away by who held them
     assert not other.reading_held

@@ -40,12 +40,12 @@ async def ask_and_not_read(here, is_plain, times=1):
     one, link = await here.connect()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     if not is_plain:
-        link.wire.plain_fd = link.wire.free_fd = -1
+        link.framed.plain_fd = link.framed.free_fd = -1
     before = len(broker.seen)
     here.begin(one, LIST_GROUPS * times)
     await until(lambda: len(broker.seen) == before + times)
     if not is_plain:
-        link.upstream.wire.plain_fd = link.upstream.wire.free_fd = -1
+        link.upstream.framed.plain_fd = link.upstream.framed.free_fd = -1
     for _ in range(times):
         broker.writers[-1].write(answer())
     return one, link
@@ -92,11 +92,11 @@ def test_who_does_not_take_large_answers_holds_no_more_than_the_bound_and_stops_
                 most = max(most, responses.in_flight_bytes)
             assert most >= BOUND_BYTES / 2, "they were held up to it"
             assert most <= BOUND_BYTES + ANSWER_BYTES
-            assert sum(link.wire.unsent_bytes for _, link in clients) <= most
+            assert sum(link.framed.unsent_bytes for _, link in clients) <= most
 
             good = here.played
             if not is_plain:
-                next(iter(here.listener.links)).wire.plain_fd = -1
+                next(iter(here.listener.links)).framed.plain_fd = -1
             for _ in range(3):
                 await good.send(LIST_GROUPS)
                 good.broker.writers[-1].write(answer())
@@ -147,7 +147,7 @@ def test_who_takes_nothing_for_long_goes_while_others_wait():
             here.janitor.make_room(0.0)
             here.janitor.make_room(STUCK_S)
             assert not broker.counters.disconnects["response_memory"], "nobody waits"
-            broker.responses.begin(next(iter(here.listener.links)).wire, 4 * BOUND_BYTES)
+            broker.responses.begin(next(iter(here.listener.links)).framed, 4 * BOUND_BYTES)
             assert broker.responses.waiting
             here.janitor.make_room(100.0)
             here.janitor.make_room(100.0 + STUCK_S - 1)

@@ -59,7 +59,7 @@ class Crowd:
 
     @property
     def held_bytes(self):
-        return sum(link.wire.framer.held_bytes for link in self.listener.links)
+        return sum(link.framed.framer.held_bytes for link in self.listener.links)
 
     async def close(self):
         for task in self.tasks:
@@ -88,7 +88,7 @@ def test_a_frame_is_charged_from_its_beginning_until_it_is_answered(run, sent_by
             frame = produce(1_000_000)
             one, link = await here.connect()
             here.begin(one, frame[:sent_bytes])
-            await until(lambda: link.wire.pending_frame_bytes == sent_bytes)
+            await until(lambda: link.framed.pending_frame_bytes == sent_bytes)
             assert here.requests.in_flight_bytes == here.requests.unfinished_bytes == len(frame)
             here.begin(one, frame[sent_bytes:])
             await until(lambda: here.played.broker.seen == [frame])
@@ -109,7 +109,7 @@ def test_large_frames_that_never_end_leave_room_for_others_and_go_one_after_the_
                 here.begin((await here.connect())[0], frame[:SENT_BYTES])
             await until(lambda: len(here.requests.waiting) == clients - 1)
             await until(
-                lambda: max(x.wire.pending_frame_bytes for x in here.listener.links) == SENT_BYTES
+                lambda: max(x.framed.pending_frame_bytes for x in here.listener.links) == SENT_BYTES
             )
             assert here.held_bytes <= len(frame) + clients * CHUNK_BYTES
             assert here.requests.in_flight_bytes == len(frame)
@@ -121,15 +121,15 @@ def test_large_frames_that_never_end_leave_room_for_others_and_go_one_after_the_
             assert await here.played.take(len(answers)) == answers
 
             counters, now = here.played.forebay.broker.counters, 0.0
-            for gone in range(clients - 1):
+            for sent_count in range(clients - 1):
                 await until(lambda: here.requests.unfinished_bytes == len(frame))
-                charged = next(x for x in here.listener.links if x.wire.charged_bytes)
-                await until(lambda it=charged: it.wire.pending_frame_bytes == SENT_BYTES)
-                assert counters.disconnects["request_memory"] == gone
+                charged = next(x for x in here.listener.links if x.framed.charged_bytes)
+                await until(lambda it=charged: it.framed.pending_frame_bytes == SENT_BYTES)
+                assert counters.disconnects["request_memory"] == sent_count
                 for _ in range(2):
                     here.janitor.tend_links(now)
                     now += 1.0
-                assert counters.disconnects["request_memory"] == gone + 1
+                assert counters.disconnects["request_memory"] == sent_count + 1
             here.janitor.tend_links(now)
             assert len(here.listener.links) == 2, (
                 "nobody waits for the last one, which has until limits.frameTimeout"
@@ -153,7 +153,7 @@ def test_large_frames_that_end_are_all_received_though_they_are_more_than_the_bo
             await until(lambda: here.requests.in_flight_bytes == 0)
             assert here.played.broker.seen == [frame] * clients
             assert not here.requests.waiting
-            assert here.requests.paused_wires == 0
+            assert here.requests.paused_transports == 0
 
     run(scenario())
 
@@ -176,7 +176,7 @@ def test_small_frames_that_never_end_do_not_hold_the_bound(run):
             for now in range(4):
                 here.janitor.tend_links(float(now))
             assert here.requests.in_flight_bytes < MIB
-            assert here.requests.paused_wires == 0
+            assert here.requests.paused_transports == 0
             assert here.played.forebay.broker.counters.disconnects["request_memory"] > 0
             await here.played.send(LIST_GROUPS)
             here.played.broker.answer(build_answer(42))
@@ -249,19 +249,21 @@ def test_who_has_not_signed_in_where_the_broker_wants_it_sends_no_large_frame(me
         async with crowd() as here:
             large = produce(UNSIGNED_FRAME_BYTES)
             here.begin(here.played.client, large[:9])
-            await until(lambda: here.played.link.wire.pending_frame_bytes == 9)
+            await until(lambda: here.played.link.framed.pending_frame_bytes == 9)
             assert not here.listener.wants_sasl
             one, link = await here.connect()
             here.begin(one, handshake(mechanism))
             await until(lambda: here.played.broker.seen)
-            assert link.wire.framer.max_frame_bytes == UNSIGNED_FRAME_BYTES, "it has said so itself"
+            assert link.framed.framer.max_frame_bytes == UNSIGNED_FRAME_BYTES, (
+                "it has said so itself"
+            )
             here.played.broker.answer(HANDSHAKEN)
             for step in range(steps):
                 assert not here.listener.wants_sasl
                 here.begin(one, authenticate())
                 await until(lambda n=step: len(here.played.broker.seen) == 2 + n)
                 here.played.broker.answer(authenticated())
-                await until(lambda: not link.replies.line)
+                await until(lambda: not link.replies.places)
             assert here.listener.wants_sasl
             here.begin(one, large)
             await until(lambda: here.played.broker.seen[-1] == large)
@@ -275,7 +277,7 @@ def test_who_has_not_signed_in_where_the_broker_wants_it_sends_no_large_frame(me
             await until(lambda: other_link.upstream.unanswered)
             await until(lambda: len(here.played.broker.seen) == 2 + steps + 2)
             here.played.broker.writers[-1].write(HANDSHAKEN + authenticated(58))
-            await until(lambda: not other_link.replies.line)
+            await until(lambda: not other_link.replies.places)
             here.begin(again, large)
             assert await ends(again) is not None
             await until(lambda: other_link not in here.listener.links)

@@ -58,13 +58,13 @@ class Client:
             now=lambda: self.clock, counters=self.counters, responses=ByteBudget(1 << 20)
         )
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, 1000) if port else None
-        self.lane = CatchUpConnection(self.broker, dial)
+        self.catch_up = CatchUpConnection(self.broker, dial)
 
     def fetch(self):
         request = bytearray(frame(0, bytes(8)))
         request[4:6] = api.FETCH.to_bytes(2, "big")
         request[8:12] = bytes(4)
-        self.lane.send(bytes(request), 0, self.answers.append)
+        self.catch_up.send(bytes(request), 0, self.answers.append)
 
     def sign_in(self, mechanism="PLAIN", correlation_id=50):
         handshake = control.build_sasl_handshake_request(
@@ -73,8 +73,8 @@ class Client:
         token = control.build_sasl_authenticate_request(
             VERSION, correlation_id + 1, "c", auth_bytes=b"\0u\0p"
         )
-        self.lane.saw_handshake(handshake, mechanism)
-        self.lane.saw_accepted(token, VERSION, lambda: self.done.append(correlation_id))
+        self.catch_up.saw_handshake(handshake, mechanism)
+        self.catch_up.saw_accepted(token, VERSION, lambda: self.done.append(correlation_id))
 
 
 SHOWN = [(api.SASL_HANDSHAKE, 50), (api.SASL_AUTHENTICATE, 51)]
@@ -89,7 +89,7 @@ async def played():
     try:
         yield broker, client
     finally:
-        client.lane.close()
+        client.catch_up.close()
         for writer in broker.writers:
             writer.close()
         server.close()
@@ -109,19 +109,19 @@ def test_the_played_answer_is_one():
 def test_without_an_address_there_is_none():
     client = Client(None)
     client.sign_in()
-    assert (client.lane.usable, client.done) == (False, [50])
-    client.lane.tick(0.0)
-    client.lane.close()
+    assert (client.catch_up.usable, client.done) == (False, [50])
+    client.catch_up.tick(0.0)
+    client.catch_up.close()
 
 
 async def test_it_is_opened_by_the_first_request_and_shows_nothing_where_the_client_has_shown_nothing():
     async with played() as (broker, client):
-        assert client.lane.usable and not client.lane.is_connected
+        assert client.catch_up.usable and not client.catch_up.is_connected
         client.fetch()
         await until(lambda: broker.seen == [ASKED])
         broker.answer(frame(0, b"records"))
         await until(lambda: client.answers == [frame(0, b"records")])
-        assert client.counters.lane_requests == 1
+        assert client.counters.catch_up_requests == 1
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
@@ -139,7 +139,7 @@ async def test_what_the_client_has_shown_goes_before_what_it_asks(mechanism):
 async def test_what_cannot_be_repeated_keeps_the_client_on_its_first_link(mechanism):
     async with played() as (_, client):
         client.sign_in(mechanism)
-        assert (client.lane.usable, client.done) == (False, [50])
+        assert (client.catch_up.usable, client.done) == (False, [50])
 
 
 async def test_a_client_hears_of_its_renewal_when_the_second_link_has_it_too():
@@ -170,7 +170,7 @@ async def test_a_refused_renewal_ends_the_second_link_and_lets_the_client_go_on(
         broker.answer(frame(60, b"\0\0\0\0\0\0"), authenticated(61, 58))
         await until(lambda: client.done == [50, 60])
         assert client.answers == [frame(0), None]
-        assert (client.lane.usable, client.counters.lanes_lost) == (False, 1)
+        assert (client.catch_up.usable, client.counters.catch_up_losses) == (False, 1)
 
 
 async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_once(caplog):
@@ -181,10 +181,10 @@ async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_o
             client.fetch()
             await until(lambda asked=3 * (number + 1): len(broker.seen) == asked)
             broker.answer(frame(50, b"\0\0\0\0\0\0"), authenticated(51, 58))
-            await until(lambda: not client.lane.is_connected)
+            await until(lambda: not client.catch_up.is_connected)
             assert client.answers == [None] * (number + 1)
             began = client.clock
-            while not client.lane.usable:
+            while not client.catch_up.usable:
                 client.clock += PAUSE_S / 2
             pauses.append(client.clock - began)
         assert pauses == [
@@ -195,7 +195,7 @@ async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_o
             LONGEST_PAUSE_S,
             LONGEST_PAUSE_S,
         ]
-        assert client.counters.lanes_lost == 6
+        assert client.counters.catch_up_losses == 6
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -208,10 +208,10 @@ async def test_one_answer_makes_the_pause_short_again():
                 await until(lambda: client.answers[-1] == frame(0))
                 await fetch_and_see(broker, client)
             broker.writers[-1].close()
-            await until(lambda: not client.lane.is_connected)
+            await until(lambda: not client.catch_up.is_connected)
             client.clock += 4 * PAUSE_S
         client.clock -= 3 * PAUSE_S
-        assert client.lane.usable
+        assert client.catch_up.usable
 
 
 async def test_closed_within_a_frame_every_question_is_answered_none_once():
@@ -224,9 +224,9 @@ async def test_closed_within_a_frame_every_question_is_answered_none_once():
         broker.writers[-1].close()
         await until(lambda: len(client.answers) == 2)
         assert client.answers == [frame(0, b"whole"), None]
-        assert (client.counters.lanes_lost, client.lane.usable) == (1, False)
+        assert (client.counters.catch_up_losses, client.catch_up.usable) == (1, False)
         client.clock += PAUSE_S
-        assert client.lane.usable
+        assert client.catch_up.usable
 
 
 @pytest.mark.parametrize("signed_in", [False, True])
@@ -245,19 +245,19 @@ async def test_closed_while_idle_it_is_opened_again_in_silence(signed_in, caplog
             await until(lambda opened=opened: len(client.answers) == opened)
             broker.seen.clear()
             broker.writers[-1].close()
-            await until(lambda: not client.lane.is_connected)
-            assert client.lane.usable
-        assert (client.counters.lanes_lost, caplog.records) == (0, [])
+            await until(lambda: not client.catch_up.is_connected)
+            assert client.catch_up.usable
+        assert (client.counters.catch_up_losses, caplog.records) == (0, [])
 
 
 async def test_a_broker_that_says_nothing_loses_it_at_the_bound():
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)
-        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        client.catch_up.tick(client.clock + SILENCE_S - 0.01)
         assert client.answers == []
-        client.lane.tick(client.clock + SILENCE_S)
-        assert (client.answers, client.counters.lanes_lost, client.lane.usable) == (
+        client.catch_up.tick(client.clock + SILENCE_S)
+        assert (client.answers, client.counters.catch_up_losses, client.catch_up.usable) == (
             [None],
             1,
             False,
@@ -273,9 +273,9 @@ async def test_a_renewal_that_is_not_answered_does_not_hold_the_client_for_ever(
         await until(lambda: client.answers)
         client.clock += 100
         client.sign_in(correlation_id=60)
-        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        client.catch_up.tick(client.clock + SILENCE_S - 0.01)
         assert client.done == [50]
-        client.lane.tick(client.clock + SILENCE_S)
+        client.catch_up.tick(client.clock + SILENCE_S)
         assert client.done == [50, 60]
 
 
@@ -286,9 +286,9 @@ async def test_bytes_that_come_slowly_are_no_silence():
         answer = frame(0, bytes(100))
         for at in range(0, 80, 20):
             broker.answer(answer[at : at + 20])
-            await until(lambda at=at: client.lane.wire.pending_frame_bytes == at + 20)
+            await until(lambda at=at: client.catch_up.framed.pending_frame_bytes == at + 20)
             client.clock += SILENCE_S - 1
-            client.lane.tick(client.clock)
+            client.catch_up.tick(client.clock)
         broker.answer(answer[80:])
         await until(lambda: client.answers == [answer])
 
@@ -297,11 +297,11 @@ async def test_a_client_that_does_not_drain_is_no_silence_either():
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)
-        client.lane.hold_reading(client)
+        client.catch_up.hold_reading(client)
         client.clock += 2 * SILENCE_S
-        client.lane.tick(client.clock)
-        client.lane.release_reading(client)
-        client.lane.tick(client.clock + SILENCE_S - 0.01)
+        client.catch_up.tick(client.clock)
+        client.catch_up.release_reading(client)
+        client.catch_up.tick(client.clock + SILENCE_S - 0.01)
         assert client.answers == []
 
 
@@ -309,7 +309,7 @@ async def test_after_the_client_is_gone_there_is_none_and_nobody_is_blamed(caplo
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)
-        client.lane.close()
+        client.catch_up.close()
         assert client.answers == [None]
-        assert (client.lane.usable, client.lane.is_connected) == (False, False)
-        assert (client.counters.lanes_lost, caplog.records) == (0, [])
+        assert (client.catch_up.usable, client.catch_up.is_connected) == (False, False)
+        assert (client.counters.catch_up_losses, caplog.records) == (0, [])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import uvloop
 
-from protocol.wire import INT32
+from protocol.primitives import INT32
 from tests.proxy.front import OFF, front
 from tests.proxy.produce.test_splice_request import greet, produce
 from tests.proxy.short_way import build_answer
@@ -32,14 +32,14 @@ def test_a_client_without_acks_is_read_again_when_the_broker_has_taken_what_it_s
             sending = asyncio.create_task(
                 asyncio.get_running_loop().sock_sendall(played.client, frame * MANY)
             )
-            await until(lambda: link.wire.reading_held)
+            await until(lambda: link.framed.reading_held)
             assert link.upstream.unsent_bytes <= BOUND_BYTES + CHUNK_BYTES + len(frame)
             assert not sending.done()
 
             played.broker.writers[-1].transport.resume_reading()
             await until(lambda: len(played.broker.seen) == 1 + MANY)
             await sending
-            assert not link.wire.reading_held
+            assert not link.framed.reading_held
             assert played.forebay.broker.requests.in_flight_bytes == 0
             acknowledged = produce(100)
             assert await played.ask(acknowledged, build_answer(7)) == build_answer(7)
@@ -62,7 +62,7 @@ def test_the_broker_is_read_while_what_is_complete_waits_for_its_answer(run):
             complete.complete((b"behind",), lambda _delivered: None)
             played.broker.answer(build_answer(7))
             assert await played.take(len(build_answer(7))) == build_answer(7)
-            assert not link.upstream.wire.reading_held
+            assert not link.upstream.framed.reading_held
             played.broker.answer(build_answer(8))
             wanted = build_answer(8) + b"behind"
             assert await played.take(len(wanted)) == wanted

@@ -64,24 +64,24 @@ class Listening:
         self.bad: list[Exception] = []
         self.closed: list[Exception | None] = []
         self.sent: list[tuple[str, bool]] = []
-        self.wire = FramedTransport(
+        self.framed = FramedTransport(
             1000, self.frames.append, self.closed.append, self.bad.append, on_eof
         )
         transport: Any = PlayedTransport()
-        transport.protocol = self.wire
+        transport.protocol = self.framed
         self.transport = transport
         if connect:
-            self.wire.connection_made(transport)
+            self.framed.connection_made(transport)
 
     def send(self, name, *buffers):
-        return self.wire.send(buffers, lambda whole: self.sent.append((name, whole)))
+        return self.framed.send(buffers, lambda whole: self.sent.append((name, whole)))
 
     def receive(self, data):
         """As an event loop does: while a buffered protocol stands in, into its buffer."""
         while data:
             protocol = self.transport.protocol
-            if protocol is self.wire:
-                self.wire.data_received(data)
+            if protocol is self.framed:
+                self.framed.data_received(data)
                 return
             buffer = protocol.get_buffer(-1)
             size = min(len(buffer), len(data))
@@ -100,16 +100,16 @@ def test_frames_come_out_whole_and_in_order():
     for i in range(len(stream)):
         played.receive(stream[i : i + 1])
     assert played.frames == [frame(b"one"), frame(b"two")]
-    assert played.wire.frames == 2
-    assert played.wire.peer == "peer:9092"
+    assert played.framed.frames == 2
+    assert played.framed.peer == "peer:9092"
 
 
 def test_a_begun_frame_is_pending():
     played = Listening()
     played.receive(frame(b"body")[:5])
-    assert played.wire.pending_frame_bytes == 5
+    assert played.framed.pending_frame_bytes == 5
     played.receive(frame(b"body")[5:])
-    assert played.wire.pending_frame_bytes == 0
+    assert played.framed.pending_frame_bytes == 0
 
 
 def test_a_frame_over_the_limit_is_bad():
@@ -124,9 +124,9 @@ def test_frames_behind_a_close_are_not_handed_on():
 
     def take_one(taken):
         played.frames.append(taken)
-        played.wire.abort()
+        played.framed.abort()
 
-    played.wire._on_frame = take_one
+    played.framed._on_frame = take_one
     played.receive(frame(b"one") + frame(b"two"))
     assert played.frames == [frame(b"one")]
 
@@ -136,7 +136,7 @@ def test_on_sent_runs_when_the_kernel_takes_it_at_once():
     played.send("a", b"12", b"345")
     assert played.transport.pieces == [b"12345"]
     assert played.sent == [("a", True)]
-    assert played.wire.unsent_bytes == 0
+    assert played.framed.unsent_bytes == 0
 
 
 def test_on_sent_waits_for_the_last_byte():
@@ -145,11 +145,11 @@ def test_on_sent_waits_for_the_last_byte():
     played.send("a", b"123")
     played.send("b", b"45")
     assert played.sent == []
-    assert played.wire.unsent_bytes == 5
+    assert played.framed.unsent_bytes == 5
     assert played.transport.pieces == [b"123"]
     played.transport.drain()
     assert played.sent == [("a", True)]
-    assert played.wire.unsent_bytes == 2
+    assert played.framed.unsent_bytes == 2
     played.transport.drain()
     assert played.sent == [("a", True), ("b", True)]
     assert b"".join(played.transport.pieces) == b"12345"
@@ -197,8 +197,8 @@ def test_what_is_given_before_the_socket_is_open_leaves_then():
     played = Listening(connect=False)
     played.send("a", b"early")
     assert played.sent == []
-    assert not played.wire.is_open
-    played.wire.connection_made(played.transport)
+    assert not played.framed.is_open
+    played.framed.connection_made(played.transport)
     assert played.transport.pieces == [b"early"]
     assert played.sent == [("a", True)]
 
@@ -206,7 +206,7 @@ def test_what_is_given_before_the_socket_is_open_leaves_then():
 def test_on_drained_runs_when_nothing_is_left():
     played = Listening()
     drained = []
-    played.wire.on_drained = lambda: drained.append(played.wire.unsent_bytes)
+    played.framed.on_drained = lambda: drained.append(played.framed.unsent_bytes)
     played.transport.full = True
     played.send("a", b"1")
     played.send("b", b"2")
@@ -221,9 +221,9 @@ async def test_close_when_sent_lets_everything_leave_first():
     played.transport.full = True
     played.send("a", b"1")
     played.send("b", b"2")
-    played.wire.close_when_sent()
+    played.framed.close_when_sent()
     assert played.transport.calls == ["pause"]
-    assert not played.wire.is_open
+    assert not played.framed.is_open
     assert played.send("late", b"3") is None
     assert played.sent == [("late", False)]
     played.transport.drain()
@@ -239,26 +239,26 @@ async def test_a_peer_that_does_not_read_holds_a_close_up_only_so_long(monkeypat
     played = Listening()
     played.transport.full = True
     played.send("a", b"1")
-    played.wire.close_when_sent()
+    played.framed.close_when_sent()
     assert "abort" not in played.transport.calls
     await until(lambda: "abort" in played.transport.calls)
-    played.wire.connection_lost(None)
+    played.framed.connection_lost(None)
     assert played.sent == [("a", False)]
 
 
 async def test_close_when_sent_before_the_socket_is_open():
     played = Listening(connect=False)
     played.send("a", b"early")
-    played.wire.close_when_sent()
-    played.wire.connection_made(played.transport)
+    played.framed.close_when_sent()
+    played.framed.connection_made(played.transport)
     assert played.transport.pieces == [b"early"]
     assert played.transport.calls == ["pause", "close"]
 
 
 def test_abort_before_the_socket_is_open_aborts_it_then():
     played = Listening(connect=False)
-    played.wire.abort()
-    played.wire.connection_made(played.transport)
+    played.framed.abort()
+    played.framed.connection_made(played.transport)
     assert played.transport.calls == ["abort"]
 
 
@@ -268,10 +268,10 @@ def test_a_lost_connection_tells_everyone_once():
     played.send("a", b"1")
     played.send("b", b"2")
     error = ConnectionResetError()
-    played.wire.connection_lost(error)
+    played.framed.connection_lost(error)
     assert played.sent == [("a", False), ("b", False)]
     assert played.closed == [error]
-    assert played.wire.unsent_bytes == 0
+    assert played.framed.unsent_bytes == 0
     assert played.send("late", b"3") is None
     assert played.sent[2:] == [("late", False)]
 
@@ -279,17 +279,17 @@ def test_a_lost_connection_tells_everyone_once():
 def test_reading_is_held_until_every_reason_is_released():
     played = Listening()
     client, bound = object(), object()
-    played.wire.hold_reading(client)
-    played.wire.hold_reading(bound)
-    played.wire.hold_reading(bound)
+    played.framed.hold_reading(client)
+    played.framed.hold_reading(bound)
+    played.framed.hold_reading(bound)
     assert played.transport.calls == ["pause"]
-    played.wire.release_reading(client)
-    assert played.wire.reading_held
+    played.framed.release_reading(client)
+    assert played.framed.reading_held
     assert played.transport.calls == ["pause"]
-    played.wire.release_reading(bound)
-    assert not played.wire.reading_held
+    played.framed.release_reading(bound)
+    assert not played.framed.reading_held
     assert played.transport.calls == ["pause", "resume"]
-    played.wire.release_reading(bound)
+    played.framed.release_reading(bound)
     assert played.transport.calls == ["pause", "resume"]
 
 
@@ -297,53 +297,53 @@ def test_reasons_are_told_apart_by_identity():
     played = Listening()
     one: list[int] = []
     other: list[int] = []
-    played.wire.hold_reading(one)
-    played.wire.release_reading(other)
-    assert played.wire.reading_held
+    played.framed.hold_reading(one)
+    played.framed.release_reading(other)
+    assert played.framed.reading_held
 
 
 def test_a_wire_held_before_it_is_open_is_not_read():
     played = Listening(connect=False)
-    played.wire.hold_reading(played)
-    played.wire.connection_made(played.transport)
+    played.framed.hold_reading(played)
+    played.framed.connection_made(played.transport)
     assert played.transport.calls == ["pause"]
 
 
 def test_a_blind_wire_hands_on_raw_bytes():
     played = Listening()
     raw: list[bytes] = []
-    played.wire.go_blind(raw.append)
+    played.framed.go_blind(raw.append)
     played.receive(b"\xff\xff\xff\xffnot a frame")
     assert raw == [b"\xff\xff\xff\xffnot a frame"]
     assert played.frames == played.bad == []
-    assert played.wire.pending_frame_bytes == 0
+    assert played.framed.pending_frame_bytes == 0
 
 
 @pytest.mark.parametrize(("answer", "stays"), [(True, True), (False, False)])
 def test_the_owner_decides_whether_a_half_stays_open(answer, stays):
     played = Listening(on_eof=lambda: answer)
-    assert played.wire.eof_received() is stays
-    played.wire.abort()
-    assert played.wire.eof_received() is False
-    assert Listening().wire.eof_received() is False
+    assert played.framed.eof_received() is stays
+    played.framed.abort()
+    assert played.framed.eof_received() is False
+    assert Listening().framed.eof_received() is False
 
 
 def test_the_rest_of_a_large_frame_is_received_into_its_own_buffer():
     played = Listening()
-    played.wire.framer = Framer(1000, small_bytes=20)
+    played.framed.framer = Framer(1000, small_bytes=20)
     large = frame(bytes(range(200)))
     played.receive(frame(b"one") + large[:30])
     stand_in = played.transport.protocol
-    assert stand_in is not played.wire
-    assert played.wire.pending_frame_bytes == 30
+    assert stand_in is not played.framed
+    assert played.framed.pending_frame_bytes == 30
     played.receive(large[30:] + frame(b"two"))
     assert played.frames == [frame(b"one"), large, frame(b"two")]
-    assert played.transport.protocol is played.wire
+    assert played.transport.protocol is played.framed
 
 
 def test_while_a_large_frame_arrives_the_socket_is_still_the_wires():
     played = Listening(on_eof=lambda: True)
-    played.wire.framer = Framer(1000, small_bytes=20)
+    played.framed.framer = Framer(1000, small_bytes=20)
     played.receive(frame(bytes(200))[:30])
     played.transport.full = True
     played.send("a", b"123")

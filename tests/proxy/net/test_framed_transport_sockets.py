@@ -24,9 +24,9 @@ class Talk:
         for one in (ours, self.peer):
             one.setblocking(False)
         self.ended: list[Exception | None] = []
-        self.wire = FramedTransport(1 << 20, on_frame, self.ended.append, lambda _error: None)
+        self.framed = FramedTransport(1 << 20, on_frame, self.ended.append, lambda _error: None)
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: self.wire, ours)
+        await loop.connect_accepted_socket(lambda: self.framed, ours)
         return self
 
     def fill(self):
@@ -34,7 +34,7 @@ class Talk:
         filled_bytes = 0
         try:
             while True:
-                filled_bytes += os.write(self.wire.plain_fd, b"." * 65536)
+                filled_bytes += os.write(self.framed.plain_fd, b"." * 65536)
         except BlockingIOError:
             return filled_bytes
 
@@ -49,7 +49,7 @@ class Talk:
         return bytes(got)
 
     def close(self):
-        self.wire.abort()
+        self.framed.abort()
         self.peer.close()
 
 
@@ -64,22 +64,22 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
         talk = Talk()
 
         def on_frame(_frame):
-            idle.append(talk.wire.is_idle)
+            idle.append(talk.framed.is_idle)
 
         await talk.open(on_frame)
-        assert talk.wire.is_idle and talk.wire.free_fd == talk.wire.plain_fd >= 0
+        assert talk.framed.is_idle and talk.framed.free_fd == talk.framed.plain_fd >= 0
         filled_bytes = talk.fill()
-        talk.wire.send((b"#" * left_bytes,), sent.append)
-        assert talk.wire.free_fd == -1
-        assert not talk.wire.is_idle and not sent and talk.wire.unsent_bytes == left_bytes
+        talk.framed.send((b"#" * left_bytes,), sent.append)
+        assert talk.framed.free_fd == -1
+        assert not talk.framed.is_idle and not sent and talk.framed.unsent_bytes == left_bytes
         talk.peer.send(REQUEST)  # it asks before it has read
         await until(lambda: idle)
         assert idle == [False]
         got = await talk.read(filled_bytes + left_bytes)
         assert got == b"." * filled_bytes + b"#" * left_bytes
-        await until(lambda: talk.wire.is_idle)
-        assert talk.wire.free_fd == talk.wire.plain_fd
-        assert sent == [True] and talk.wire.unsent_bytes == 0
+        await until(lambda: talk.framed.is_idle)
+        assert talk.framed.free_fd == talk.framed.plain_fd
+        assert sent == [True] and talk.framed.unsent_bytes == 0
         talk.close()
 
     run(play())
@@ -100,7 +100,7 @@ def test_no_memory_for_a_frame_ends_its_connection_and_no_other(run, monkeypatch
         with monkeypatch.context() as patched:
             patched.setattr(framing, "build_buffer", refuse)
             starved.peer.send(size_bytes.to_bytes(4, "big") + b"begun")
-            await until(lambda: starved.wire.pending_frame_bytes)
+            await until(lambda: starved.framed.pending_frame_bytes)
             starved.peer.send(b" and gone on")
             await until(lambda: starved.ended)
         assert isinstance(starved.ended[0], (MemoryError, RuntimeError))
@@ -108,9 +108,9 @@ def test_no_memory_for_a_frame_ends_its_connection_and_no_other(run, monkeypatch
         await until(lambda: frames)
         assert frames == [REQUEST]
         other.peer.send(size_bytes.to_bytes(4, "big") + b"begun")
-        await until(lambda: other.wire.pending_frame_bytes == 9)
+        await until(lambda: other.framed.pending_frame_bytes == 9)
         other.peer.send(b" and gone on")
-        await until(lambda: other.wire.pending_frame_bytes == 21)
+        await until(lambda: other.framed.pending_frame_bytes == 21)
         starved.close()
         other.close()
 

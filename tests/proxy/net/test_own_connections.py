@@ -65,7 +65,7 @@ class Stand:
             counters=self.counters,
             version="0",
             now=lambda: self.clock_s,
-            watch=SimpleNamespace(pump=lambda: None),
+            replica_fetcher=SimpleNamespace(pump=lambda: None),
         )
         listener: Any = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
         self.links = OwnConnections(broker, listener)

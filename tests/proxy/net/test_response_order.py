@@ -144,10 +144,10 @@ def test_who_was_answered_is_held_by_nobody(leaves):
     outgoing = asked.reply.outgoing
     outgoing.end(leaves)
     assert asked.delivered is leaves
-    gone = weakref.ref(asked)
+    sent_count = weakref.ref(asked)
     gc.disable()
     try:
         del asked
-        assert gone() is None, "freed without the collector"
+        assert sent_count() is None, "freed without the collector"
     finally:
         gc.enable()

@@ -188,16 +188,16 @@ def test_a_client_that_does_not_read_holds_the_broker_back_and_one_pipeful(run):
             await ask(broker, passing, 1)
             whole = answer_of(1, 14 << 20)
             broker.answer(whole)
-            await until(lambda: passing.link.wire.reading_held)
+            await until(lambda: passing.link.framed.reading_held)
             assert 0 < passing.bound.in_flight_bytes <= PIPE_BYTES + (1 << 18)
             assert passing.sink.unsent_bytes == passing.bound.in_flight_bytes
-            assert passing.link.wire.pending_frame_bytes < len(whole)
+            assert passing.link.framed.pending_frame_bytes < len(whole)
             assert passing.sent == []
             assert piped_bytes() == 0
             assert await take(client, len(whole)) == whole
             await until(lambda: passing.sent == [1])
             assert passing.bound.in_flight_bytes == 0
-            assert not passing.link.wire.reading_held
+            assert not passing.link.framed.reading_held
 
     run(scenario())
 

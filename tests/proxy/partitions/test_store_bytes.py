@@ -181,9 +181,9 @@ def test_what_was_forwarded_before_a_surprise_is_not_stored():
 def test_an_acknowledgement_below_the_high_watermark_makes_the_log_doubtful():
     storing = Storing()
     assert not storing.produce(batch_v2(3), 99)
-    assert storing.broker.watch.doubted == [storing.partition]
+    assert storing.broker.replica_fetcher.doubted == [storing.partition]
     assert storing.produce(batch_v2(3), 100)
-    assert storing.broker.watch.doubted == [storing.partition]
+    assert storing.broker.replica_fetcher.doubted == [storing.partition]
 
 
 def test_acknowledgements_that_cross_are_all_of_producers():

@@ -198,7 +198,7 @@ def test_a_new_epoch_freezes_all_that_is_stored_until_its_end_was_asked_about(br
     log = Log(broker, EPOCH)
     log.answer(EPOCH + 1, high_watermark=14)
     assert log.leader_state.frozen
-    assert broker.watch.next_proven == [log.partition]
+    assert broker.replica_fetcher.next_proven == [log.partition]
     asking = log.ask()
     assert (asking.fetch_offset, asking.last_fetched_epoch, asking.current_leader_epoch) == (
         10,

@@ -26,8 +26,8 @@ def broker(monkeypatch):
 def orders(monkeypatch, broker):
     """A partition that is followed, on a broker that stores."""
     quiet = QuietBroker()
-    monkeypatch.setattr(quiet.watch, "produced", lambda *_: None, raising=False)
-    for name in ("access_log", "cache", "stored_runs", "partitions", "topics", "watch"):
+    monkeypatch.setattr(quiet.replica_fetcher, "produced", lambda *_: None, raising=False)
+    for name in ("access_log", "cache", "stored_runs", "partitions", "topics", "replica_fetcher"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
     return quiet.follow()

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from protocol.primitives import build_uvarint
 from protocol.produce_rows import scan_request
-from protocol.wire import build_uvarint
 from proxy.produce import targets
 from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.kit.cache_batches import read
@@ -47,7 +47,9 @@ def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
     assert link.answered_ordinal == 1
     partition = partition_of(link)
     assert (partition.tail, partition.probe_offset, partition.acknowledged_end) == (103, 100, 103)
-    assert link.broker.watch.asked == [], "nobody waits, and the broker was asked not long ago"
+    assert link.broker.replica_fetcher.asked == [], (
+        "nobody waits, and the broker was asked not long ago"
+    )
     assert link.broker.counters.produce_s.count == 1
 
 
@@ -56,16 +58,16 @@ def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long
     link.produce(batch_v2(1))
     partition.parked[Waiter()] = None
     link.reply(100)
-    assert link.broker.watch.asked == [partition]
+    assert link.broker.replica_fetcher.asked == [partition]
     partition.parked.clear()
     link.produce(batch_v2(1))
     link.broker.clock_s = partition.leader_state.proven_at + REFRESH_EPOCH_S
     link.reply(101)
-    assert link.broker.watch.asked == [partition]
+    assert link.broker.replica_fetcher.asked == [partition]
     link.produce(batch_v2(1))
     link.broker.clock_s += 0.1
     link.reply(102)
-    assert link.broker.watch.asked == [partition, partition]
+    assert link.broker.replica_fetcher.asked == [partition, partition]
 
 
 def test_a_target_is_known_by_version_topic_and_index(link):

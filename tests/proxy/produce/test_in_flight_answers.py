@@ -13,13 +13,13 @@ class Transport(PlayedTransport):
 
     def __init__(self, peer):
         super().__init__(peer)
-        self.wire = None
+        self.framed = None
         self.is_stuck = self.closed = False
 
     def write(self, data):
         super().write(data)
         if self.is_stuck:
-            self.wire.pause_writing()
+            self.framed.pause_writing()
 
     def close(self):
         self.closed = True
@@ -32,22 +32,22 @@ async def played(request, tmp_path):
     """Connected, with one Produce on its way."""
     played = Played(request.param, tmp_path)
     await played.connect()
-    for wire, sink in (
-        (played.link.wire, played.answered),
-        (played.link.upstream.wire, played.sent),
+    for framed, sink in (
+        (played.link.framed, played.answered),
+        (played.link.upstream.framed, played.sent),
     ):
         transport = Transport(sink.append)
-        transport.wire = wire
-        wire.connection_made(transport)
-    played.client = played.link.wire._transport
-    feed(played.link.wire, played.frame)
+        transport.framed = framed
+        framed.connection_made(transport)
+    played.client = played.link.framed._transport
+    feed(played.link.framed, played.frame)
     assert played.sent == [played.frame]
     return played
 
 
 def acknowledge(played, offset=1):
     answer = build_acknowledgement(offset)
-    feed(played.link.upstream.wire, answer)
+    feed(played.link.upstream.framed, answer)
     return answer
 
 
@@ -72,7 +72,7 @@ async def test_it_leaves_at_once_and_nothing_is_held(played):
 
 async def test_behind_another_it_waits_for_its_turn(played):
     first = played.link.replies.reserve()
-    feed(played.link.wire, played.frame)
+    feed(played.link.framed, played.frame)
     acknowledge(played)
     answer = acknowledge(played, 2)
     assert played.answered == [build_acknowledgement(1)], "the second is behind what was reserved"
@@ -86,17 +86,17 @@ async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
     played.client.is_stuck = True
     answer = acknowledge(played)
     assert counts(played) == (1, 0, len(answer), 0)
-    feed(played.link.wire, played.frame)
+    feed(played.link.framed, played.frame)
     behind = acknowledge(played, 2)
     assert counts(played)[2] == len(answer) + len(behind)
     played.client.is_stuck = False
-    played.link.wire.resume_writing()
+    played.link.framed.resume_writing()
     assert played.answered == [answer, behind]
     assert counts(played) == (3, 0, 0, 0)
 
 
 async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(played):
-    assert played.link.wire.eof_received(), "an answer is owed"
+    assert played.link.framed.eof_received(), "an answer is owed"
     assert not played.client.closed
     acknowledge(played)
     assert len(played.answered) == 1
@@ -105,9 +105,9 @@ async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(
 
 @pytest.mark.parametrize("ends", ["client", "broker"])
 async def test_whoever_ends_it_nothing_is_left(played, ends):
-    feed(played.link.wire, played.frame)
-    wire = played.link.wire if ends == "client" else played.link.upstream.wire
-    wire.connection_lost(None)
+    feed(played.link.framed, played.frame)
+    framed = played.link.framed if ends == "client" else played.link.upstream.framed
+    framed.connection_lost(None)
     assert counts(played)[1:] == (0, 0, 0)
     assert played.link.upstream.closed
     assert len(played.link.replies) == 0

@@ -192,13 +192,13 @@ async def test_however_it_ends_nothing_is_left(pair, ends, seed):
     pair.check()
     for world in pair.worlds:
         if ends == "client finishes":
-            world.link.wire.eof_received()
+            world.link.framed.eof_received()
         elif ends == "client is lost":
-            world.link.wire.connection_lost(ConnectionResetError())
+            world.link.framed.connection_lost(ConnectionResetError())
         elif ends == "drained":
             world.link.finish()
         else:
-            world.link.upstream.wire.connection_lost(None)
+            world.link.upstream.framed.connection_lost(None)
     pair.check()
     answer_all(pair)
     seen = pair.check()

@@ -32,7 +32,7 @@ def link():
     made = Link(broker)
     assert made.produce(batch_v2(1))
     made.sent.clear()
-    made.replies.line.clear()
+    made.replies.places.clear()
     return made
 
 
@@ -205,8 +205,8 @@ class Receiving(Listening):
 
     def __init__(self, link, eager_bytes=1 << 20):
         super().__init__()
-        self.wire.framer = Framer(1 << 24, eager_bytes=eager_bytes)
-        self.wire.framer.lend = find_lender(link.broker, stores=True)
+        self.framed.framer = Framer(1 << 24, eager_bytes=eager_bytes)
+        self.framed.framer.lend = find_lender(link.broker, stores=True)
 
 
 def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):

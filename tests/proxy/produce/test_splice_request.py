@@ -183,7 +183,7 @@ def test_what_the_broker_does_not_take_is_charged_and_the_client_is_not_read(pas
             sending = asyncio.ensure_future(
                 asyncio.get_running_loop().sock_sendall(played.client, whole)
             )
-            await until(lambda: passages and played.link.wire.reading_held)
+            await until(lambda: passages and played.link.framed.reading_held)
             assert 0 < played.forebay.broker.requests.in_flight_bytes < 3 << 20
             played.broker.writers[-1].transport.resume_reading()
             await sending
@@ -213,6 +213,6 @@ def test_where_a_queue_or_memory_has_a_say_none_passes(settings):
     async def scenario():
         async with front({"cache": {"size": "16MiB", "directory": ""}, **settings}) as played:
             await until(lambda: played.forebay.listeners[0].links)
-            assert played.link.wire.on_large is None
+            assert played.link.framed.on_large is None
 
     uvloop.run(scenario())

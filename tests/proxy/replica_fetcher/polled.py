@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.fetch import FetchRequest
-    from protocol.wire import Frame
+    from protocol.primitives import Frame
 
 SESSION_ID = 77
 END = 20
@@ -147,9 +147,9 @@ class Hot:
             assert partition is not None
             partition.wanted_at = self.clock_s
             partition.probe_offset = END
-            broker.watch.suggest(partition)
+            broker.replica_fetcher.suggest(partition)
             self.partitions.append(partition)
-            broker.watch.follow(partition, None)
+            broker.replica_fetcher.follow(partition, None)
         for _ in range(2):  # the first partition, then all others
             everything = [shown(p.index, END) for p in self.partitions]
             self.own.links["proof"].answer(*everything, session_id=0)

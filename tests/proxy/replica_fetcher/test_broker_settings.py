@@ -22,7 +22,7 @@ class AskedBroker(QuietBroker):
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self)
-        self.watch.learn_node = lambda: ReplicaFetcher.learn_node(
+        self.replica_fetcher.learn_node = lambda: ReplicaFetcher.learn_node(
             SimpleNamespace(_broker=self, suggest=self.suggested.append)
         )
         self.suggested = []

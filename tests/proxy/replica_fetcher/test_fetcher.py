@@ -18,7 +18,7 @@ def pass_time(hot: Hot, idle_named: tuple[int, ...] = ()) -> None:
     """Half a second, in which each poll is answered twice and the members are swept."""
     for _ in range(2):
         hot.clock_s += SWEEP_S / 2
-        hot.broker.watch.tick(hot.clock_s)
+        hot.broker.replica_fetcher.tick(hot.clock_s)
         hot.link.answer()
         idle = hot.own.links.get("idle-0")
         if idle is not None:
@@ -39,7 +39,7 @@ def move_to_idle(hot: Hot) -> PlayedLink:
 def test_who_rests_moves_to_an_idle_poll_and_is_covered_all_the_time() -> None:
     hot = Hot(3)
     idle = move_to_idle(hot)
-    watch = hot.broker.watch
+    watch = hot.broker.replica_fetcher
     assert list(watch._hot.members) == [hot.partitions[0]]
     assert list(watch._idle[0].members) == hot.partitions[1:]
     assert any(sorted(r.forgotten) == [(TOPIC_ID, 1), (TOPIC_ID, 2)] for r in hot.link.requests)
@@ -52,10 +52,10 @@ def test_nobody_leaves_before_the_idle_poll_has_answered_for_it() -> None:
     for _ in range(4):
         hot.link.on_answer(hot.build_news())
         hot.clock_s += SWEEP_S
-        hot.broker.watch.tick(hot.clock_s)
+        hot.broker.replica_fetcher.tick(hot.clock_s)
         hot.link.answer()
-    assert list(hot.broker.watch._idle[0].members) == hot.partitions[1:]
-    assert list(hot.broker.watch._hot.members) == hot.partitions
+    assert list(hot.broker.replica_fetcher._idle[0].members) == hot.partitions[1:]
+    assert list(hot.broker.replica_fetcher._hot.members) == hot.partitions
 
 
 def test_a_question_that_has_changed_unnoticed_is_found_by_the_sweep() -> None:
@@ -65,7 +65,7 @@ def test_a_question_that_has_changed_unnoticed_is_found_by_the_sweep() -> None:
     hot.link.answer()
     hot.link.answer()
     hot.clock_s += SWEEP_S
-    hot.broker.watch.tick(hot.clock_s)
+    hot.broker.replica_fetcher.tick(hot.clock_s)
     hot.link.answer()
     assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [(0, END)]
 
@@ -75,7 +75,7 @@ def test_news_bring_it_back_to_the_hot_poll() -> None:
     idle = move_to_idle(hot)
     batch = build_batch(END, epoch=EPOCH, size=1_000)
     idle.answer(FetchAnswer(TOPIC_ID, 1, 0, END + 1, END + 1, 0, None, (batch,), len(batch)))
-    watch = hot.broker.watch
+    watch = hot.broker.replica_fetcher
     assert list(watch._hot.members) == [hot.partitions[0], hot.partitions[1]]
     assert idle.forgotten == [1]
     hot.link.answer()
@@ -94,7 +94,7 @@ def test_an_error_brings_it_back_and_the_back_off_keeps_it_out() -> None:
     assert hot.link.named == []
     hot.clock_s = hot.partitions[1].retry_at
     hot.partitions[1].parked[Silent()] = None
-    hot.broker.watch.tick(hot.clock_s)
+    hot.broker.replica_fetcher.tick(hot.clock_s)
     proof = hot.own.links["proof"]
     assert proof.named == [1]
     proof.answer(shown(1, END), session_id=0)
@@ -113,8 +113,8 @@ def test_who_is_not_wanted_leaves() -> None:
     hot = Hot(2)
     hot.partitions[1].wanted_at = hot.clock_s + 1
     hot.clock_s += WANTED_S + SWEEP_S
-    hot.broker.watch.tick(hot.clock_s)
-    assert list(hot.broker.watch._hot.members) == [hot.partitions[1]]
+    hot.broker.replica_fetcher.tick(hot.clock_s)
+    assert list(hot.broker.replica_fetcher._hot.members) == [hot.partitions[1]]
     hot.link.answer()
     assert hot.link.forgotten == [0]
     assert [p.open_polls for p in hot.partitions] == [0, 1]
@@ -123,7 +123,7 @@ def test_who_is_not_wanted_leaves() -> None:
 def test_a_suggested_epoch_is_carried_by_the_next_request() -> None:
     hot = Hot(2)
     hot.partitions[1].topic.leaders[1] = Leader(1, EPOCH + 1)
-    hot.broker.watch.suggest(hot.partitions[1])
+    hot.broker.replica_fetcher.suggest(hot.partitions[1])
     hot.link.answer()
     (asked,) = hot.link.requests[-1].partitions
     assert (asked.partition, asked.current_leader_epoch) == (1, EPOCH + 1)
@@ -152,7 +152,7 @@ def test_an_evicted_session_is_made_anew_in_the_same_turn() -> None:
 def test_lapses_of_a_shared_lease_are_counted_for_each_member() -> None:
     hot = Hot(3)
     hot.clock_s += 0.1
-    hot.broker.watch.tick(hot.clock_s)
+    hot.broker.replica_fetcher.tick(hot.clock_s)
     hot.clock_s += NEWS_S
-    hot.broker.watch.tick(hot.clock_s)
+    hot.broker.replica_fetcher.tick(hot.clock_s)
     assert hot.broker.counters.lease_lapses == 3

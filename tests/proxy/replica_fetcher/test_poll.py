@@ -141,7 +141,7 @@ def test_what_has_changed_is_planned_anew_by_the_standing_polls():
     watched = Watched()
     watched.send()
     watched.link.answer(shown(1, 21), session_id=0)
-    assert watched.broker.watch.changes == [watched.partitions[1]]
+    assert watched.broker.replica_fetcher.changes == [watched.partitions[1]]
 
 
 @pytest.mark.parametrize("answered", ["refused", "lost", "garbage"])
@@ -156,7 +156,7 @@ def test_after_a_refused_or_lost_answer_the_poll_rests(answered):
     }[answered]()
     assert watched.leases() == [False, False]
     assert [p.open_polls for p in watched.partitions] == [0, 0]
-    assert watched.broker.watch.polls == [False]
+    assert watched.broker.replica_fetcher.polls == [False]
     assert not watched.send()
     watched.broker.clock_s += REST_S
     assert watched.send()

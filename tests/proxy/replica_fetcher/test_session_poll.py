@@ -41,7 +41,7 @@ class Watched:
         self.broker = QuietBroker()
         self.link = PlayedLink()
         self.poll = SessionPoll(self.broker, "watch", 0.3, PAUSE_S)
-        self.broker.watch.changed = self.poll.mark
+        self.broker.replica_fetcher.changed = self.poll.mark
         self.partitions = [self.broker.follow(index) for index in range(count)]
         for partition in self.partitions:
             learn(partition, 20)
@@ -237,7 +237,7 @@ def test_who_is_in_two_sessions_shares_the_lease_of_the_one_that_claims_it_last(
     watched.turn()
     partition, other = watched.partitions[0], PlayedLink()
     idle = SessionPoll(watched.broker, "idle-0", 0.3)
-    watched.broker.watch.changed = lambda one: (watched.poll.mark(one), idle.mark(one))
+    watched.broker.replica_fetcher.changed = lambda one: (watched.poll.mark(one), idle.mark(one))
     idle.add(partition)
     idle.send(other)
     other.answer(shown(0, 20), session_id=88)
@@ -294,7 +294,7 @@ def test_what_the_session_omits_is_confirmed_from_the_sending_on():
     assert watched.leases() == [True, True]
     watched.broker.clock_s = 10.0 + LEASE_UNTIL_S
     assert watched.leases() == [False, False]
-    assert watched.broker.watch.asked == []
+    assert watched.broker.replica_fetcher.asked == []
     assert watched.partitions[0].leader_state.high_watermark == 20
 
 
@@ -355,7 +355,7 @@ def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
     watched.turn()
     assert watched.link.requests[-1].partitions[0].current_leader_epoch == EPOCH + 1
     assert watched.leases() == [False, True]
-    assert watched.broker.watch.asked == [watched.partitions[0]], "it is proven apart"
+    assert watched.broker.replica_fetcher.asked == [watched.partitions[0]], "it is proven apart"
 
 
 @pytest.mark.parametrize("what", ["frozen", "forgotten"])
@@ -371,7 +371,7 @@ def test_an_omission_does_not_unfreeze_a_partition_or_show_its_offsets(what):
         partition.probe_offset = 20
     watched.poll.mark(partition)
     watched.turn()
-    assert watched.broker.watch.asked == [partition]
+    assert watched.broker.replica_fetcher.asked == [partition]
     assert watched.leases() == [what == "frozen", True]
     assert partition.leader_state.frozen == (what == "frozen")
 
@@ -455,7 +455,7 @@ def test_a_lease_revoked_while_the_response_is_learned_is_not_renewed_by_it():
     watched = Watched()
     watched.open_session()
     watched.turn()
-    watched.broker.watch.changed = lambda partition: partition.leader_state.revoke()
+    watched.broker.replica_fetcher.changed = lambda partition: partition.leader_state.revoke()
     watched.turn(shown(1, 21))
     assert watched.leases() == [True, False]
 
@@ -464,7 +464,7 @@ def test_who_leaves_while_the_response_is_learned_shares_no_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
-    watched.broker.watch.changed = watched.poll.discard
+    watched.broker.replica_fetcher.changed = watched.poll.discard
     watched.turn(shown(1, 21))
     assert watched.leases() == [True, True]
     watched.broker.clock_s += LEASE_UNTIL_S
@@ -604,13 +604,13 @@ def test_an_omitted_lso_below_the_hw_is_asked_again():
     watched.turn()
     watched.broker.clock_s += 0.1
     watched.turn()
-    assert watched.broker.watch.asked == [watched.partitions[1]] * 2
+    assert watched.broker.replica_fetcher.asked == [watched.partitions[1]] * 2
     watched.turn()
-    assert len(watched.broker.watch.asked) == 2, "not twice at the same time"
+    assert len(watched.broker.replica_fetcher.asked) == 2, "not twice at the same time"
     watched.prove(watched.partitions[1], entry(1, 30))
     watched.broker.clock_s += 0.1
     watched.turn()
-    assert len(watched.broker.watch.asked) == 2
+    assert len(watched.broker.replica_fetcher.asked) == 2
 
 
 def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
@@ -624,7 +624,7 @@ def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
     watched.poll.mark(watched.partitions[1])
     watched.turn()
     assert watched.partitions[1].last_stable_offset() == 25
-    assert watched.broker.watch.asked == []
+    assert watched.broker.replica_fetcher.asked == []
 
 
 def test_an_lso_that_began_no_run_of_transactions_is_asked_again():
@@ -634,11 +634,11 @@ def test_an_lso_that_began_no_run_of_transactions_is_asked_again():
     watched.turn(shown(0, 20), shown(1, 20, 21))
     assert watched.partitions[1].transactions.known_from == -1
     watched.turn()
-    assert watched.broker.watch.asked == [watched.partitions[1]]
+    assert watched.broker.replica_fetcher.asked == [watched.partitions[1]]
     watched.prove(watched.partitions[1], entry(1, 20))
     watched.broker.clock_s += 0.1
     watched.turn()
-    assert watched.broker.watch.asked == [watched.partitions[1]]
+    assert watched.broker.replica_fetcher.asked == [watched.partitions[1]]
 
 
 def test_a_hole_in_the_observed_offsets_is_asked_about_once_it_has_lasted():
@@ -651,10 +651,10 @@ def test_a_hole_in_the_observed_offsets_is_asked_about_once_it_has_lasted():
     watched.turn(shown(1, 30, 30))
     assert partition.transactions.has_hole
     watched.turn()
-    assert watched.broker.watch.asked == []
+    assert watched.broker.replica_fetcher.asked == []
     watched.broker.clock_s += 1.0
     watched.turn()
-    assert watched.broker.watch.asked == [partition]
+    assert watched.broker.replica_fetcher.asked == [partition]
 
 
 # -- the session's end ---------------------------------------------------------------------------------------
@@ -673,7 +673,7 @@ def test_a_session_that_the_broker_refuses_is_made_anew_at_once(error_code, sess
     watched.open_session()
     watched.turn(error_code=error_code, session_id=0)
     assert watched.leases() == [False, False]
-    assert watched.broker.watch.polls[-1] is False
+    assert watched.broker.replica_fetcher.polls[-1] is False
     watched.send()
     assert (watched.link.session, sorted(watched.link.named)) == (session, [0, 1])
     watched.link.answer(shown(0, 20), shown(1, 20), session_id=78)
@@ -768,7 +768,7 @@ def test_without_a_session_the_poll_pauses():
 @pytest.mark.usefixtures("pauses")
 def test_members_are_covered_until_the_poll_pauses():
     watched = Watched()
-    watched.broker.watch.polled = lambda _poll, _answered: watched.send()
+    watched.broker.replica_fetcher.polled = lambda _poll, _answered: watched.send()
     covers = []
     watched.send()
     for number in (1, 2):
@@ -778,7 +778,7 @@ def test_members_are_covered_until_the_poll_pauses():
     watched.link.answer()
     covers.append([(p.open_polls, watched.poll.holds(p)) for p in watched.partitions])
     assert covers == [[(1, True), (1, True)], [(1, True), (1, True)], [(0, False), (1, True)]]
-    watched.broker.watch.polled = lambda _poll, _answered: None
+    watched.broker.replica_fetcher.polled = lambda _poll, _answered: None
     watched.link.answer()
     assert [(p.open_polls, watched.poll.holds(p)) for p in watched.partitions] == [(0, False)] * 2
     watched.send()

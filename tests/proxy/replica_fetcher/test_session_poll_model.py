@@ -152,8 +152,8 @@ class Script:
         self.broker = QuietBroker()
         self.link = PlayedLink()
         self.poll = SessionPoll(self.broker, "watch", 0.3)  # type: ignore[arg-type]
-        self.broker.watch.changed = self.poll.mark
-        self.broker.watch.forget = self.poll.discard
+        self.broker.replica_fetcher.changed = self.poll.mark
+        self.broker.replica_fetcher.forget = self.poll.discard
         self.response: bytes | None = None
         self.proofs: list[tuple[Partition, FetchPartition, bytes, float]] = []
         self.leases = 0

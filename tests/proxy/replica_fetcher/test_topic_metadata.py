@@ -53,8 +53,8 @@ class Played:
         self.own, self.client = PlayedLink(), PlayedLink()
         self.suggested = []
         self.broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: self.own)
-        self.broker.watch.pump = lambda: None
-        self.broker.watch.suggest = self.suggested.append
+        self.broker.replica_fetcher.pump = lambda: None
+        self.broker.replica_fetcher.suggest = self.suggested.append
         self.questions = TopicLookup(self.broker)
 
     def pass_time(self, seconds):

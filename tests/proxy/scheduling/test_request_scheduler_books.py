@@ -203,15 +203,17 @@ def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_clien
     assert (other.open, held(wide)) == (True, 0)
 
 
-@pytest.mark.parametrize("gone", [0, 1])
-def test_one_client_that_goes_while_others_wait_leaves_their_places_and_times_alone(wide, gone):
+@pytest.mark.parametrize("sent_count", [0, 1])
+def test_one_client_that_goes_while_others_wait_leaves_their_places_and_times_alone(
+    wide, sent_count
+):
     links = [Link(wide), Link(wide)]
     for number in range(3):
         for link in links:
             link.produce(("a", number, 0))
-    links[gone].reply()
-    links[gone].close("client_closed")
-    stays = links[1 - gone]
+    links[sent_count].reply()
+    links[sent_count].close("client_closed")
+    stays = links[1 - sent_count]
     for _ in range(3):
         stays.reply()
     assert stays.codes() == [{("a", number): 0} for number in range(3)]

@@ -58,7 +58,7 @@ def several(count=3, joiners=100):
     shared = SharedReads(links[0].broker, joiners)
     for link in links:
         link.broker.shared_reads = shared
-        link.upstream.wire = SimpleNamespace(reading_held=False)
+        link.upstream.framed = SimpleNamespace(reading_held=False)
         link.broker.counters = links[0].broker.counters
         link.broker.now = links[0].broker.now
         link.broker.disk_throttle = links[0].broker.disk_throttle
@@ -227,7 +227,7 @@ def test_nobody_joins_what_its_client_or_its_link_holds_up():
     begin(links[0], asked())
     begin(links[1], asked())
     assert sent(links) == [2, 1, 0], "the first stands behind another request of its link"
-    links[1].upstream.wire = SimpleNamespace(reading_held=True)
+    links[1].upstream.framed = SimpleNamespace(reading_held=True)
     begin(links[2], asked())
     assert sent(links) == [2, 1, 1], "the second one's client does not drain"
 

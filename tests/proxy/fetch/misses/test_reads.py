@@ -28,7 +28,7 @@ class Upstream:
     """Keeps what it is sent; `answer` tells the oldest."""
 
     def __init__(self):
-        self.wire = None
+        self.framed = None
         self.is_connected = True
         self.sent = []
 
@@ -128,7 +128,7 @@ class Link:
             scheduler=Gate(),
             topics=SimpleNamespace(find=lambda _key: None),
         )
-        self.lane = SimpleNamespace(usable=False)
+        self.catch_up = SimpleNamespace(usable=False)
         self.tended = []
         self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False

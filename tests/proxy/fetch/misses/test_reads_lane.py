@@ -27,10 +27,10 @@ TOPIC_ID = bytes(range(16))
 
 def lane(link):
     """A second link that may be used; its answers come from the test, too."""
-    link.lane = Upstream()
-    link.lane.usable = True
-    link.lane.wire = object()
-    return link.lane
+    link.catch_up = Upstream()
+    link.catch_up.usable = True
+    link.catch_up.framed = object()
+    return link.catch_up
 
 
 def test_history_goes_over_the_second_link_and_nothing_else_does():
@@ -47,13 +47,13 @@ def test_history_goes_over_the_second_link_and_nothing_else_does():
 def test_the_bound_holds_up_the_link_that_brought_the_bytes():
     link = Link()
     brought = []
-    link.broker.responses = SimpleNamespace(add=lambda size, wire: brought.append((size, wire)))
+    link.broker.responses = SimpleNamespace(add=lambda size, framed: brought.append((size, framed)))
     second = lane(link)
     begin(link, asked(0))
     second.answer(answer(0))
     begin(link, asked(1), reason="hole")
     link.upstream.answer(answer(1))
-    assert brought == [(len(RECORDS), second.wire), (len(RECORDS), link.upstream.wire)]
+    assert brought == [(len(RECORDS), second.framed), (len(RECORDS), link.upstream.framed)]
 
 
 def not_leader(endpoint_host):

@@ -40,7 +40,7 @@ class Scene:
             purgatory=SimpleNamespace(idle_partitions=defaultdict(dict)),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
-            watch=SimpleNamespace(
+            replica_fetcher=SimpleNamespace(
                 cover=lambda partition, link: self.covered.append(partition.index)
             ),
             own_connections=SimpleNamespace(usable=True),
