@@ -55,9 +55,8 @@ def build(offset, partitions, correlation_id, session=(0, -1)):
     )
 
 
-@pytest.fixture
-async def world():
-    world = World(verify_ratio=0.0, room_bytes=1 << 20)
+def store_many(world):
+    """Sixteen partitions are in memory."""
     for index in range(1, 16):
         first, world.partition = (
             world.partition,
@@ -65,6 +64,12 @@ async def world():
         )
         world.store((1_000,))
         world.partition = first
+
+
+@pytest.fixture
+async def world():
+    world = World(verify_ratio=0.0, room_bytes=1 << 20)
+    store_many(world)
     yield world
     world.end()
 

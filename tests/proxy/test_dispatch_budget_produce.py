@@ -41,9 +41,10 @@ def build_answer(partitions, correlation_id, offset):
 
 
 class Budget:
-    """One client; `count` has the calls of one Produce, to the broker and back."""
+    """One client; `count` has the calls of one Produce, to the broker and back, as `counting` counts them."""
 
-    def __init__(self, directory, has_pipeline):
+    def __init__(self, directory, has_pipeline, counting=count_calls):
+        self._count = counting
         clock = [START_S]
         self.world = World(directory, clock, ON, has_pipeline)
         topic = known(self.world.broker.topics.find("orders"))
@@ -68,7 +69,7 @@ class Budget:
     def _answer(self, partitions, answer):
         self.world.read()
         self.world.back.framed = self.world.link.upstream.framed
-        calls = count_calls(lambda: self.world.back.framed.data_received(answer))
+        calls = self._count(lambda: self.world.back.framed.data_received(answer))
         self.world.read()
         self.offset += 1
         return calls
@@ -76,7 +77,7 @@ class Budget:
     def count(self, partitions):
         self.number += 1
         frame = build_request(partitions, self.number)
-        there = count_calls(lambda: self.world.link.framed.data_received(frame))
+        there = self._count(lambda: self.world.link.framed.data_received(frame))
         back = self._answer(partitions, build_answer(partitions, self.number, self.offset))
         return there, back
 
