@@ -179,21 +179,21 @@ def read_history(
 def test_history_is_read_over_the_second_link(laned: Laned, name: str, mechanism: str) -> None:
     topic = make_history(laned)
     asked, lost, opened = (
-        laned.total("catch_up_requests"),
-        laned.total("catch_up_losses"),
+        laned.total("lane_requests"),
+        laned.total("lanes_lost"),
         laned.wires[name].accepted,
     )
     assert read_history(client_options(laned, name, mechanism), topic, COUNT) == list(range(COUNT))
-    assert laned.total("catch_up_requests") > asked + 3
+    assert laned.total("lane_requests") > asked + 3
     assert laned.wires[name].accepted == opened + 1, "one link a client"
-    assert laned.total("catch_up_losses") == lost
+    assert laned.total("lanes_lost") == lost
 
 
 def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> None:
     """Its first Fetch is not read by the client listener's threads: only what stands at the tail goes there."""
     topic = make_history(laned)
     wait_for_proof(laned, topic)
-    proofs, asked = laned.total("authorization_proofs"), laned.total("catch_up_requests")
+    proofs, asked = laned.total("authorization_proofs"), laned.total("lane_requests")
     with RawClient(laned.bootstraps["OPEN"], "new") as client:
         history = RawReader(client, topic)
         history.max_bytes = BITE_BYTES
@@ -204,7 +204,7 @@ def test_a_new_connection_is_proven_before_its_history_is_read(laned: Laned) -> 
             == ""
         )
     assert laned.total("authorization_proofs") == proofs + 1
-    assert laned.total("catch_up_requests") == asked + 1
+    assert laned.total("lane_requests") == asked + 1
 
 
 def wait_for_proof(laned: Laned, topic: str) -> None:
@@ -212,8 +212,8 @@ def wait_for_proof(laned: Laned, topic: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     with RawClient(laned.bootstraps["OPEN"], "known") as client:
         reader = open_reader(client, topic)
-        asked = laned.total("catch_up_requests")
-        while laned.total("catch_up_requests") == asked:
+        asked = laned.total("lane_requests")
+        while laned.total("lane_requests") == asked:
             assert time.monotonic() < deadline
             reader.offset = 0
             reader.poll(200)
@@ -221,10 +221,10 @@ def wait_for_proof(laned: Laned, topic: str) -> None:
 
 def test_scram_stays_on_the_first_link(laned: Laned) -> None:
     topic = make_history(laned)
-    asked, opened = laned.total("catch_up_requests"), laned.wires["SASL"].accepted
+    asked, opened = laned.total("lane_requests"), laned.wires["SASL"].accepted
     options = client_options(laned, "SASL", "SCRAM-SHA-256")
     assert read_history(options, topic, COUNT) == list(range(COUNT))
-    assert (laned.total("catch_up_requests"), laned.wires["SASL"].accepted) == (asked, opened)
+    assert (laned.total("lane_requests"), laned.wires["SASL"].accepted) == (asked, opened)
 
 
 def test_reauthentication_is_repeated_on_the_link_in_use(laned: Laned) -> None:
@@ -236,13 +236,13 @@ def test_reauthentication_is_repeated_on_the_link_in_use(laned: Laned) -> None:
         "stats_cb": lambda text: seen.append(json.loads(text)),
         "fetch.message.max.bytes": 20_000,
     }
-    lost, opened = laned.total("catch_up_losses"), laned.wires["SASL"].accepted
+    lost, opened = laned.total("lanes_lost"), laned.wires["SASL"].accepted
     growth: list[float] = []
     ending = threading.Event()
 
     def watch() -> None:
         while not ending.wait(REAUTH_MS / 1000):
-            growth.append(laned.total("catch_up_requests"))
+            growth.append(laned.total("lane_requests"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -257,14 +257,14 @@ def test_reauthentication_is_repeated_on_the_link_in_use(laned: Laned) -> None:
     assert node["disconnects"] == 0
     assert node["req"]["SaslAuthenticate"] > 3
     assert growth == sorted(set(growth)), "the link was in use in every session"
-    assert laned.total("catch_up_losses") == lost
+    assert laned.total("lanes_lost") == lost
     assert laned.wires["SASL"].accepted == opened + 1
 
 
 def test_who_tails_beside_history_does_not_notice(laned: Laned) -> None:
     topic = make_history(laned, partitions=2)
     through = laned.bootstraps["OPEN"]
-    asked = laned.total("catch_up_requests")
+    asked = laned.total("lane_requests")
     delays = []
     with RawClient(through, "lagging") as client, RawClient(through, "tailing") as other:
         history = open_reader(client, topic)
@@ -278,36 +278,36 @@ def test_who_tails_beside_history_does_not_notice(laned: Laned) -> None:
                 tail.poll(500)
             delays.append(time.monotonic() - written_at)
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
-    assert laned.total("catch_up_requests") > asked + 3
+    assert laned.total("lane_requests") > asked + 3
     assert statistics.median(delays) < 0.2, delays
 
 
 def test_a_link_that_dies_within_a_frame_is_not_noticed_and_used_again_later(laned: Laned) -> None:
     topic, wire = make_history(laned), laned.wires["OPEN"]
-    lost = laned.total("catch_up_losses")
+    lost = laned.total("lanes_lost")
     with RawClient(laned.bootstraps["OPEN"], "cut") as client:
         history = open_reader(client, topic)
         history.read_to(history.offset + 200)
         wire.cut_after(BITE_BYTES // 2)
         history.read_to(history.offset + 600)
         assert wire.refusing, "it was cut"
-        assert laned.total("catch_up_losses") == lost + 1
-        asked, tried = laned.total("catch_up_requests"), wire.accepted
+        assert laned.total("lanes_lost") == lost + 1
+        asked, tried = laned.total("lane_requests"), wire.accepted
         wire.heal()
         history.read_to(history.offset + 200)
-        assert (laned.total("catch_up_requests"), wire.accepted) == (asked, tried), (
+        assert (laned.total("lane_requests"), wire.accepted) == (asked, tried), (
             "not before PAUSE_S"
         )
         time.sleep(PAUSE_S)
         history.read_to(COUNT)
-        assert laned.total("catch_up_requests") > asked
+        assert laned.total("lane_requests") > asked
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
-    assert laned.total("catch_up_losses") == lost + 1
+    assert laned.total("lanes_lost") == lost + 1
 
 
 def test_a_link_that_says_nothing_is_given_up_and_history_goes_on(laned: Laned) -> None:
     topic, wire = make_history(laned), laned.wires["OPEN"]
-    lost = laned.total("catch_up_losses")
+    lost = laned.total("lanes_lost")
     with RawClient(laned.bootstraps["OPEN"], "silent") as client:
         history = open_reader(client, topic)
         history.read_to(history.offset + 200)
@@ -318,7 +318,7 @@ def test_a_link_that_says_nothing_is_given_up_and_history_goes_on(laned: Laned) 
             history.poll(max_wait_ms=300)
             assert time.monotonic() - asked_at < 2, "every fetch is answered in time"
             assert time.monotonic() - started < SILENCE_S + 5
-        assert laned.total("catch_up_losses") == lost + 1
+        assert laned.total("lanes_lost") == lost + 1
         wire.flow()
         history.read_to(COUNT)
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
@@ -326,14 +326,14 @@ def test_a_link_that_says_nothing_is_given_up_and_history_goes_on(laned: Laned) 
 
 def test_a_refused_authentication_harms_nobody_and_is_not_tried_in_a_circle(laned: Laned) -> None:
     topic = make_history(laned)
-    tried, lost = laned.wires["OTHER"].accepted, laned.total("catch_up_losses")
+    tried, lost = laned.wires["OTHER"].accepted, laned.total("lanes_lost")
     started = time.monotonic()
     options = client_options(laned, "OTHER", "PLAIN")
     assert read_history(options, topic, COUNT, pause_s=0.2) == list(range(COUNT))
     took_s = time.monotonic() - started
     tries = laned.wires["OTHER"].accepted - tried
     assert 1 <= tries <= 1 + took_s / PAUSE_S
-    assert laned.total("catch_up_losses") == lost + tries
+    assert laned.total("lanes_lost") == lost + tries
     laned.sidecar.wait_for_log("does not accept on the second listener")
 
 
@@ -343,7 +343,7 @@ def test_a_link_closed_while_idle_is_opened_again_in_silence(laned: Laned, name:
     options = client_options(laned, name, "PLAIN" if name == "SASL" else "")
     consumer = Consumer(options)
     said = len(laned.sidecar.log_path.read_text())
-    lost = laned.total("catch_up_losses")
+    lost = laned.total("lanes_lost")
     for _ in range(2):
         opened, read = wire.accepted, 0
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -355,7 +355,7 @@ def test_a_link_closed_while_idle_is_opened_again_in_silence(laned: Laned, name:
         wire.close_all()
         time.sleep(0.2)
     consumer.close()
-    assert laned.total("catch_up_losses") == lost
+    assert laned.total("lanes_lost") == lost
     assert "WARN" not in laned.sidecar.log_path.read_text()[said:]
 
 
@@ -383,25 +383,25 @@ def test_a_broker_that_closes_idle_links_is_not_blamed() -> None:
                 assert wire.accepted == opened + 1, "a new one after each rest"
                 time.sleep(3)
             assert explain(bytes(history.raw), read_all(broker.direct, topic)) == ""
-        assert laned.total("catch_up_losses") == 0
+        assert laned.total("lanes_lost") == 0
         assert "second link is gone" not in sidecar.log_path.read_text()
 
 
 def test_nothing_is_left_of_clients_that_are_gone(laned: Laned) -> None:
     topic, wire = make_history(laned), laned.wires["OPEN"]
     with RawClient(laned.bootstraps["OPEN"], "first") as client:
-        reader, before = open_reader(client, topic), laned.total("catch_up_requests")
+        reader, before = open_reader(client, topic), laned.total("lane_requests")
         while (
-            laned.total("catch_up_requests") == before
+            laned.total("lane_requests") == before
         ):  # the topic becomes known by a client that never waits, too
             reader.offset = 0
             reader.poll()
     wire.stall()
     clients = [RawClient(laned.bootstraps["OPEN"], "leaving") for _ in range(4)]
-    asked = laned.total("catch_up_requests")
+    asked = laned.total("lane_requests")
     for client in clients:
         open_reader(client, topic).poll(max_wait_ms=50)
-    assert laned.total("catch_up_requests") == asked + len(clients)
+    assert laned.total("lane_requests") == asked + len(clients)
     for client in clients:
         client.abort()
     wire.flow()
