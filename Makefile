@@ -43,10 +43,10 @@ check: build ## format, lint, types, import contracts, generated documents
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: check tools ## everything that CI runs, in 12 minutes on two quiet cores; WORKERS=3 run side by side
+test: check tools ## everything that CI runs, in 18 minutes on two cores; WORKERS=3 run side by side
 	$(PYTEST)
 
-unit: build ## the tests that need neither a broker nor Java, in two minutes
+unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark
