@@ -133,6 +133,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
     wanted = [name for name in options.arms.split(",") if name != arms.AGAINST or options.against]
     rows: list[Row] = []
     notes: list[str] = []
+    page = ""
     with ExitStack() as stack:
         progress.step("starting the broker and the rungs")
         ladder = arms.open_ladder(stack, wanted, options.against)
@@ -153,6 +154,12 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
                 except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
                     notes.append(f"failed: round {number + 1}, {load}, {name}: {error}")
                     progress.step(notes[-1])
+            page = write_page(options, rows, notes)
+    return page
+
+
+def write_page(options: argparse.Namespace, rows: list[Row], notes: list[str]) -> str:
+    """Write what was measured so far: a run that is cut keeps its whole rounds. Return the page."""
     command = f"python -m bench.shape {shlex.join(sys.argv[1:])}".strip()
     page = report.build_page(rows, [], notes, command, "Shapes of real clients", bars.build_bars())
     report.write_report(options.directory, page, rows, "shape.png", SHOWN)

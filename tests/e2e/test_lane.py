@@ -295,9 +295,7 @@ def test_a_link_that_dies_within_a_frame_is_not_noticed_and_used_again_later(lan
         asked, tried = laned.total("lane_requests"), wire.accepted
         wire.heal()
         history.read_to(history.offset + 200)
-        assert (laned.total("lane_requests"), wire.accepted) == (asked, tried), (
-            "not before PAUSE_S"
-        )
+        assert (laned.total("lane_requests"), wire.accepted) == (asked, tried), "not before PAUSE_S"
         time.sleep(PAUSE_S)
         history.read_to(COUNT)
         assert laned.total("lane_requests") > asked

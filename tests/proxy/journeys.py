@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,17 +76,13 @@ async def trace_fetches() -> dict[str, Journey]:
         for number in range(WARM):
             world.receive(build(0, partitions, number))
         frame = build(0, partitions, WARM)
-        found[f"Fetch from memory, partitions: {partitions}"] = trace(
-            lambda world=world, frame=frame: world.receive(frame)
-        )
+        found[f"Fetch from memory, partitions: {partitions}"] = trace(partial(world.receive, frame))
         world.receive(build(0, partitions, 0, (0, 0)))
         (session,) = world.broker.sessions._sessions
         for epoch in range(1, WARM):
             world.receive(build(0, partitions, epoch, (session, epoch)))
         frame = build(0, partitions, WARM, (session, WARM))
-        found[f"the same in a session: {partitions}"] = trace(
-            lambda world=world, frame=frame: world.receive(frame)
-        )
+        found[f"the same in a session: {partitions}"] = trace(partial(world.receive, frame))
         world.end()
     world = World(verify_ratio=0.0, room_bytes=1 << 20)
     for number in range(WARM):
