@@ -238,7 +238,8 @@ def explain_unreadable(
             asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1
         )
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
-    is_stored = not is_at_end and cache.contiguous_end(partition.slot, offset) > offset
+    stored_end = -1 if is_at_end else cache.contiguous_end(partition.slot, offset)
+    is_stored = stored_end > offset
     if not (is_at_end or is_stored or offset >= partition.tail):
         offsets_known = offset <= limit and not may_follow
         return PartitionStatus(
@@ -256,17 +257,12 @@ def explain_unreadable(
         return PartitionStatus(asked, partition, AT_END, "", limit)
     if offset > limit:
         return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", limit)
-    if is_stored and committed and not _lacks_batches(cache, partition, offset, limit):
+    if not is_stored:
+        return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
+    lacks_batches = partition.topic.may_be_compacted and stored_end < min(limit, partition.tail)
+    if committed and not lacks_batches:
         return _explain_unlisted(asked, partition, limit)
-    if is_stored:
-        return PartitionStatus(asked, partition, ReadState.MISS, "hole", limit)
-    return PartitionStatus(asked, partition, IN_TRANSIT, "hole", limit)
-
-
-def _lacks_batches(cache: BlockCache, partition: Partition, offset: int, limit: int) -> bool:
-    """Return True if the topic may be compacted, and batches after a stored `offset` are missing."""
-    stored_end = cache.contiguous_end(partition.slot, offset)
-    return partition.topic.may_be_compacted and stored_end < min(limit, partition.tail)
+    return PartitionStatus(asked, partition, ReadState.MISS, "hole", limit)
 
 
 def _explain_unlisted(asked: FetchPartition, partition: Partition, limit: int) -> PartitionStatus:
