@@ -207,8 +207,7 @@ class PassthroughFetch:
         `frame_bytes` is its whole size.
         """
         link = self._link
-        line = link.replies.places
-        if not line or line[0] is not self:
+        if not link.may_begin_pieces(self):
             return None
         end = self._scan_head(head, frame_bytes)
         has_room = link.broker.responses.has_room(frame_bytes)

@@ -416,12 +416,11 @@ class ClientConnection(Generic[Services, Kept]):
         if self.holds_client or self.replies.control:
             self._on_progress()
 
-    def may_begin_pieces(self, reply: Reply) -> bool:
-        """Return True if the response of `reply` could leave at once: it is the oldest, and nothing
+    def may_begin_pieces(self, place: Place) -> bool:
+        """Return True if the response of `place` could leave at once: it is the oldest, and nothing
         waits to be sent.
         """
-        line = self.replies.places
-        return bool(line) and line[0] is reply and self.framed.is_idle
+        return self.replies.oldest is place and self.framed.is_idle
 
     def begin_pieces(
         self,
