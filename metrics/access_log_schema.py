@@ -129,9 +129,9 @@ _HEAD: Final = (
     ),
 )
 
-FETCH_FIELDS: Final[tuple[Field, ...]] = (
-    *_HEAD,
-    Field("listener", "string", "name of the listener"),
+_LISTENER: Final = Field("listener", "string", "name of the listener")
+_CLIENT: Final = (
+    _LISTENER,
     Field("connection", "integer", "number of the client's connection within the boot"),
     Field(
         "clientId",
@@ -139,16 +139,27 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
         "client id of the request header, cut to 256 characters",
         nullable=True,
     ),
-    Field("apiVersion", "integer", "version of the Fetch request"),
+)
+_TOPIC: Final = (
     Field("topic", "string", "topic name, null while only its id is known", nullable=True),
     Field(
         "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
     ),
+)
+_VERDICT: Final = (
+    Field("result", "string", "hit, miss or pass"),
+    Field("reason", "string", "why; empty for a hit"),
+)
+
+FETCH_FIELDS: Final[tuple[Field, ...]] = (
+    *_HEAD,
+    *_CLIENT,
+    Field("apiVersion", "integer", "version of the Fetch request"),
+    *_TOPIC,
     Field("partition", "integer", "partition index"),
     Field("offset", "integer", "fetch offset"),
     Field("isolation", "integer", "isolation level: 0 read_uncommitted, 1 read_committed"),
-    Field("result", "string", "hit, miss or pass"),
-    Field("reason", "string", "why; empty for a hit"),
+    *_VERDICT,
     Field("bytes", "integer", "record bytes handed to the client for this partition", "bytes"),
     Field(
         "highWatermark",
@@ -198,20 +209,9 @@ COUNT_FIELDS: Final[tuple[Field, ...]] = (
 EMPTY_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,
     Field("firstMs", "integer", "time at which the first of the responses left", "ms since 1970"),
-    Field("listener", "string", "name of the listener"),
-    Field("connection", "integer", "number of the client's connection within the boot"),
-    Field(
-        "clientId",
-        "string",
-        "client id of the request header, cut to 256 characters",
-        nullable=True,
-    ),
-    Field("topic", "string", "topic name, null while only its id is known", nullable=True),
-    Field(
-        "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
-    ),
-    Field("result", "string", "hit, miss or pass"),
-    Field("reason", "string", "why; empty for a hit"),
+    *_CLIENT,
+    *_TOPIC,
+    *_VERDICT,
     Field("responses", "integer", "responses that named at least one such partition"),
     Field("partitions", "integer", "such partitions, each as often as a response named it"),
     Field(
@@ -229,11 +229,8 @@ answered without records and without a delay. Over the elements of `counts`, `re
 
 BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,
-    Field("listener", "string", "name of the listener"),
-    Field("topic", "string", "topic name, null while only its id is known", nullable=True),
-    Field(
-        "topicId", "string", "topic id as Kafka's tools print it, null while unknown", nullable=True
-    ),
+    _LISTENER,
+    *_TOPIC,
     Field("partition", "integer", "partition index"),
     Field("baseOffset", "integer", "first offset stored", "offset"),
     Field("nextOffset", "integer", "one above the last offset stored", "offset"),

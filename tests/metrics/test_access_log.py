@@ -414,23 +414,36 @@ def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("waiting", [BATCH_LINES, BATCH_LINES + 1])
-def test_no_more_lines_than_a_batch_are_formatted_in_one_go(
-    tmp_path: Path, monkeypatch, waiting
-) -> None:
+def hold_first_write(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, line_type: str
+) -> tuple[AccessLog, list[int], threading.Event]:
+    """A log whose thread is held within the write of a first line, until the event: what is put meanwhile is formatted
+    in whole batches. The list has the number of lines of that type in each write.
+    """
     counts: list[int] = []
     write, held, all_in = log_files.LogFiles.write, threading.Event(), threading.Event()
+    counted = f'"type":"{line_type}"'.encode()
 
     def counting_write(self: log_files.LogFiles, data: bytes) -> None:
-        counts.append(data.count(b'"type":"fetch"'))
+        counts.append(data.count(counted))
         held.set()
         assert all_in.wait(30)
         write(self, data)
 
     monkeypatch.setattr(log_files.LogFiles, "write", counting_write)
-    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
+    log = AccessLog(
+        directory, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001)
+    )
     log.put(fetch_line())
     assert held.wait(30)
+    return log, counts, all_in
+
+
+@pytest.mark.parametrize("waiting", [BATCH_LINES, BATCH_LINES + 1])
+def test_no_more_lines_than_a_batch_are_formatted_in_one_go(
+    tmp_path: Path, monkeypatch, waiting
+) -> None:
+    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, "fetch")
     for _ in range(waiting):
         log.put(fetch_line())
     all_in.set()
@@ -443,19 +456,7 @@ def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
     tmp_path: Path, monkeypatch
 ) -> None:
     """Formatting a partition takes time too, in which nobody else has the interpreter."""
-    counts: list[int] = []
-    write, held, all_in = log_files.LogFiles.write, threading.Event(), threading.Event()
-
-    def counting_write(self: log_files.LogFiles, data: bytes) -> None:
-        counts.append(data.count(b'"type":"empty"'))
-        held.set()
-        assert all_in.wait(30)
-        write(self, data)
-
-    monkeypatch.setattr(log_files.LogFiles, "write", counting_write)
-    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
-    log.put(fetch_line())
-    assert held.wait(30)
+    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, "empty")
     for partitions in (BATCH_PARTITIONS - 1, 1, BATCH_PARTITIONS, 1, 1):
         log.put_empty(empty_line(partitions))
     all_in.set()
