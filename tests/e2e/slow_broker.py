@@ -40,14 +40,17 @@ class Asked(NamedTuple):
     topics: tuple[str | bytes, ...] = ()  # of a Produce
     is_answered: bool = True
     is_watch: bool = False
+    is_client_fetch: bool = False
 
 
 def peek(frame: bytes) -> Asked:
     head = header.peek_request(frame)
     if head.api_key != api.PRODUCE:
-        return Asked(
-            is_watch=head.api_key == api.FETCH and (head.client_id or "").startswith(OWN_CLIENT_ID)
+        is_fetch, is_own = (
+            head.api_key == api.FETCH,
+            (head.client_id or "").startswith(OWN_CLIENT_ID),
         )
+        return Asked(is_watch=is_fetch and is_own, is_client_fetch=is_fetch and not is_own)
     request = produce_messages.scan_request(frame, head.api_version, head.body_start)
     return Asked(tuple({one.topic for one in request.partitions}), request.acks != 0)
 
@@ -64,6 +67,7 @@ class SlowBroker:
         self._ready = threading.Event()
         self._port = 0
         self.produced: defaultdict[str | bytes, int] = defaultdict(int)
+        self.client_fetches = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_until_complete, args=(self._run(),), daemon=True
@@ -112,6 +116,7 @@ class SlowBroker:
             while True:
                 frame = await _read(client)
                 asked = peek(frame)
+                self.client_fetches += asked.is_client_fetch
                 async with self._handlers:
                     for topic in asked.topics:
                         self.produced[topic] += 1

@@ -46,9 +46,13 @@ def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
         yield running
 
 
-def wait_until_parked(pair: SlowPair) -> None:
+def wait_until_waiting(pair: SlowPair, forwarded_before: int) -> None:
+    """Until the reader's Fetch waits in Forebay; or at the broker, if the watch was late for `cache.holeWait`."""
     deadline = time.monotonic() + PATIENCE_S
-    while not pair.sidecar.metrics()["forebay_parked_fetches",] and time.monotonic() < deadline:
+    while pair.slow.client_fetches == forwarded_before:
+        if pair.sidecar.metrics()["forebay_parked_fetches",]:
+            return
+        assert time.monotonic() < deadline, "the Fetch waits nowhere"
         time.sleep(0.005)
 
 
@@ -61,8 +65,9 @@ def count_unproven(pair: SlowPair, late_s: float) -> int:
         before = pair.sidecar.fetch_counts("bytes").get(UNPROVEN, 0)
         pair.slow.watch_delay_s = late_s
         for offset in range(ROUNDS):
-            reader.send(build_fetch(topic, offset, 5000))
-            wait_until_parked(pair)
+            forwarded = pair.slow.client_fetches
+            reader.send(build_fetch(topic, offset, round(3 * PATIENCE_S * 1000)))
+            wait_until_waiting(pair, forwarded)
             writer.call(build_produce(topic, batch, -1))
             reader.send(build_metadata())
             found = fetched(reader.take())
