@@ -70,6 +70,8 @@ class FixedLimit:
 
 DROPPED_SHRINKS = 0.7
 SHRINKS_AT_MOST = 0.5  # in one window
+UNFELT_S = 0.01
+"""A mean latency in seconds up to which no limit shrinks: nobody behind such requests waits longer than they do."""
 SLOW_S = 0.1  # a quiet latency above this: each slot is a handler lost for so long, so they are granted with care
 SLOW_TOLERANCE = 1.5
 UNUSED_LEAST = 6.0  # slots that nobody uses are taken back to these: the day the disk hangs, all are filled at once
@@ -202,7 +204,8 @@ class AdaptiveLimit:
             return
         is_slow = self._quiet_s > SLOW_S
         tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
-        gradient = max(SHRINKS_AT_MOST, min(1.0, tolerance * self._quiet_s * self._shared / mean_s))
+        allowed_s = max(tolerance * self._quiet_s * self._shared, UNFELT_S)
+        gradient = max(SHRINKS_AT_MOST, min(1.0, allowed_s / mean_s))
         wanted = self._limit * gradient + sqrt(self._limit) * (0.5 if is_slow else 1)
         if wanted > self._limit and busy < int(self._limit) / 2:
             wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))

@@ -431,6 +431,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("queue",),
         ),
         Metric(
+            "forebay_processor_slowdown",
+            "gauge",
+            "Running and waiting time of Forebay's thread over its running time: 1 if it never waits "
+            "for a processor",
+        ),
+        Metric(
             "forebay_isolation_topics_hanging",
             "gauge",
             "Hanging topics: all their requests but probes are refused",

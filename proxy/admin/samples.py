@@ -203,6 +203,7 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
             yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
         for total in ("admitted", "refused", "expired", "canceled", "released"):
             yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])
+    yield Sample("forebay_processor_slowdown", (), broker.scheduler.processor_wait.slowdown)
     yield Sample("forebay_isolation_topics_hanging", (), health["hanging"])
     yield Sample("forebay_isolation_hangs_total", (), health["hangs"])
     yield Sample("forebay_isolation_recoveries_total", (), health["recoveries"])

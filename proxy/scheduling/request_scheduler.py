@@ -28,6 +28,7 @@ from isolation.peers import Peers
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import ADMITTED, State, Ticket, Turn, Waits
 from proxy.config.isolation import build_limit
+from proxy.scheduling.processor_wait import ProcessorWait
 from proxy.scheduling.queued_request import Entry
 from proxy.scheduling.quotas import QuotaTable
 
@@ -61,8 +62,9 @@ class RequestScheduler:
             config.release_after_s,
         )
         control = build_limit(config.control_slots)
+        self._peers, self.processor_wait = Peers(), ProcessorWait()
         self.queues = Queues(
-            rule, control, partial(build_limit, config.data_slots, Peers()), self._materialize
+            rule, control, partial(build_limit, config.data_slots, self._peers), self._materialize
         )
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
@@ -448,12 +450,15 @@ class RequestScheduler:
                 self._run_guarded(entry, entry.refuse)
 
     def tick(self, now: float) -> None:
-        """Check the topics' health, and refuse the waiting requests of a topic that now hangs.
-        Called periodically.
+        """Measure how busy the processors are. Check the topics' health, and refuse the waiting
+        requests of a topic that now hangs. Called periodically.
         """
-        if not self.enabled or now - self._health_at < LOOK_EVERY_S:
+        if now - self._health_at < LOOK_EVERY_S:
             return
         self._health_at = now
+        self._peers.note_machine(self.processor_wait.measure(), now)
+        if not self.enabled:
+            return
         self._check_health(now)
         for topic in cast("list[str | bytes]", self._health.turn(now)):
             log.warning(

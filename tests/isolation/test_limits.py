@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from isolation.limits import DIP_MAX_WINDOWS, AdaptiveLimit, AdaptiveRule, FixedLimit
+from isolation.limits import DIP_MAX_WINDOWS, UNFELT_S, AdaptiveLimit, AdaptiveRule, FixedLimit
 
 
 class Broker:
@@ -42,6 +42,16 @@ def test_a_log_that_works_serially_is_held_at_a_few_slots():
     broker = Broker(limit, is_serial=True)
     broker.run(60, lambda _now: 0.02)
     assert 3 <= limit.slots_at(broker.now_s) <= 8
+
+
+def test_a_fast_serial_log_keeps_the_slots_whose_queue_nobody_feels():
+    """64 connections of a healthy broker: a queue inside it that is shorter than UNFELT_S costs others nothing."""
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=True)
+    broker.run(30, lambda _now: 0.0001)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+    broker.run(60, lambda _now: UNFELT_S / 8)
+    assert 8 <= limit.slots_at(broker.now_s) <= 16
 
 
 def test_a_serial_log_that_slows_down_a_hundredfold_never_gets_more():

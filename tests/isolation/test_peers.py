@@ -40,6 +40,21 @@ def test_what_is_old_says_nothing():
     assert peers.slowdown_beside("me", RECENT_S + 0.01) == 1.0
 
 
+@pytest.mark.parametrize(("machine", "told"), [(1.0, 5.0), (4.0, 5.0), (9.0, 9.0)])
+def test_the_machines_slowdown_counts_if_it_is_greater(machine, told):
+    peers = Peers()
+    note_all(peers, [5.0] * LEAST_PEERS)
+    peers.note_machine(machine, 0.0)
+    assert peers.slowdown_beside("me", RECENT_S) == told
+
+
+def test_the_machines_slowdown_counts_alone_until_it_is_old():
+    peers = Peers()
+    peers.note_machine(9.0, 0.0)
+    assert peers.slowdown_beside("me", RECENT_S) == 9.0
+    assert peers.slowdown_beside("me", RECENT_S + 0.01) == 1.0
+
+
 def run_all(brokers, until_s, service_s):
     """All limits at once, in steps of a tenth of a second; `service_s` by the limit's number."""
     step = min(one.now_s for one in brokers)
@@ -73,6 +88,28 @@ def test_without_peers_the_same_latency_shrinks_a_limit():
     alone.run(20, lambda _now: 0.01)
     before = alone.limit.slots_at(alone.now_s)
     assert min(alone.run(60, lambda _now: 0.01 * SHARED_TIMES)) < before / 4
+
+
+def run_on_busy_machine(slowdown, latency_s):
+    """The slots of the only queue, busy processors from 20 s on; and the least of them."""
+    peers = Peers()
+    alone = Broker(AdaptiveLimit(AdaptiveRule(), peers), is_serial=False)
+    alone.run(20, lambda _now: 0.01)
+    before, seen = alone.limit.slots_at(alone.now_s), []
+    while alone.now_s < 100:
+        peers.note_machine(slowdown, alone.now_s)
+        seen += alone.run(alone.now_s + 0.5, lambda _now: latency_s)
+    return before, min(seen)
+
+
+def test_busy_processors_shrink_the_limit_of_no_lonely_queue():
+    before, least = run_on_busy_machine(SHARED_TIMES, 0.01 * SHARED_TIMES)
+    assert least > before / 2, "the first windows are judged before the machine's slowdown is known"
+
+
+def test_a_sick_queue_shrinks_on_busy_processors_too():
+    before, least = run_on_busy_machine(SHARED_TIMES, 2.0)
+    assert least < before / 4
 
 
 @pytest.mark.parametrize("sick", [1, 2])
