@@ -6,7 +6,7 @@ window, never on one sample; it grows only on windows in which half of it was bu
 
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
 take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
-share. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
+share. Far from what is allowed it grows by a share of itself, near it by its root. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
 for followers, at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
 The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
 short dip (as BBR does for its round-trip time).
@@ -206,7 +206,10 @@ class AdaptiveLimit:
         tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
         allowed_s = max(tolerance * self._quiet_s * self._shared, UNFELT_S)
         gradient = max(SHRINKS_AT_MOST, min(1.0, allowed_s / mean_s))
-        wanted = self._limit * gradient + sqrt(self._limit) * (0.5 if is_slow else 1)
+        growth = sqrt(self._limit) * (0.5 if is_slow else 1)
+        if mean_s <= allowed_s / 2 and not is_slow:
+            growth = self._limit
+        wanted = self._limit * gradient + growth
         if wanted > self._limit and busy < int(self._limit) / 2:
             wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))
         self._shrunk += wanted < self._limit

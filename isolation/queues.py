@@ -205,7 +205,9 @@ class Queues:
         line.admitted -= 1
 
     def land(self, line: Queue, now_s: float, latency_s: float) -> None:
-        """`finished`, of what was lifted and not noted, where nobody waits, and nobody ages by now."""
+        """`finished`, of what was lifted and not noted, where nobody ages by now; whom that admits, `admit_waiting`
+        says.
+        """
         line.limit.sample(now_s, latency_s, line.in_use, True)
         line.in_use -= 1
         line.answered_at_s = now_s
@@ -259,7 +261,8 @@ class Queues:
         if ticket.waits is not Waits.NOTHING and now_s + self._release_after_s < line.ages_at_s:
             line.ages_at_s = now_s + self._release_after_s
 
-    def _admit_waiting(self, line: Queue, now_s: float) -> list[Ticket]:
+    def admit_waiting(self, line: Queue, now_s: float) -> list[Ticket]:
+        """Admit who waits, as far as there are slots; whom that admits."""
         admitted = []
         while line.waiting and line.in_use < line.slots_at(now_s):
             ticket = next(iter(line.waiting))
@@ -295,7 +298,7 @@ class Queues:
             line.lingering[item.waits] -= 1
         if now_s >= line.ages_at_s:
             self._release_aged(line, now_s)
-        return self._admit_waiting(line, now_s) if line.waiting else []
+        return self.admit_waiting(line, now_s) if line.waiting else []
 
     def release_early(self, ticket: Admitted, now_s: float) -> list[Ticket]:
         """This request is known to wait, not to be served: its slot is free. Whom that admits; nothing
@@ -305,7 +308,7 @@ class Queues:
         if not ticket.holds_slot or not self._may_linger(line, ticket.waits, now_s):
             return []
         self._release(line, ticket)
-        return self._admit_waiting(line, now_s)
+        return self.admit_waiting(line, now_s)
 
     def _may_linger(self, line: Queue, waits: Waits, now_s: float) -> bool:
         if waits is POLL:
@@ -346,7 +349,7 @@ class Queues:
         if isinstance(ticket, Ticket) and ticket.state is State.WAITING:
             self._leave(line, ticket, State.DONE)
             line.canceled += 1
-            return self._admit_waiting(line, now_s)
+            return self.admit_waiting(line, now_s)
         if ticket.state is ADMITTED:
             line.canceled += 1
             return self.finished(ticket, now_s, None)
@@ -361,7 +364,7 @@ class Queues:
         for ticket in refused:
             self._leave(line, ticket, State.REFUSED)
             line.refused += 1
-        return Turn(self._admit_waiting(line, now_s), refused)
+        return Turn(self.admit_waiting(line, now_s), refused)
 
     def turn(self, now_s: float) -> Turn:
         """Release slots early, refuse who waited for too long, admit. To be called at `next_due_s`."""
@@ -369,7 +372,7 @@ class Queues:
         expired: list[Ticket] = []
         for line in self._queues.values():
             self._release_aged(line, now_s)
-            admitted += self._admit_waiting(line, now_s)
+            admitted += self.admit_waiting(line, now_s)
             while line.refusable:
                 oldest = next(iter(line.refusable))
                 if self._expires_at_s(line, oldest) > now_s:

@@ -214,6 +214,8 @@ class Pipeline:
             except Exception:
                 self._broker.failed("storing from Produce")
         link.end_pipelined(len(frame), ordinal)
+        if queue is not None and queue.waiting:
+            self._scheduler.admit_waiting(queue, now)
         return True
 
     def begin(self, now: float) -> None:

@@ -186,7 +186,8 @@ class RequestScheduler:
     def land(self, queue: Queue, topic: str | bytes, started_at: float, now: float) -> bool:
         """Return the slot of a pipelined Produce that is answered at `now` (seconds); the broker
         began with it at `started_at`. Return False, and change nothing, if more follows from the
-        answer: it is late, its topic is watched or not known as healthy, or a request waits.
+        answer: it is late, or its topic is watched or not known as healthy. If requests wait for the
+        slot, `admit_waiting` has to follow.
         """
         last_timely = self.last_timely
         if (
@@ -194,7 +195,6 @@ class RequestScheduler:
             or topic not in last_timely
             or started_at < 0
             or now - started_at >= self.hang_after_s
-            or queue.waiting
             or now >= queue.ages_at_s
         ):
             return False
@@ -202,6 +202,10 @@ class RequestScheduler:
         if last_timely[topic] < started_at:
             last_timely[topic] = started_at
         return True
+
+    def admit_waiting(self, queue: Queue, now: float) -> None:
+        """Dispatch the requests that wait for the slots which `land` has returned."""
+        self._dispatch_admitted(self.queues.admit_waiting(queue, now))
 
     def _dispatch_admitted(self, tickets: Sequence[Ticket] = ()) -> None:
         """Dispatch admitted requests in their order. Requests admitted during a dispatch are

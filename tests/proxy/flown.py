@@ -19,6 +19,7 @@ from protocol.produce_rows import scan_single
 from proxy import app
 from proxy.config.load import load
 from proxy.net.client_connection import ClientConnection
+from proxy.scheduling.processor_wait import ProcessorWait
 from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
@@ -115,6 +116,7 @@ class World:
         self.forebay = app.Forebay(load(path, {}).config, has_pipeline=flies)
         self.broker = self.forebay.broker
         self.broker.now = lambda: clock[0]
+        self.broker.scheduler.processor_wait = ProcessorWait(path)  # which has no figures in it
         self.flies = flies
         self.front, self.back = Ended(), Ended()
         (listener,) = self.forebay.listeners

@@ -261,7 +261,23 @@ def test_where_more_follows_from_a_request_it_is_not_pipelined(monkeypatch, agai
     assert (line.in_use, line.admitted) == (0, 1)
 
 
-@pytest.mark.parametrize("against", ["topic", "late", "not begun", "waiting", "aged"])
+def test_a_request_that_waits_follows_a_pipelined_one(monkeypatch):
+    broker = make_broker(monkeypatch, data_slots={"floor": 1, "initial": 1, "ceiling": 1})
+    link, scheduler, now = Link(broker), broker.scheduler, broker.now()
+    link.produce(("a", 0, 0))
+    link.reply()
+    line = scheduler.queues.find(0)
+    assert scheduler.lift(line, link, Waits.ACKS, now)
+    other = Link(broker)
+    other.produce(("a", 1, 0))
+    assert (len(line.waiting), len(other.sent)) == (1, 0)
+    assert scheduler.land(line, "a", now, now)
+    assert (len(line.waiting), line.in_use) == (1, 0)
+    scheduler.admit_waiting(line, now)
+    assert (len(line.waiting), line.in_use, len(other.sent)) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("against", ["topic", "late", "not begun", "aged"])
 def test_where_more_follows_from_an_answer_nothing_has_landed(monkeypatch, against):
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     broker = make_broker(monkeypatch, data_slots=slots, release_after_s="60s")
@@ -275,8 +291,6 @@ def test_where_more_follows_from_an_answer_nothing_has_landed(monkeypatch, again
         now += scheduler.hang_after_s
     elif against == "not begun":
         started_at = -1.0
-    elif against == "waiting":
-        Link(broker).produce(("a", 1, 0))
     elif against == "aged":
         line.ages_at_s = now
     assert not scheduler.land(line, topic, started_at, now)
