@@ -127,7 +127,7 @@ def admit_response(
     """Store the batches of the request `frame` that its response acknowledges, of those that were
     `forwarded`. `produced` are the rows of the response `answer`; it arrived at `now` (seconds).
 
-    Batches at the tail that may be stored as they were sent are stored by one call. Before any of them
+    Batches that may be stored as they were sent are stored by one call. Before any of them
     is judged, those with a log append time are: they may show that the broker changes what it stores.
     """
     plain, as_sent, placed = [], [], []
@@ -138,10 +138,10 @@ def admit_response(
             plain.append((one, said))
     others = []
     for one, said in plain:
-        row, partition, base_offset = one.row, one.partition, said.base_offset
-        if base_offset <= partition.tail and judge_produced(one, base_offset) == AS_SENT:
+        row, base_offset = one.row, said.base_offset
+        if judge_produced(one, base_offset) == AS_SENT:
             as_sent.append((one, said))
-            placed.append((partition.slot, row.start, row.end, base_offset, one.epoch))
+            placed.append((one.partition.slot, row.start, row.end, base_offset, one.epoch))
         else:
             others.append((one, said))
     ends = broker.cache.append(frame, placed) if placed else ()
@@ -159,10 +159,11 @@ def admit_response(
         if not 0 <= partition.produced_from <= base_offset:
             partition.produced_from = base_offset
         tail = partition.tail
-        if run_end >= tail:
-            partition.tail = run_end
-        else:
-            partition.tail = max(tail, broker.cache.contiguous_end(partition.slot, tail))
+        if base_offset <= tail:  # else acknowledgements of several connections have crossed
+            ends_at = (
+                run_end if run_end >= tail else broker.cache.contiguous_end(partition.slot, tail)
+            )
+            partition.tail = max(tail, ends_at)
         partition.transactions.passed(base_offset, following)
         if partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S:
             # otherwise nothing waits for it, and the epoch was proven recently

@@ -164,17 +164,19 @@ def test_a_transport_that_has_not_sent_all_keeps_it(link):
     link.broker.cache.check()
 
 
-def test_what_comes_before_its_turn_is_copied(link):
-    sent = large_batch()
+def test_what_comes_before_its_turn_is_adopted_too(link):
+    sent, partition = large_batch(), partition_of(link)
     frame = build(9, records=sent, index=0)
     go(link, frame)
     go(link, frame)
     link.reply(103)
-    assert counts(link)[0] == 0
+    assert counts(link)[0] == 1
+    assert partition.tail == 100
     link.reply(100)
+    assert partition.tail == 106
     assert link.failures == []
     assert stored(link, 100) == as_stored(sent, 100) + as_stored(sent, 103)
-    assert counts(link) == (1, 0, 0)
+    assert counts(link) == (2, 0, 0)
     link.broker.cache.check()
 
 
