@@ -5,9 +5,10 @@ Owns: the limit's number and how it moves. Must not know: queues, requests, whic
 window, never on one sample; it grows only on windows in which half of it was busy, and shrinks otherwise.
 
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
-take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all topics
-share. Far from what is allowed it grows by a share of itself, near it by its root. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
-for followers, at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
+take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all
+topics share. Far from what is allowed it grows by a share of itself, near it by its root. A log whose
+fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait for followers,
+at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
 The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
 short dip (as BBR does for its round-trip time).
 

@@ -25,7 +25,7 @@ from proxy.partitions import store
 from proxy.produce._pipeline import ffi, lib
 from proxy.produce.in_flight import ACKS_ALL, NOT_BEGUN, InFlightProduce
 from proxy.produce.routes import Route
-from proxy.scheduling.request_scheduler import LIFTED_FIRST
+from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,11 +194,11 @@ class Pipeline:
         asked_at, answered_at = CORRELATION_IDS
         if frame[asked_at] != answer[answered_at]:
             return False
-        now, queue, native = self._broker.now(), route.queue, self._native
-        if queue is not None and not self._scheduler.land(
-            queue, route.target.topic, self._started_at, now
-        ):
-            return False
+        now, queue, native, landed = self._broker.now(), route.queue, self._native, LANDED
+        if queue is not None:
+            landed = self._scheduler.land(queue, route.target.topic, self._started_at, now)
+            if not landed:
+                return False
         size_bytes = len(answer)
         complete_request(native, answer, size_bytes, fd, now - since_s)
         in_flight.popleft()
@@ -214,7 +214,7 @@ class Pipeline:
             except Exception:
                 self._broker.failed("storing from Produce")
         link.end_pipelined(len(frame), ordinal)
-        if queue is not None and queue.waiting:
+        if queue is not None and landed == LANDED_FOR_WAITING:
             self._scheduler.admit_waiting(queue, now)
         return True
 

@@ -45,6 +45,8 @@ log = logging.getLogger("forebay.request_scheduler")
 
 LIFTED, LIFTED_FIRST = 1, 2
 """Results of `RequestScheduler.lift`."""
+LANDED, LANDED_FOR_WAITING = 1, 2
+"""Results of `RequestScheduler.land`."""
 
 
 class RequestScheduler:
@@ -183,11 +185,11 @@ class RequestScheduler:
             return 0
         return LIFTED if link in self.lines else LIFTED_FIRST
 
-    def land(self, queue: Queue, topic: str | bytes, started_at: float, now: float) -> bool:
+    def land(self, queue: Queue, topic: str | bytes, started_at: float, now: float) -> int:
         """Return the slot of a pipelined Produce that is answered at `now` (seconds); the broker
-        began with it at `started_at`. Return False, and change nothing, if more follows from the
-        answer: it is late, or its topic is watched or not known as healthy. If requests wait for the
-        slot, `admit_waiting` has to follow.
+        began with it at `started_at`. Return LANDED, or LANDED_FOR_WAITING if `admit_waiting` has to
+        follow. Return 0, and change nothing, if more follows from the answer: it is late, or its
+        topic is watched or not known as healthy.
         """
         last_timely = self.last_timely
         if (
@@ -197,11 +199,11 @@ class RequestScheduler:
             or now - started_at >= self.hang_after_s
             or now >= queue.ages_at_s
         ):
-            return False
+            return 0
         self.queues.land(queue, now, now - started_at)
         if last_timely[topic] < started_at:
             last_timely[topic] = started_at
-        return True
+        return LANDED_FOR_WAITING if queue.waiting else LANDED
 
     def admit_waiting(self, queue: Queue, now: float) -> None:
         """Dispatch the requests that wait for the slots which `land` has returned."""

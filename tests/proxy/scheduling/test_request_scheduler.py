@@ -9,7 +9,7 @@ from isolation.limits import FixedLimit
 from isolation.tickets import Waits
 from proxy.admin.samples import _isolation
 from proxy.config.isolation import build_limit
-from proxy.scheduling.request_scheduler import LIFTED, LIFTED_FIRST
+from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED, LIFTED_FIRST
 from tests.proxy.gated import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
@@ -229,8 +229,8 @@ def test_a_pipelined_request_takes_a_slot_and_gives_it_back(monkeypatch):
     assert scheduler.lift(line, link, Waits.ACKS, started_at) == 0, "two slots"
     assert line.in_use == 2
     broker.clock.advance(0.01)
-    assert scheduler.land(line, "a", started_at, broker.now())
-    assert scheduler.land(line, "a", started_at, broker.now())
+    assert scheduler.land(line, "a", started_at, broker.now()) == LANDED
+    assert scheduler.land(line, "a", started_at, broker.now()) == LANDED
     assert scheduler.last_timely["a"] == started_at
     assert held(broker) == 0
 
@@ -271,7 +271,7 @@ def test_a_request_that_waits_follows_a_pipelined_one(monkeypatch):
     other = Link(broker)
     other.produce(("a", 1, 0))
     assert (len(line.waiting), len(other.sent)) == (1, 0)
-    assert scheduler.land(line, "a", now, now)
+    assert scheduler.land(line, "a", now, now) == LANDED_FOR_WAITING
     assert (len(line.waiting), line.in_use) == (1, 0)
     scheduler.admit_waiting(line, now)
     assert (len(line.waiting), line.in_use, len(other.sent)) == (0, 1, 1)
