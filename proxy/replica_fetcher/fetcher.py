@@ -276,7 +276,7 @@ class ReplicaFetcher:
         idle.add(partition)
         self._idle.append(idle)
 
-    def polled(self, poll: Poll | SessionPoll, _answered: bool) -> None:
+    def polled(self, poll: object) -> None:
         """Send the next poll after a response."""
         for link, carried in list(self._link_polls.items()):
             if carried is poll:

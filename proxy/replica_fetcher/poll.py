@@ -211,11 +211,11 @@ class Poll:
         response = scan_poll(answer)
         if response is None or response.error_code != ErrorCode.NONE:
             self._rest_until = broker.now() + REST_S
-            broker.replica_fetcher.polled(self, False)
+            broker.replica_fetcher.polled(self)
             return
         assert answer is not None
         process_answer(
             broker,
             partial(observe, broker, asked, response, answer, sent_at, self.source),
-            partial(broker.replica_fetcher.polled, self, True),
+            partial(broker.replica_fetcher.polled, self),
         )

@@ -303,13 +303,13 @@ class SessionPoll:
             and session.accepts(response.session_id)
         ):
             learn = partial(self._learn_or_restart, response, answer, sent_at)
-            process_answer(self._broker, learn, partial(self._finish, True))
+            process_answer(self._broker, learn, self._finish)
         else:
             error_code = ErrorCode.NONE if response is None else response.error_code
             if not (session.is_open and error_code in SESSION_ERRORS):
                 self._rest_until = self._broker.now() + REST_S
             self._restart(error_code)
-            self._broker.attempt(partial(self._finish, False), "a poll's answer")
+            self._broker.attempt(self._finish, "a poll's answer")
         if not self.in_flight:
             self._pause()
 
@@ -321,9 +321,9 @@ class SessionPoll:
             self._uncover(partition)
         self.mark_all()
 
-    def _finish(self, is_answered: bool) -> None:
+    def _finish(self) -> None:
         self.in_flight = False
-        self._broker.replica_fetcher.polled(self, is_answered)
+        self._broker.replica_fetcher.polled(self)
 
     def _learn_or_restart(self, response: FetchResponse, answer: Frame, sent_at: float) -> None:
         """Learn from a response. If that raises, what was shown may be lost, so that omissions

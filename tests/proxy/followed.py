@@ -45,8 +45,8 @@ class QuietWatch:
     def changed(self, partition):
         self.changes.append(partition)
 
-    def polled(self, poll, learned):
-        self.polls.append(learned)
+    def polled(self, poll):
+        self.polls.append(poll)
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
