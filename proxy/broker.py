@@ -18,11 +18,11 @@ from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
 from proxy.fetch.access_lines import AccessLines
+from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.record import Accounts
 from proxy.fetch.sessions.cache import SessionCache
-from proxy.fetch.sessions.idle_partitions import WakeupBatch
+from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.table import Partitions

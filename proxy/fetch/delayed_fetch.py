@@ -30,7 +30,7 @@ from proxy.fetch.completion import (
 from proxy.fetch.evaluate import UNAUTHORIZED, View, build_view, evaluate_fetch, find_unproven
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.misses.coalescing import build_coalescing_key
-from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.read import Asker, Stage
 from proxy.fetch.response import build_answer
 from proxy.partitions.readable import (
     NEEDS_BROKER,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.idle_partitions import IdlePartitions
+    from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
 
 
@@ -100,6 +101,11 @@ class DelayedFetch:
         self._idle_partitions = idle_partitions
         self.held: list[Partition] = []
         self.done = False
+
+    @property
+    def place(self) -> Place:
+        """Its place in the response order."""
+        return self.record.reply
 
     def start(self, statuses: list[PartitionStatus]) -> None:
         """Go on after the first evaluation, which gave `statuses`. If a right is missing for bytes
@@ -281,7 +287,7 @@ class DelayedFetch:
             return None
         for one_said in said:
             reads.ask_again(one_said)
-        if absent and not reads.begin(self.record, absent, self):
+        if absent and not reads.begin(self._build_asker(), absent, self):
             return None
         for one in absent:
             found[id(one)] = reads.find(one, *kind)
@@ -289,6 +295,10 @@ class DelayedFetch:
             if read is not None:
                 read.waiter = self
         return [found.get(id(status)) for status in statuses]
+
+    def _build_asker(self) -> Asker:
+        head, request = self.record.head, self.record.request
+        return Asker(head.api_version, head.client_id, request.max_bytes, request.isolation_level)
 
     def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
         """Return True if a request of misses only is to use miss fetches, not to be forwarded

@@ -20,8 +20,8 @@ from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
-from proxy.fetch.record import ClientFetch
 from proxy.fetch.response import PAUSE_MS, REFUSED
+from proxy.fetch.services import ClientFetch
 from proxy.net.splice import SpliceTransfer, may_pass
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from proxy.relay import relay_whole

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
 from proxy.broker import Broker
-from proxy.fetch.record import Accounts
-from proxy.fetch.sessions.idle_partitions import WakeupBatch
+from proxy.fetch.accounts import Accounts
+from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
 from tests.kit.cache_batches import build_run, insert

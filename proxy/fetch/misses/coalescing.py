@@ -21,13 +21,12 @@ from protocol.errors import ErrorCode
 from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from protocol.fetch import FetchedPartition, FetchResponse
+    from protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
     from protocol.primitives import Frame
+    from proxy.accounting.counters import Counters
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import FetchRecord
-    from proxy.fetch.services import FetchServices
     from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
@@ -49,6 +48,26 @@ class CoalescingKey(NamedTuple):
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
+
+
+class SharingServices(Protocol):
+    """Handed to the shared reads."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """The clock, in seconds."""
+
+    def attempt(
+        self,
+        action: Callable[[], object],
+        doing: str,
+        otherwise: Callable[[], object] | None = None,
+    ) -> None:
+        """Run `action`. Log and count its error, then run `otherwise`."""
 
 
 class Way(Protocol):
@@ -132,7 +151,7 @@ class SharedReads:
 
     __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
 
-    def __init__(self, broker: FetchServices, joiners_limit: int) -> None:
+    def __init__(self, broker: SharingServices, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
         self._shared_reads: dict[CoalescingKey, SharedRead] = {}
@@ -212,6 +231,46 @@ class SharedReads:
         joiners, shared_read.joiners = shared_read.joiners, {}
         return joiners
 
+    # -- a Fetch that is forwarded whole -------------------------------------------------------------------
+
+    def begin_forwarded(
+        self, request: FetchRequest, version: int, statuses: Iterable[PartitionStatus], way: Way
+    ) -> list[SharedRead]:
+        """Register the reads of a request that is about to be forwarded whole by `way`. Return
+        those that may be joined.
+
+        Only reads that the broker answers at once qualify.
+        """
+        if request.rack_id or request.least_bytes > 1:
+            return []
+        begun = []
+        for status in statuses:
+            coalescing_key = build_coalescing_key(status, version, request.isolation_level)
+            shared_read = self.begin(coalescing_key, status.asked.max_bytes, way)
+            if shared_read is not None:
+                begun.append(shared_read)
+        return begun
+
+    def end_forwarded(
+        self, begun: Iterable[SharedRead], response: FetchResponse | None, frame: Frame | None
+    ) -> None:
+        """Report the results of `begin_forwarded`. `response` is None if none came or it could not
+        be decoded.
+        """
+        said = (
+            response.partitions
+            if response is not None and response.error_code == ErrorCode.NONE
+            else ()
+        )
+        by_key = {(one.topic, one.partition): one for one in said}
+        for shared_read in begun:
+            partition = shared_read.coalescing_key.partition
+            answered = by_key.get((partition.topic.id, partition.index))
+            if answered is None:
+                # Versions below 13 name topics, later ones have ids.
+                answered = by_key.get((partition.topic.name, partition.index))
+            self.end(shared_read, answered, frame)
+
     # -- readers that wait at the disk throttle ------------------------------------------------------------
 
     def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: Reader) -> None:
@@ -228,49 +287,6 @@ class SharedReads:
             waiting.pop(read, None)
             if not waiting:
                 del self._waiting[coalescing_key]
-
-
-def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[SharedRead]:
-    """Register the reads of a Fetch that is about to be forwarded whole. Return those that may be
-    joined.
-
-    Only reads that the broker answers at once qualify.
-    """
-    request, link = record.request, record.link
-    if request.rack_id or request.least_bytes > 1:
-        return []
-    shared, version = link.broker.shared_reads, record.head.api_version
-    begun = []
-    for status in statuses:
-        coalescing_key = build_coalescing_key(status, version, request.isolation_level)
-        shared_read = shared.begin(coalescing_key, status.asked.max_bytes, link.upstream)
-        if shared_read is not None:
-            begun.append(shared_read)
-    return begun
-
-
-def end_forwarded(
-    broker: FetchServices,
-    begun: Iterable[SharedRead],
-    response: FetchResponse | None,
-    frame: Frame | None,
-) -> None:
-    """Report the results of `begin_forwarded`. `response` is None if none came or it could not be
-    decoded.
-    """
-    said = (
-        response.partitions
-        if response is not None and response.error_code == ErrorCode.NONE
-        else ()
-    )
-    by_key = {(one.topic, one.partition): one for one in said}
-    for shared_read in begun:
-        partition = shared_read.coalescing_key.partition
-        answered = by_key.get((partition.topic.id, partition.index))
-        if answered is None:
-            # Versions below 13 name topics, later ones have ids.
-            answered = by_key.get((partition.topic.name, partition.index))
-        broker.shared_reads.end(shared_read, answered, frame)
 
 
 def is_plain(answered: FetchedPartition) -> bool:

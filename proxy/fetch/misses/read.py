@@ -18,8 +18,8 @@ from proxy.partitions.leader_state import NO_EPOCH
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
-    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import SharedRead
+    from proxy.fetch.wakeups import Waiter
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import DelayTicket
@@ -111,7 +111,7 @@ class Read:
         self.charged_bytes = 0
         self.throttle_time_ms = 0
         self.ticket: DelayTicket | None = None
-        self.waiter: DelayedFetch | None = None
+        self.waiter: Waiter | None = None
 
     @property
     def key(self) -> Key:

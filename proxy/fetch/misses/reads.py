@@ -17,32 +17,36 @@ Invariants:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 from proxy.fetch.misses.coalescing import JOINING_S, is_mere_error, is_plain
 from proxy.fetch.misses.read import Asker, Read, Stage
+from proxy.net.services import ConnectionServices, Handlers
 from proxy.partitions.leader_state import NO_EPOCH
 from proxy.partitions.readable import READ_COMMITTED
 from throttle.tickets import DelayRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
-    from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import SharedRead
+    from proxy.fetch.authorization import Authorization
+    from proxy.fetch.misses.coalescing import SharedRead, SharedReads
     from proxy.fetch.misses.read import Key
-    from proxy.fetch.record import FetchRecord
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.wakeups import Waiter
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.catch_up_connection import CatchUpConnection
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
-    from proxy.partitions.topics import Topic
+    from proxy.partitions.table import Partitions
+    from proxy.partitions.topics import Topic, Topics
+    from proxy.scheduling.disk_throttle import DiskThrottle
     from proxy.scheduling.queued_request import Entry
+    from proxy.scheduling.request_scheduler import RequestScheduler
 
 KEPT_S = 5.0
 """Seconds that a read is kept without a Fetch of this connection that asks for it."""
@@ -56,12 +60,56 @@ wait as long.
 """
 
 
+class MissServices(ConnectionServices, Protocol):
+    """Handed to the miss fetches of a connection."""
+
+    @property
+    def topics(self) -> Topics:
+        """All topics that are known."""
+
+    @property
+    def partitions(self) -> Partitions:
+        """All partitions that are followed."""
+
+    @property
+    def scheduler(self) -> RequestScheduler:
+        """The queues toward the broker."""
+
+    @property
+    def disk_throttle(self) -> DiskThrottle:
+        """The delay of misses."""
+
+    @property
+    def shared_reads(self) -> SharedReads:
+        """The reads that consumers share."""
+
+    def attempt(
+        self,
+        action: Callable[[], object],
+        doing: str,
+        otherwise: Callable[[], object] | None = None,
+    ) -> None:
+        """Run `action`. Log and count its error, then run `otherwise`."""
+
+
+class MissHandlers(Handlers, Protocol):
+    """What is kept for a connection that has miss fetches."""
+
+    @property
+    def authorization(self) -> Authorization:
+        """The client's rights to topics."""
+
+
+MissLink: TypeAlias = "ClientConnection[MissServices, MissHandlers]"
+"""A client connection as miss fetches see it."""
+
+
 class Reads:
     """Reads of one connection; `by_key` lists them by partition."""
 
     __slots__ = ("_in_line", "_link", "by_key")
 
-    def __init__(self, link: FetchLink) -> None:
+    def __init__(self, link: MissLink) -> None:
         self._link = link
         self._in_line: set[tuple[Read, ...]] = set()  # until the request scheduler sends them
         self.by_key: dict[Key, Read] = {}
@@ -116,11 +164,9 @@ class Reads:
         topic, epoch = self._find_log(read)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
-    def begin(
-        self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch
-    ) -> bool:
-        """Begin a read for each partition of `missed`, at once or when its disk allows. Return
-        False at the byte limit.
+    def begin(self, asker: Asker, missed: Sequence[PartitionStatus], waiter: Waiter) -> bool:
+        """Begin a read of `asker` for each partition of `missed`, at once or when its disk allows.
+        Return False at the byte limit.
 
         `waiter` is woken when a read ends.
         """
@@ -130,16 +176,9 @@ class Reads:
             return False
         self._link.listener.tend(self._link)
         now = self._link.broker.now()
-        request = record.request
-        asker = Asker(
-            record.head.api_version,
-            record.head.client_id,
-            request.max_bytes,
-            request.isolation_level,
-        )
         at_once: list[Read] = []
         # The disk throttle needs the size of each read before the broker has answered.
-        share_bytes = max(request.max_bytes // len(missed), 1)
+        share_bytes = max(asker.max_bytes // len(missed), 1)
         for status in missed:
             read = Read(status, asker, share_bytes, now)
             read.waiter = waiter
@@ -445,7 +484,7 @@ class Reads:
             if read is not None:
                 self.drop(read)
 
-    def leave(self, waiter: DelayedFetch) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Detach `waiter`, which has been answered. Its reads continue without it; errors are
         dropped.
         """
