@@ -293,7 +293,7 @@ class DelayedFetch:
             found[id(one)] = reads.find(one, *kind)
         for read in found.values():
             if read is not None:
-                read.waiter = self
+                read.attach(self)
         return [found.get(id(status)) for status in statuses]
 
     def _build_asker(self) -> Asker:

@@ -65,12 +65,12 @@ class ByteBudget:
         """Number of transports that wait for the count to fall."""
         return len(self.paused)
 
-    def add(self, nbytes: int, reader: FramedTransport) -> None:
+    def add(self, nbytes: int, reader: FramedTransport | None) -> None:
         """Charge `nbytes` that arrived on `reader`. Pauses `reader` when the count reaches the
-        limit.
+        limit. None: they did not arrive now, or on a connection that is gone.
         """
         self.in_flight_bytes += nbytes
-        if self.in_flight_bytes >= self.limit_bytes:
+        if reader is not None and self.in_flight_bytes >= self.limit_bytes:
             self.pause(reader)
 
     def pause(self, reader: FramedTransport) -> None:

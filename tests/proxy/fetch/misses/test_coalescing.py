@@ -13,6 +13,7 @@ from proxy.fetch.misses.coalescing import (
     build_coalescing_key,
 )
 from proxy.fetch.misses.read import Asker, Stage
+from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
@@ -255,7 +256,7 @@ def test_a_joiner_without_a_link_to_the_broker_opens_none():
     for link in links:
         begin(link, asked())
     links[1].upstream.is_connected = False
-    links[1].broker.responses = SimpleNamespace(in_flight_bytes=0)
+    links[1].broker.responses = ByteBudget(1 << 30)
     links[0].upstream.answer(answer())
     assert links[1].broker.responses.in_flight_bytes == len(RECORDS)
 

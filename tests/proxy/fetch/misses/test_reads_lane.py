@@ -7,8 +7,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.fetch import FetchPartition
-from proxy.fetch.misses.read import Asker, Stage
-from proxy.fetch.misses.reads import PATIENCE_S
+from proxy.fetch.misses.read import PATIENCE_S, Asker, Stage
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import (
