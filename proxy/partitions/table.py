@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from blockcache.cache import PartitionsFull
+from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState
 from proxy.partitions.producer_state import ProducerLedger
 from proxy.partitions.transactions import Transactions
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from proxy.partitions.topics import Topic
 
-REFUSED_FOR_S = 30.0
-"""After the broker refused a topic to Forebay's own principal, only clients' connections ask about
-it for this time.
-"""
 HOLE_PATIENCE_S = 1.0
 """How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
 
@@ -43,15 +40,15 @@ class Partition:
     `slot`: its number in the cache. `tail`: end of the newest contiguous stored run, where the next
     batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
     of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
-    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `retry_at`:
-    end of its back-off after an error. `news_at`: when its HW last grew. `wanted_at`: when it was
-    last tailed or served. Offsets are -1 while unknown; times are seconds of a monotonic clock.
+    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `news_at`:
+    when its HW last grew. `wanted_at`: when it was last tailed or served. Offsets are -1 while
+    unknown; times are seconds of a monotonic clock.
     """
 
     __slots__ = (
         "acknowledged_end",
+        "back_off",
         "divergences",
-        "failures",
         "index",
         "is_followed",
         "leader_state",
@@ -61,12 +58,10 @@ class Partition:
         "news_at",
         "old_format",
         "open_polls",
-        "own_refused_until",
         "parked",
         "probe_offset",
         "produced_from",
         "producers",
-        "retry_at",
         "slot",
         "tail",
         "topic",
@@ -93,13 +88,11 @@ class Partition:
         self.produced_from = -1
         self.old_format = False
         self.zstd = False
-        self.own_refused_until = float("-inf")
         self.young_from = -1  # batches from here on were written while this process followed it
-        self.failures = 0
         self.divergences = 0
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
-        self.retry_at = float("-inf")
+        self.back_off = BackOff()
         self.looked_at = float("-inf")
         self.missed_from: tuple[int, int] | None = None
         """HW and clock of admitted bytes at its first miss on history, if that was soon after the
@@ -158,10 +151,8 @@ class Partition:
         return 0 <= self.readable_end(read_committed) <= offset <= self.leader_state.high_watermark
 
     def is_refused(self, now: float) -> bool:
-        """True if the broker refused the topic to Forebay's own principal in the last REFUSED_FOR_S
-        seconds.
-        """
-        return now < self.own_refused_until
+        """True if the broker refused the topic to Forebay's own principal a short time ago."""
+        return now < self.back_off.refused_until
 
     def has_stored(self, cache: BlockCache) -> bool:
         """True if any batch of the partition is stored."""

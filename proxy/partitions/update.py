@@ -23,7 +23,6 @@ from protocol.errors import BadFrame, ErrorCode
 from proxy.partitions import store
 from proxy.partitions.compaction import find_cleaned_end
 from proxy.partitions.leader_state import Learned
-from proxy.partitions.table import REFUSED_FOR_S
 from proxy.partitions.topics import NO_LEADER
 
 if TYPE_CHECKING:
@@ -124,10 +123,13 @@ def _learn(
     if answered.diverging is not None:
         _diverged(broker, partition, asking, *answered.diverging)
         return Outcome(False, False)
-    partition.failures = 0  # even if nothing else is learned: the broker answers for it
-    partition.retry_at = sent_at
+    partition.back_off.reset(sent_at)  # even if nothing else is learned
     leader_state = partition.leader_state
-    before = leader_state.offsets
+    before = (
+        leader_state.high_watermark,
+        leader_state.last_stable_offset,
+        leader_state.log_start_offset,
+    )
     lease_until = leader_state.lease.until
     is_news = broker.now() >= lease_until or answered.end > answered.start
     lapsed = sent_at >= lease_until
@@ -182,7 +184,7 @@ def learn_error(
         broker.forget_topic(partition.topic.id)
         return True
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        partition.own_refused_until = broker.now() + REFUSED_FOR_S
+        partition.back_off.refuse(broker.now())
         broker.replica_fetcher.forget(partition)
         leader_state.revoke()
         return True  # a waiting client has the right, and a connection that may ask
@@ -204,14 +206,13 @@ def learn_error(
 
 
 def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int) -> None:
-    """Pause the questions about the partition. Several polls with the same error count as one step.
-    A question that was out of date when it was answered causes no pause.
+    """Pause the questions about the partition. A question that was out of date when it was answered
+    causes no pause.
     """
-    now = broker.now()
     if asked_epoch < partition.leader_state.asked_epoch:
-        partition.retry_at = now
-    elif partition.retry_at <= now:
-        partition.retry_at = now + broker.replica_fetcher.back_off_s(partition)
+        partition.back_off.end(broker.now())
+    else:
+        partition.back_off.extend(broker.now())
 
 
 def _diverged(

@@ -234,7 +234,7 @@ class SessionPoll:
 
     def _plan(self, partition: Partition, now: float) -> FetchPartition | None:
         """Return the question about a member, and note it; None: it is not asked about now."""
-        if partition.retry_at > now:
+        if partition.back_off.until > now:
             return None
         may_be_cut = may_be_truncated(partition)
         question = plan_question(self._broker, partition, may_be_cut)

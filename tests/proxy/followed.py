@@ -63,9 +63,6 @@ class QuietWatch:
     def forget(self, _partition):
         """It is in no poll."""
 
-    def back_off_s(self, _partition):
-        return 1.0
-
 
 class QuietBroker:
     """What handlers share, with a clock that the test moves and nobody to send to."""

@@ -224,7 +224,7 @@ def test_a_partition_in_back_off_is_forgotten_until_it_may_be_asked():
     assert watched.leases() == [True, False]
     watched.turn()
     assert (watched.link.named, watched.link.forgotten) == ([], [1])
-    watched.broker.clock_s = watched.partitions[1].retry_at
+    watched.broker.clock_s = watched.partitions[1].back_off.until
     watched.poll.mark_all()
     watched.turn(shown(1, 20))
     assert (watched.link.named, watched.link.forgotten) == ([1], [])

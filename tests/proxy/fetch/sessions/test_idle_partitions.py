@@ -148,7 +148,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "uncovered":
         partition.open_polls = 0
     elif what == "refused":
-        partition.own_refused_until = float("inf")
+        partition.back_off.refused_until = float("inf")
     elif what == "no-own-link":
         scene.link.broker.own_connections.usable = False
     else:
