@@ -159,6 +159,104 @@ class Partition:
         start, end = cache.tail(self.slot)
         return start < end
 
+    # -- events ------------------------------------------------------------------------------------
+
+    def probe(self, offset: int) -> None:
+        """Ask at `offset` while the HW is unknown: a client asks there."""
+        if self.leader_state.high_watermark < 0:
+            self.probe_offset = max(offset, 0)
+
+    def look(self, now: float) -> None:
+        """Note that it is asked about apart from the standing polls."""
+        self.looked_at = now
+
+    def settle(self, lapsed: bool, news_at: float) -> None:
+        """Move the tail after a response, at least to the log start offset. If the lease had lapsed,
+        records written meanwhile are history, and the tail moves to the HW. `news_at`: when the HW
+        last grew.
+        """
+        high_watermark = self.leader_state.high_watermark
+        if self.tail < 0 or (lapsed and self.tail < high_watermark):
+            self.tail = high_watermark
+        self.tail = max(self.tail, self.leader_state.log_start_offset)
+        self.news_at = news_at
+
+    def extend(self, end: int) -> None:
+        """Move the tail to `end`, never back."""
+        self.tail = max(self.tail, end)
+
+    def move_tail(self, end: int) -> None:
+        """Move the tail to the end of what is stored, which may be before it."""
+        self.tail = end
+
+    def note_produced(self, base_offset: int) -> None:
+        """Note that stored bytes of a producer begin at `base_offset` or before. Acknowledgements of
+        several connections may cross.
+        """
+        if not 0 <= self.produced_from <= base_offset:
+            self.produced_from = base_offset
+
+    def note_old_format(self) -> None:
+        """Ask about it no more: its batches are older than format 2."""
+        self.old_format = True
+
+    def note_zstd(self) -> None:
+        """Note that its log has zstd batches."""
+        self.zstd = True
+
+    def advance_start(self, log_start_offset: int) -> None:
+        """Note that the log begins at `log_start_offset`."""
+        self.log_start_offset = log_start_offset
+
+    def confirm_log(self) -> None:
+        """Note that the stored bytes are those of the broker's log."""
+        self.leader_state.await_check(False)
+        self.divergences = 0
+
+    def enter_epoch(self, is_new: bool, is_stored: bool) -> None:
+        """Enter a proven epoch: freeze what is stored until it is checked. `is_new`: another one was
+        proven before. `is_stored`: any batch is.
+        """
+        if is_new:
+            self.acknowledged_end = -1
+            self.transactions.truncate(0)
+        if self.young_from < 0:
+            self.young_from = self.leader_state.high_watermark
+        self.divergences = 0
+        self.leader_state.await_check(is_stored)
+        if not is_stored:
+            self.tail = self.produced_from = -1  # they belong to the previous log
+
+    def diverge(self) -> int:
+        """Count a failed check of the stored bytes. Return the number of them in a row."""
+        self.divergences += 1
+        return self.divergences
+
+    def forget_log(self, probe_offset: int, is_stored: bool) -> None:
+        """Forget the offsets: the log was truncated or replaced. The next question is at
+        `probe_offset`, -1 if none is known. `is_stored`: any batch is, and has to be checked.
+        """
+        self.leader_state.forget_offsets()
+        self.leader_state.await_check(is_stored)
+        self.probe_offset = probe_offset
+        self.acknowledged_end = -1
+
+    def truncate(self, from_offset: int, is_stored: bool) -> None:
+        """Note that nothing at or above `from_offset` is stored. `is_stored`: any batch is."""
+        self.transactions.truncate(from_offset)
+        self.tail = min(self.tail, from_offset) if is_stored else -1
+        if self.produced_from >= from_offset:
+            self.produced_from = -1
+
+    def distrust(self) -> None:
+        """Compare no batch that was written before now: the broker stores batches otherwise."""
+        known_end = max(self.leader_state.high_watermark, self.acknowledged_end)
+        self.young_from = max(self.young_from, known_end)
+
+    def unfollow(self) -> None:
+        """Nobody follows it any more: a partition that is followed again is a new object."""
+        self.is_followed = False
+
     def __repr__(self) -> str:
         return f"{self.topic.name or self.topic.id.hex()}-{self.index}"
 
@@ -248,7 +346,7 @@ class Partitions:
         """Stop following the partition, drop its blocks and wake its waiters: it is gone or idle."""
         if not partition.is_followed:
             return
-        partition.is_followed = False
+        partition.unfollow()
         del self._by_key[partition.topic.id, partition.index]
         self._count(partition.topic, -1)
         partition.leader_state.revoke()

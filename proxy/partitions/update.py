@@ -146,11 +146,10 @@ def _learn(
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
     if leader_state.frozen and _is_check(broker, partition, asking):
-        leader_state.frozen = False
-        partition.divergences = 0
+        partition.confirm_log()
         is_news = True
     if answered.log_start_offset > partition.log_start_offset:
-        partition.log_start_offset = answered.log_start_offset
+        partition.advance_start(answered.log_start_offset)
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
     if answered.end > answered.start and not leader_state.frozen:
         _store(broker, partition, asking, answered, frame)
@@ -162,11 +161,10 @@ def _learn(
     )
     if leader_state.is_replica and not leader_state.frozen:
         _keep_checkable(broker, partition, lapsed)
-    store.settle(partition, lapsed)
+    has_grown = leader_state.high_watermark > before[0]
+    partition.settle(lapsed, broker.now() if has_grown else partition.news_at)
     if leader_state.frozen:
         broker.replica_fetcher.prove_next(partition)
-    if leader_state.high_watermark > before[0]:
-        partition.news_at = broker.now()
     return Outcome(True, is_news or lapsed or before != leader_state.offsets)
 
 
@@ -199,9 +197,7 @@ def learn_error(
     broker.topic_lookup.ask(partition.topic.id)
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         broker.invalidate(partition, 0, "out-of-range")
-        leader_state.forget_offsets()
-        leader_state.frozen = False
-        partition.probe_offset = partition.acknowledged_end = -1
+        partition.forget_log(-1, is_stored=False)
     return True
 
 
@@ -231,9 +227,8 @@ def _diverged(
         broker, partition, asking
     ):
         return  # responses crossed: an older epoch, or bytes dropped since
-    partition.divergences += 1
     from_offset = max(end_offset, 0)
-    if partition.divergences > DIVERGED_MAX:
+    if partition.diverge() > DIVERGED_MAX:
         from_offset = 0
     else:
         later = broker.cache.first_after_epoch(partition.slot, epoch)
@@ -241,10 +236,7 @@ def _diverged(
     fields = partition.log_fields | {"offset": from_offset}
     log.warning("a partition was truncated: dropping its blocks from an offset on", extra=fields)
     broker.invalidate(partition, from_offset, "diverged")
-    leader_state.forget_offsets()
-    leader_state.frozen = partition.has_stored(broker.cache)
-    partition.probe_offset = max(end_offset, 0)
-    partition.acknowledged_end = -1
+    partition.forget_log(max(end_offset, 0), partition.has_stored(broker.cache))
     broker.replica_fetcher.prove_next(partition)
 
 
@@ -256,20 +248,13 @@ def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learn
     no check. Acknowledged records may have been truncated. Waiting for them would last until the
     log has grown over their offsets again.
     """
-    leader_state = partition.leader_state
-    if learned is Learned.NEW_EPOCH:
+    is_new = learned is Learned.NEW_EPOCH
+    if is_new:
         log.info(
             "a partition is in a new leader epoch",
-            extra=partition.log_fields | {"epoch": leader_state.epoch},
+            extra=partition.log_fields | {"epoch": partition.leader_state.epoch},
         )
-        partition.acknowledged_end = -1
-        partition.transactions.truncate(0)
-    if partition.young_from < 0:
-        partition.young_from = leader_state.high_watermark
-    partition.divergences = 0
-    leader_state.frozen = partition.has_stored(broker.cache)
-    if not leader_state.frozen:
-        partition.tail = partition.produced_from = -1  # they belong to the previous log
+    partition.enter_epoch(is_new, partition.has_stored(broker.cache))
 
 
 def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:
@@ -283,7 +268,7 @@ def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: boo
         broker.invalidate(partition, high_watermark, "replica")
     start, end = broker.cache.tail(partition.slot)
     if start < end:
-        partition.tail = end
+        partition.move_tail(end)
 
 
 def _is_check(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
@@ -313,7 +298,7 @@ def _store(
     if not batches:
         return
     if any(b.magic < 2 for b in batches):
-        partition.old_format = True
+        partition.note_old_format()
         return
     cleaned_end = find_cleaned_end(asking.fetch_offset, batches)
     if cleaned_end >= 0:

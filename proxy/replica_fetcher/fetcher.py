@@ -121,7 +121,7 @@ class ReplicaFetcher:
         now = self._broker.now()
         for partition in self._to_join:  # no join poll had room for these: prove them now and then
             if now - partition.looked_at > LOOK_EVERY_S:
-                partition.looked_at = now
+                partition.look(now)
                 self._to_prove[partition] = None
 
     def ask(
@@ -146,8 +146,8 @@ class ReplicaFetcher:
             self._broker.topic_lookup.ask(partition.topic.id, link)
         if partition.back_off.until > self._broker.now():
             return False
-        if asked is not None and leader_state.high_watermark < 0:
-            partition.probe_offset = max(asked.fetch_offset, 0)
+        if asked is not None:
+            partition.probe(asked.fetch_offset)
         if self._own(partition):
             self._to_prove[partition] = None
             self.pump()

@@ -388,7 +388,7 @@ class SessionPoll:
                 and now - partition.looked_at > LOOK_EVERY_S
                 and (not _is_told(partition) or partition.transactions.is_overdue(now))
             ):
-                partition.looked_at = now
+                partition.look(now)
                 self._broker.replica_fetcher.ask(partition, None)
 
 
