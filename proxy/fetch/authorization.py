@@ -137,7 +137,7 @@ class Authorization:
         for answered in response.partitions:
             self.learn(answered.topic, answered.error_code, asked_at)
             if answered.preferred_read_replica >= 0:
-                link.preferred_replicas = True
+                link.saw_preferred_replica()
             if link.stores:
                 if answered.error_code in PROVES:
                     link.broker.topic_lookup.want(answered.topic, link)

@@ -75,6 +75,7 @@ class DelayedFetch:
         "_idle_partitions",
         "_impatient",
         "_leaving",
+        "_parked_at",
         "_reads_timer",
         "_timer",
         "_urgent",
@@ -99,6 +100,7 @@ class DelayedFetch:
         self._impatient = False
         self._leaving = False
         self._idle_partitions = idle_partitions
+        self._parked_at = -1.0  # when it entered the purgatory; -1.0 if it never did
         self.held: list[Partition] = []
         self.done = False
 
@@ -352,11 +354,11 @@ class DelayedFetch:
         if self._timer is None:
             if not broker.purgatory.park(link, self):
                 return False
-            self.record.parked_at = now
+            self._parked_at = now
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - now, 0), self._expire)
             if self._idle_partitions is not None:
-                self._idle_partitions.fetch = self
+                self._idle_partitions.hold(self)
         self._register(
             [
                 status.partition
@@ -453,9 +455,9 @@ class DelayedFetch:
         if len(link.handlers.reads):
             link.handlers.reads.leave(self)
         if self._idle_partitions is not None and self._idle_partitions.fetch is self:
-            self._idle_partitions.fetch = None
+            self._idle_partitions.release()
         if self._timer is not None:
-            self.record.waited_s = self._now() - self.record.parked_at
+            self.record.waited_s = self._now() - self._parked_at
             link.broker.purgatory.unpark(link, self)
         self.held = []
 
@@ -469,7 +471,7 @@ class DelayedFetch:
                 plan_given_up(one) if self._impatient else one
                 for one in evaluate_fetch(self.record.fetch, now)
             ]
-        waited = self.record.parked_at >= 0 or self._leaving
+        waited = self._parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         forward_fetch(self.record, self._frame, statuses, max_wait_ms)
 

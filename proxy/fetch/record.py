@@ -28,7 +28,7 @@ class FetchRecord:
     """A Fetch that memory does not answer at once: its place in the response order, and how long it
     waited, in seconds.
 
-    `parked_at`: when it entered the purgatory; -1.0 if it never did, and `waited_s` is NOT_PARKED.
+    `waited_s` is NOT_PARKED if it was never in the purgatory.
     """
 
     __slots__ = (
@@ -36,7 +36,6 @@ class FetchRecord:
         "fetch",
         "head",
         "link",
-        "parked_at",
         "reply",
         "request",
         "waited_s",
@@ -50,7 +49,6 @@ class FetchRecord:
         self.head = fetch.head
         self.request = fetch.request
         self.context = fetch.context
-        self.parked_at = -1.0
         self.waited_s = NOT_PARKED
         self.would_hit_bytes: list[int] | None = None
         self.reply = fetch.link.replies.reserve()

@@ -224,6 +224,14 @@ class BrokerConnection:
             self._lose(f"a request cannot be sent: {error!r}")
             raise
 
+    def authenticate(self) -> None:
+        """Note that the connection gets an identity: it is never reopened silently from now on."""
+        self.authenticated = True
+
+    def open_share_session(self) -> None:
+        """Note that share sessions may depend on it: it is never reopened silently from now on."""
+        self.share_session = True
+
     # -- the pipeline --------------------------------------------------------------------------------------
 
     def carry(self, pipeline: PipelinedRequests) -> None:

@@ -170,11 +170,20 @@ class ClientConnection(Generic[Services, Kept]):
             framer = self.framed.framer
             framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
 
+    def begin_sasl(self, rounds: int) -> None:
+        """Note that the client authenticates: it has done so after `rounds` responses without error."""
+        self.sasl_rounds = rounds
+
+    def saw_preferred_replica(self) -> None:
+        """Note that the broker names preferred replicas to this client."""
+        self.preferred_replicas = True
+
     def saw_accepted(self) -> None:
         """Count a SASL response without error; after `sasl_rounds` of them the client has authenticated."""
         self.sasl_rounds -= 1
         if self.sasl_rounds <= 0:
-            self.is_signed_in = self.listener.wants_sasl = True
+            self.is_signed_in = True
+            self.listener.saw_sasl()
             self.framed.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
     def _materialize(self) -> None:

@@ -170,6 +170,18 @@ class Partition:
         """Note that it is asked about apart from the standing polls."""
         self.looked_at = now
 
+    def cover(self) -> None:
+        """Count a long poll that names it and has been sent."""
+        self.open_polls += 1
+
+    def uncover(self) -> None:
+        """Undo `cover`: the poll is answered, or names it no more."""
+        self.open_polls -= 1
+
+    def note_miss(self, first: tuple[int, int]) -> None:
+        """Note its first miss on history: `missed_from`."""
+        self.missed_from = first
+
     def settle(self, lapsed: bool, news_at: float) -> None:
         """Move the tail after a response, at least to the log start offset. If the lease had lapsed,
         records written meanwhile are history, and the tail moves to the HW. `news_at`: when the HW

@@ -256,7 +256,7 @@ class SessionPoll:
             self._unsettled[partition] = None
         if partition not in self._covered:
             self._covered[partition] = None
-            partition.open_polls += 1
+            partition.cover()
         return question
 
     def _note(self, partition: Partition, question: FetchPartition | None) -> bool:
@@ -281,7 +281,7 @@ class SessionPoll:
     def _uncover(self, partition: Partition) -> None:
         if partition in self._covered:
             del self._covered[partition]
-            partition.open_polls -= 1
+            partition.uncover()
 
     def _restart(self, error_code: int = ErrorCode.NONE) -> None:
         """End the session: the next request is full. Leases that were shared last as long as they

@@ -112,6 +112,17 @@ class SharedRead:
         self.joiners: dict[Read, Reader] = {}
         self.timer: asyncio.TimerHandle | None = None
 
+    def arm(self, timer: asyncio.TimerHandle) -> None:
+        """Cancel `timer` when the read ends."""
+        self.timer = timer
+
+    def close(self) -> dict[Read, Reader]:
+        """End it, and return its joiners; none can join any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        joiners, self.joiners = self.joiners, {}
+        return joiners
+
     @property
     def is_held(self) -> bool:
         """True if the response is not being read, because the client of that connection does not
@@ -174,9 +185,8 @@ class SharedReads:
         """Add a joiner. `reader` gets one call with the result, unless `leave` comes first."""
         shared_read.joiners[read] = reader
         if shared_read.timer is None:
-            shared_read.timer = asyncio.get_running_loop().call_later(
-                PATIENCE_S, self._lose_patience, shared_read
-            )
+            loop = asyncio.get_running_loop()
+            shared_read.arm(loop.call_later(PATIENCE_S, self._lose_patience, shared_read))
 
     def leave(self, shared_read: SharedRead, read: Read) -> None:
         """Remove the joiner `read`; no effect if it has not joined."""
@@ -226,10 +236,7 @@ class SharedReads:
         """Remove the read and return its joiners; no reader can join any more."""
         if self._shared_reads.get(shared_read.coalescing_key) is shared_read:
             del self._shared_reads[shared_read.coalescing_key]
-        if shared_read.timer is not None:
-            shared_read.timer.cancel()
-        joiners, shared_read.joiners = shared_read.joiners, {}
-        return joiners
+        return shared_read.close()
 
     # -- a Fetch that is forwarded whole -------------------------------------------------------------------
 

@@ -140,6 +140,14 @@ class IdlePartitions:
             link.handlers.reads.drop_asked((status.asked,))
         return True
 
+    def hold(self, fetch: Waiter) -> None:
+        """Wake `fetch`, the session's delayed Fetch, after changes."""
+        self.fetch = fetch
+
+    def release(self) -> None:
+        """Undo `hold`: the Fetch has ended."""
+        self.fetch = None
+
     # -- changes -------------------------------------------------------------------------------------------
 
     def wake(self, clean: CleanPartition) -> None:
