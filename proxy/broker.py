@@ -18,11 +18,11 @@ from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
 from proxy.fetch.access_lines import AccessLines
+from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.record import Accounts
 from proxy.fetch.sessions.cache import SessionCache
-from proxy.fetch.sessions.idle_partitions import WakeupBatch
+from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.table import Partitions
@@ -182,13 +182,8 @@ class Broker:
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
         """Drop what is stored of `partition` at or above `from_offset`."""
         self.cache.truncate(partition.slot, from_offset)
-        partition.transactions.truncate(from_offset)
+        partition.truncate(from_offset, partition.has_stored(self.cache))
         self.counters.invalidations[reason] += 1
-        partition.tail = (
-            min(partition.tail, from_offset) if partition.has_stored(self.cache) else -1
-        )
-        if partition.produced_from >= from_offset:
-            partition.produced_from = -1
         self.replica_fetcher.changed(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:
@@ -199,8 +194,7 @@ class Broker:
         for partition in [p for p in self.partitions if p.topic is topic]:
             if partition.produced_from >= 0:
                 self.invalidate(partition, partition.produced_from, reason)
-            known_end = max(partition.leader_state.high_watermark, partition.acknowledged_end)
-            partition.young_from = max(partition.young_from, known_end)
+            partition.distrust()
 
     def forget(self, partition: Partition, reason: str) -> None:
         """The partition is not there any more: nothing of it is known."""

@@ -160,7 +160,7 @@ def relay_share(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay a request of a share session. Share sessions end with their connection (KIP-932), so
     the broker connection is never reopened silently.
     """
-    link.upstream.share_session = True
+    link.upstream.open_share_session()
     relay(link, head, frame)
 
 
@@ -179,7 +179,7 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     reopened silently. The catch-up connection repeats an accepted authentication before the client
     gets the response.
     """
-    link.upstream.authenticated = True
+    link.upstream.authenticate()
     reply, sent_at = link.replies.reserve(), link.broker.now()
 
     def on_answer(answer: Frame | None) -> None:
@@ -204,11 +204,11 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
     """Relay SaslHandshake, as `relay_sasl`. Tokens without frames follow an accepted handshake of
     version 0: the connection becomes a raw byte pipe.
     """
-    link.upstream.authenticated = True
+    link.upstream.authenticate()
     link.limit_unsigned()
     if head.api_version > 0:
         mechanism = control.scan_sasl_mechanism(frame, head.body_start)
-        link.sasl_rounds = ROUNDS.get(mechanism, 1)
+        link.begin_sasl(ROUNDS.get(mechanism, 1))
         link.catch_up.saw_handshake(frame, mechanism)
         relay(link, head, frame)
         return
@@ -227,7 +227,7 @@ def _start_pipe(link: RelayLink) -> None:
     client, broker = link.framed, link.upstream.framed
     client.go_blind(lambda chunk: pipe(chunk, broker, client))
     broker.go_blind(lambda chunk: pipe(chunk, client, broker))
-    link.upstream.authenticated = True
+    link.upstream.authenticate()
 
 
 def pipe(chunk: bytes, sink: FramedTransport, source: FramedTransport) -> None:

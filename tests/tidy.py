@@ -212,11 +212,31 @@ def find_groups(graph: dict[str, set[str]]) -> list[list[str]]:
     )
 
 
-def find_cycles() -> list[list[str]]:
-    """Groups of more than CYCLE_MODULES modules that import each other."""
+@cache
+def find_imports() -> dict[str, set[str]]:
+    """The modules that each module imports, for types included, wherever in it the import stands."""
     graph = grimp.build_graph(*IMPORTING, cache_dir=None)
-    edges = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    return [group for group in find_groups(edges) if len(group) > CYCLE_MODULES]
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def find_cycles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of more than CYCLE_MODULES modules that import each other."""
+    return [group for group in find_groups(imports) if len(group) > CYCLE_MODULES]
+
+
+def name_room(module: str) -> str:
+    """The package, and in proxy the package or module below it."""
+    parts = module.split(".")
+    return ".".join(parts[:2] if parts[0] == "proxy" else parts[:1])
+
+
+def join_rooms(imports: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The rooms that the modules of each room import, itself left out."""
+    rooms: dict[str, set[str]] = {}
+    for module, imported in imports.items():
+        room = name_room(module)
+        rooms.setdefault(room, set()).update(map(name_room, imported))
+    return {room: imported - {room} for room, imported in rooms.items()}
 
 
 def name_package(file: str) -> str:
@@ -294,7 +314,7 @@ def main() -> None:
     )
     for title, places, bound in outliers:
         print(*describe_outliers(title, places, bound), sep="\n")
-    cycles = find_cycles()
+    cycles = find_cycles(find_imports())
     print(f"\nImport cycles above {CYCLE_MODULES} modules: {len(cycles)}")
     for group in cycles:
         print(f"{len(group):6}  {' '.join(group)}")

@@ -113,6 +113,24 @@ class _Client(Generic[T]):
         self.round = -1  # the last in which it was given its allotment
         self.waiting: OrderedDict[T, int] = OrderedDict()
 
+    def pay(self, request: T) -> None:
+        """Its request is granted."""
+        self.credit -= self.waiting.pop(request)
+
+    def correct(self, size_bytes: float) -> None:
+        """It has paid `size_bytes` too little; below 0 it gets back at most one round's allotment."""
+        self.credit = min(self.credit - size_bytes, max(self.allotment, self.credit))
+
+    def allot(self, number: int) -> None:
+        """Its allotment, once in the round of this number."""
+        if self.round != number:
+            self.round = number
+            self.credit += self.allotment
+
+    def forfeit(self, number: int) -> None:
+        """It returns in the round of this number: what it had left of an earlier round than the last is gone."""
+        self.credit = min(self.credit, self.allotment if self.round >= number - 1 else 0.0)
+
 
 class FairShare(Generic[T]):
     """Requests (any hashable, each once) of many clients, and whose turn it is."""
@@ -170,7 +188,7 @@ class FairShare(Generic[T]):
                 self._now.popleft()
                 self._retire(client_id)
                 continue
-            self._allot(client)
+            client.allot(self._round)
             request, size_bytes = next(iter(client.waiting.items()))
             if size_bytes <= client.credit:
                 return request
@@ -182,7 +200,7 @@ class FairShare(Generic[T]):
         """Grants it, in its turn or (too late for that) out of it: its client pays in either case."""
         client_id = self._owners.pop(request)
         client = self._active[client_id]
-        client.credit -= client.waiting.pop(request)
+        client.pay(request)
         if not client.waiting and self._now and self._now[0] == client_id:
             self._now.popleft()
             self._retire(client_id)
@@ -193,20 +211,14 @@ class FairShare(Generic[T]):
         if client is None:
             client = self._recall(client_id)
             self._remember(client_id, client)
-        client.credit = min(client.credit - size_bytes, max(client.allotment, client.credit))
-
-    def _allot(self, client: _Client[T]) -> None:
-        """Its allotment, once a round."""
-        if client.round != self._round:
-            client.round = self._round
-            client.credit += client.allotment
+        client.correct(size_bytes)
 
     def _recall(self, client_id: str) -> _Client[T]:
-        """A client that has waited for nothing: what it had left of an earlier round than the last is forfeit."""
+        """A client that has waited for nothing (`_Client.forfeit`)."""
         known = self._idle.pop(client_id, None)
         if known is None:
             return _Client(self._rule.weight_of(client_id) * self._rule.quantum_bytes)
-        known.credit = min(known.credit, known.allotment if known.round >= self._round - 1 else 0.0)
+        known.forfeit(self._round)
         return known
 
     def _retire(self, client_id: str) -> None:

@@ -57,6 +57,36 @@ class _Lane:
         self.known = True
         self.waited = False  # somebody did, since the last look at the disk
 
+    def look(self, busy: bool, rate_bytes_s: float, surge_s: float, now_s: float) -> None:
+        """The disk was looked at. `surge_s` of the rate may go at once while it is idle."""
+        self.known = True
+        self.bucket.set_rate(rate_bytes_s, now_s)
+        if not busy:
+            self.bucket.forgive(0)  # what was overdrawn has done no harm
+        elif not self.counts.busy:
+            self.bucket.forgive(
+                self.counts.in_flight_bytes
+            )  # only what is still to be read can do more
+        self.allowance_bytes = 0.0 if busy else rate_bytes_s * surge_s
+        self.counts.look(busy, rate_bytes_s)
+        self.waited = False
+
+    def close(self) -> None:
+        """The disk is not known any more: nothing is delayed for it."""
+        self.known = False
+        self.counts.look(False, self.counts.rate_bytes_s)
+
+    def delay(self) -> None:
+        """A ticket has to wait."""
+        self.waited = True
+
+    def grant(self, ticket: DelayTicket) -> None:
+        """It is on its way, and charged."""
+        self.bucket.charge(ticket.size_bytes)
+        self.reading[ticket] = None
+        self.reading_bytes += ticket.size_bytes
+        self.counts.grant(ticket.size_bytes, ticket.delay_s)
+
     def arrived(self, ticket: DelayTicket) -> None:
         """It is no longer on its way."""
         del self.reading[ticket]
@@ -99,23 +129,13 @@ class DelayedQueue:
         lane = self._lanes.get(disk)
         if lane is None:
             lane = self._lanes[disk] = _Lane(self._rule, rate_bytes_s, now_s)
-        lane.known = True
-        lane.bucket.set_rate(rate_bytes_s, now_s)
-        if not busy:
-            lane.bucket.forgive(0)  # what was overdrawn has done no harm
-        elif not lane.counts.busy:
-            lane.bucket.forgive(
-                lane.counts.in_flight_bytes
-            )  # only what is still to be read can do more
-        lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
-        lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
-        lane.waited = False
+        lane.look(busy, rate_bytes_s, self._rule.surge_s, now_s)
 
     def drop_disk(self, disk: str) -> None:
         """It is not known any more: nothing is delayed for it, and `advance` grants what waits."""
         lane = self._lanes.get(disk)
         if lane is not None:
-            lane.known = lane.counts.busy = False
+            lane.close()
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
@@ -132,7 +152,7 @@ class DelayedQueue:
         if lane is None or not lane.known:
             self._ungated += 1
             return DelayTicket.build_free(key, client_id, size_bytes, now_s)
-        bound = self._reached_bound(lane.counts, size_bytes)
+        bound = lane.counts.find_bound(size_bytes, self._rule)
         if bound is not None:
             return DelayRefused(bound)
         ticket = DelayTicket(key, client_id, disk, size_bytes, now_s)
@@ -140,7 +160,7 @@ class DelayedQueue:
         if self._grant_turns(lane, now_s, only=ticket):
             return ticket
         self._timers[ticket] = self._wheel.schedule(now_s + self._rule.max_delay_s, ticket)
-        lane.waited = True
+        lane.delay()
         return ticket
 
     def find(self, key: TicketKey) -> DelayTicket | None:
@@ -159,8 +179,8 @@ class DelayedQueue:
         lane = self._lanes[ticket.disk or ""]
         lane.share.remove(ticket)
         self._leave(lane, ticket)
-        ticket.cancelled = True
-        lane.counts.cancelled += 1
+        ticket.cancel()
+        lane.counts.cancel()
         return True
 
     def cancel_connection(self, connection: Hashable) -> int:
@@ -171,24 +191,22 @@ class DelayedQueue:
         """A granted miss was answered with so many bytes: the charge is corrected. The second time, nothing."""
         if not ticket.granted or ticket.finished:
             return
-        ticket.finished = True
+        ticket.finish()
         lane = self._lanes.get(ticket.disk or "")
         if lane is not None:
             if ticket in lane.reading:
                 lane.arrived(ticket)
             lane.bucket.charge(actual_bytes - ticket.size_bytes)
             lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
-            lane.counts.in_flight_requests -= 1
-            lane.counts.in_flight_bytes -= ticket.size_bytes
-            lane.counts.done_bytes += actual_bytes
+            lane.counts.finish(ticket.size_bytes, actual_bytes)
 
     def advance(self, now_s: float) -> list[DelayTicket]:
         """What may go now: first what is overdue, then each disk's in their turns."""
         found = []
         for ticket in self._wheel.advance(now_s):
-            ticket.overdue = True
+            ticket.expire()
             lane = self._lanes[ticket.disk or ""]
-            lane.counts.overdue += 1
+            lane.counts.expire()
             found.append(self._grant(lane, ticket, now_s))
         for lane in self._lanes.values():
             found += self._grant_turns(lane, now_s)
@@ -216,17 +234,6 @@ class DelayedQueue:
         lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}
         return DelayStatistics(lanes, self._ungated, len(self._wheel))
 
-    def _reached_bound(self, counts: LaneStatistics, size_bytes: int) -> str | None:
-        if not counts.waiting_requests:
-            return None
-        if counts.waiting_requests >= self._rule.waiting_requests:
-            counts.refused_requests += 1
-            return "requests"
-        if counts.waiting_bytes + size_bytes > self._rule.waiting_bytes:
-            counts.refused_bytes += 1
-            return "bytes"
-        return None
-
     def _ready_at_s(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> float:
         if not lane.known:
             return now_s
@@ -248,31 +255,19 @@ class DelayedQueue:
 
     def _grant(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> DelayTicket:
         lane.share.take(ticket)
-        lane.bucket.charge(ticket.size_bytes)
         self._leave(lane, ticket)
-        ticket.granted_s = now_s
-        lane.reading[ticket] = None
-        lane.reading_bytes += ticket.size_bytes
-        counts, delay_s = lane.counts, ticket.delay_s
-        counts.in_flight_requests += 1
-        counts.in_flight_bytes += ticket.size_bytes
-        counts.granted += 1
-        counts.granted_bytes += ticket.size_bytes
-        counts.delayed += delay_s > 0
-        counts.delay_sum_s += delay_s
-        counts.delay_max_s = max(counts.delay_max_s, delay_s)
+        ticket.grant(now_s)
+        lane.grant(ticket)
         return ticket
 
     def _enter(self, lane: _Lane, ticket: DelayTicket) -> None:
         lane.share.add(ticket.client_id, ticket, ticket.size_bytes)
-        lane.counts.waiting_requests += 1
-        lane.counts.waiting_bytes += ticket.size_bytes
+        lane.counts.enter(ticket.size_bytes)
         self._waiting[ticket.key] = ticket
         self._by_connection.setdefault(ticket.key.connection, {})[ticket.key] = ticket
 
     def _leave(self, lane: _Lane, ticket: DelayTicket) -> None:
-        lane.counts.waiting_requests -= 1
-        lane.counts.waiting_bytes -= ticket.size_bytes
+        lane.counts.leave(ticket.size_bytes)
         del self._waiting[ticket.key]
         kept = self._by_connection[ticket.key.connection]
         del kept[ticket.key]

@@ -79,6 +79,20 @@ class _Disk:
         self.looked_s = now_s
         self.looks = self.missed_looks = self.stale = self.done_bytes = 0
 
+    def note_sample(self, done_bytes: int, now_s: float) -> None:
+        """It was looked at. `done_bytes` of misses were answered by then, all time."""
+        self.sampled, self.looked_s, self.done_bytes = True, now_s, done_bytes
+        self.looks += 1
+
+    def close(self, is_missing: bool) -> None:
+        """Its sample is void: the disk was not found (`is_missing`), or is too old."""
+        if is_missing:
+            self.missed_looks += 1
+        else:
+            self.stale += 1
+        self.sampled = False
+        self.gauge.forget()
+
 
 class Throttle:
     """`disks` are the names that misses may be of; others are never delayed."""
@@ -96,16 +110,14 @@ class Throttle:
         """
         disk = self._disks[name]
         if counters is None:
-            disk.missed_looks += 1
-            self._close_eyes(name)
+            self._forget_sample(name, is_missing=True)
             return None
         done_bytes = self._queue.done_bytes(name)
         sample = disk.gauge.observe(counters, pressure, now_s)
         waited = self._queue.has_waited(name)
         rate = disk.controller.observe(sample, done_bytes - disk.done_bytes, waited, now_s)
         self._queue.set_disk(name, sample.busy, rate, now_s)
-        disk.sampled, disk.looked_s, disk.done_bytes = True, now_s, done_bytes
-        disk.looks += 1
+        disk.note_sample(done_bytes, now_s)
         return sample
 
     def submit(
@@ -138,8 +150,7 @@ class Throttle:
         """What may go now: at `next_due_s`, and after `observe`."""
         for name, disk in self._disks.items():
             if disk.sampled and now_s - disk.looked_s >= self._rules.stale_s:
-                disk.stale += 1
-                self._close_eyes(name)
+                self._forget_sample(name, is_missing=False)
         return self._queue.advance(now_s)
 
     def next_due_s(self, now_s: float) -> float | None:
@@ -179,8 +190,6 @@ class Throttle:
             queue.deadlines,
         )
 
-    def _close_eyes(self, name: str) -> None:
-        disk = self._disks[name]
-        disk.sampled = False
-        disk.gauge.forget()
+    def _forget_sample(self, name: str, is_missing: bool) -> None:
+        self._disks[name].close(is_missing)
         self._queue.drop_disk(name)

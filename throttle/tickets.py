@@ -78,6 +78,22 @@ class DelayTicket:
         """How long it waited; 0 while it waits."""
         return max(0.0, self.granted_s - self.submitted_s) if self.granted else 0.0
 
+    def grant(self, now_s: float) -> None:
+        """It may go."""
+        self.granted_s = now_s
+
+    def expire(self) -> None:
+        """It has waited for as long as it may, and is granted next."""
+        self.overdue = True
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.cancelled = True
+
+    def finish(self) -> None:
+        """It was granted and answered."""
+        self.finished = True
+
 
 @dataclass(frozen=True, slots=True)
 class DelayRefused:
@@ -106,6 +122,56 @@ class LaneStatistics:
     refused_bytes: int = 0
     delay_sum_s: float = 0.0
     delay_max_s: float = 0.0
+
+    def look(self, busy: bool, rate_bytes_s: float) -> None:
+        """Note the result of a look at the disk."""
+        self.busy, self.rate_bytes_s = busy, rate_bytes_s
+
+    def enter(self, size_bytes: int) -> None:
+        """Count a request that waits from now on."""
+        self.waiting_requests += 1
+        self.waiting_bytes += size_bytes
+
+    def leave(self, size_bytes: int) -> None:
+        """Count a request that waits no more."""
+        self.waiting_requests -= 1
+        self.waiting_bytes -= size_bytes
+
+    def grant(self, size_bytes: int, delay_s: float) -> None:
+        """Count a granted request that had waited for `delay_s`; `leave` counts its leaving."""
+        self.in_flight_requests += 1
+        self.in_flight_bytes += size_bytes
+        self.granted += 1
+        self.granted_bytes += size_bytes
+        self.delayed += delay_s > 0
+        self.delay_sum_s += delay_s
+        self.delay_max_s = max(self.delay_max_s, delay_s)
+
+    def finish(self, size_bytes: int, actual_bytes: int) -> None:
+        """Count a granted request of `size_bytes` that was answered with `actual_bytes`."""
+        self.in_flight_requests -= 1
+        self.in_flight_bytes -= size_bytes
+        self.done_bytes += actual_bytes
+
+    def expire(self) -> None:
+        """Count a request that has waited for as long as it may."""
+        self.overdue += 1
+
+    def cancel(self) -> None:
+        """Count a waiting request that nobody wants any more."""
+        self.cancelled += 1
+
+    def find_bound(self, size_bytes: int, rule: DelayRule) -> str | None:
+        """The bound that a further request of `size_bytes` would exceed, and count it; None: it may wait."""
+        if not self.waiting_requests:
+            return None
+        if self.waiting_requests >= rule.waiting_requests:
+            self.refused_requests += 1
+            return "requests"
+        if self.waiting_bytes + size_bytes > rule.waiting_bytes:
+            self.refused_bytes += 1
+            return "bytes"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

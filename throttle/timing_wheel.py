@@ -43,6 +43,10 @@ class Timer(Generic[T]):
     def pending(self) -> bool:
         return self._slot >= 0
 
+    def place(self, wheel: int, slot: int) -> None:
+        """It stands in this slot of this wheel; a slot below 0: in none, and is not pending."""
+        self._wheel, self._slot = wheel, slot
+
 
 @dataclass(frozen=True, slots=True)
 class WheelStatistics:
@@ -121,7 +125,7 @@ class TimingWheel(Generic[T]):
     def _place(self, timer: Timer[T]) -> None:
         self._steps += 1
         if timer._tick <= self._tick:
-            timer._wheel, timer._slot = WHEELS, 0
+            timer.place(WHEELS, 0)
             self._due[timer] = None
             return
         for wheel in range(WHEELS):
@@ -130,7 +134,7 @@ class TimingWheel(Generic[T]):
             distance = (timer._tick >> shift) - position
             if distance < SLOTS or wheel == WHEELS - 1:
                 slot = (position + min(distance, SLOTS - 1)) % SLOTS
-                timer._wheel, timer._slot = wheel, slot
+                timer.place(wheel, slot)
                 self._slots[wheel][slot][timer] = None
                 self._occupied[wheel] |= 1 << slot
                 return
@@ -144,7 +148,7 @@ class TimingWheel(Generic[T]):
             del slot[timer]
             if not slot:
                 self._occupied[timer._wheel] &= ~(1 << timer._slot)
-        timer._slot = -1
+        timer.place(-1, -1)
 
     def _next_event(self) -> int:
         """The tick of the next occupied slot's start, over all wheels. Something is pending."""
@@ -175,7 +179,7 @@ class TimingWheel(Generic[T]):
     def _drain_due(self) -> list[T]:
         timers, self._due = self._due, {}
         for timer in timers:
-            timer._slot = -1
+            timer.place(-1, -1)
         self._expired += len(timers)
         self._steps += len(timers)
         return [timer.item for timer in timers]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from metrics.access_log import cut_text
 from proxy.partitions.readable import UNREAD
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog, FetchValues
     from protocol.fetch import FetchPartition
     from proxy.accounting.empty_answers import EmptyAnswers
-    from proxy.fetch.record import Departed
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.partitions.readable import PartitionOutcome
     from proxy.partitions.table import Partition, Partitions
     from proxy.partitions.topics import Topics
@@ -34,6 +33,11 @@ NS_IN_MS = 1_000_000
 LEAST_DELAY_S = 0.0000005
 """Shortest delay, in seconds, that a line shows; lines have a resolution of a thousandth of a
 millisecond.
+"""
+
+Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float]"
+"""A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
+frame), when it left, in seconds, and the seconds in the purgatory, or NOT_PARKED.
 """
 
 

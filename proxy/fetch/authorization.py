@@ -15,19 +15,22 @@ Owns one connection's rights and their renewal. Must not know the cache. Invaria
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
+from proxy.net.services import ConnectionServices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from protocol.fetch import FetchResponse
     from protocol.primitives import Frame
-    from proxy.fetch.services import FetchLink
+    from proxy.net.client_connection import ClientConnection
+    from proxy.net.services import Handlers
     from proxy.partitions.table import Partition
+    from proxy.replica_fetcher.topic_metadata import TopicLookup
 
 PROVES = frozenset(
     {
@@ -55,6 +58,18 @@ for it.
 """
 
 
+class AuthorizationServices(ConnectionServices, Protocol):
+    """Handed to the rights of a connection."""
+
+    @property
+    def topic_lookup(self) -> TopicLookup:
+        """The questions about topics."""
+
+
+AuthorizationLink: TypeAlias = "ClientConnection[AuthorizationServices, Handlers]"
+"""A client connection as its rights see it."""
+
+
 class Authorization:
     """Rights of one connection. `version` and `has_rack` are those of its last Fetch."""
 
@@ -69,7 +84,7 @@ class Authorization:
         "version",
     )
 
-    def __init__(self, link: FetchLink) -> None:
+    def __init__(self, link: AuthorizationLink) -> None:
         self._link = link
         self._until: dict[str | bytes, float] = {}
         self._used: dict[str | bytes, Partition] = {}
@@ -122,7 +137,7 @@ class Authorization:
         for answered in response.partitions:
             self.learn(answered.topic, answered.error_code, asked_at)
             if answered.preferred_read_replica >= 0:
-                link.preferred_replicas = True
+                link.saw_preferred_replica()
             if link.stores:
                 if answered.error_code in PROVES:
                     link.broker.topic_lookup.want(answered.topic, link)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchRequest
     from proxy.fetch.evaluate import View
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import ClientFetch
+    from proxy.fetch.services import ClientFetch
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 

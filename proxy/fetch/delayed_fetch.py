@@ -30,7 +30,7 @@ from proxy.fetch.completion import (
 from proxy.fetch.evaluate import UNAUTHORIZED, View, build_view, evaluate_fetch, find_unproven
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.misses.coalescing import build_coalescing_key
-from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.read import Asker, Stage
 from proxy.fetch.response import build_answer
 from proxy.partitions.readable import (
     NEEDS_BROKER,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.sessions.idle_partitions import IdlePartitions
+    from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
 
 
@@ -74,6 +75,7 @@ class DelayedFetch:
         "_idle_partitions",
         "_impatient",
         "_leaving",
+        "_parked_at",
         "_reads_timer",
         "_timer",
         "_urgent",
@@ -98,8 +100,14 @@ class DelayedFetch:
         self._impatient = False
         self._leaving = False
         self._idle_partitions = idle_partitions
+        self._parked_at = -1.0  # when it entered the purgatory; -1.0 if it never did
         self.held: list[Partition] = []
         self.done = False
+
+    @property
+    def place(self) -> Place:
+        """Its place in the response order."""
+        return self.record.reply
 
     def start(self, statuses: list[PartitionStatus]) -> None:
         """Go on after the first evaluation, which gave `statuses`. If a right is missing for bytes
@@ -281,14 +289,18 @@ class DelayedFetch:
             return None
         for one_said in said:
             reads.ask_again(one_said)
-        if absent and not reads.begin(self.record, absent, self):
+        if absent and not reads.begin(self._build_asker(), absent, self):
             return None
         for one in absent:
             found[id(one)] = reads.find(one, *kind)
         for read in found.values():
             if read is not None:
-                read.waiter = self
+                read.attach(self)
         return [found.get(id(status)) for status in statuses]
+
+    def _build_asker(self) -> Asker:
+        head, request = self.record.head, self.record.request
+        return Asker(head.api_version, head.client_id, request.max_bytes, request.isolation_level)
 
     def _fetches_separately(self, missed: Sequence[PartitionStatus]) -> bool:
         """Return True if a request of misses only is to use miss fetches, not to be forwarded
@@ -342,11 +354,11 @@ class DelayedFetch:
         if self._timer is None:
             if not broker.purgatory.park(link, self):
                 return False
-            self.record.parked_at = now
+            self._parked_at = now
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._deadline - now, 0), self._expire)
             if self._idle_partitions is not None:
-                self._idle_partitions.fetch = self
+                self._idle_partitions.hold(self)
         self._register(
             [
                 status.partition
@@ -443,9 +455,9 @@ class DelayedFetch:
         if len(link.handlers.reads):
             link.handlers.reads.leave(self)
         if self._idle_partitions is not None and self._idle_partitions.fetch is self:
-            self._idle_partitions.fetch = None
+            self._idle_partitions.release()
         if self._timer is not None:
-            self.record.waited_s = self._now() - self.record.parked_at
+            self.record.waited_s = self._now() - self._parked_at
             link.broker.purgatory.unpark(link, self)
         self.held = []
 
@@ -459,7 +471,7 @@ class DelayedFetch:
                 plan_given_up(one) if self._impatient else one
                 for one in evaluate_fetch(self.record.fetch, now)
             ]
-        waited = self.record.parked_at >= 0 or self._leaving
+        waited = self._parked_at >= 0 or self._leaving
         max_wait_ms = max(0, round((self._deadline - self._now()) * 1000)) if waited else None
         forward_fetch(self.record, self._frame, statuses, max_wait_ms)
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchPartition
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import ClientFetch
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topics
 

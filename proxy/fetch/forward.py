@@ -25,7 +25,6 @@ from protocol.fetch_build import (
     stamp_response_session,
     stamp_session,
 )
-from proxy.fetch.misses.coalescing import begin_forwarded, end_forwarded
 from proxy.fetch.response import build_error, refuse_fetch
 from proxy.fetch.sessions.context import Kind, PlannedResponse
 from proxy.partitions.readable import ISOLATION_LEVELS
@@ -70,12 +69,13 @@ def forward_fetch(
     link.handlers.reads.drop_asked(partitions)
     link.handlers.authorization.has_rack = bool(request.rack_id)
     frame = _without_session(record, record.context, frame, max_wait_ms)
-    scheduler = link.broker.scheduler
+    scheduler, shared = link.broker.scheduler, link.broker.shared_reads
     shared_reads: list[SharedRead] = []
 
     def dispatch(entry: Entry) -> None:
         scheduler.dispatched(entry)
-        shared_reads.extend(begin_forwarded(record, statuses))
+        begun = shared.begin_forwarded(request, head.api_version, statuses, link.upstream)
+        shared_reads.extend(begun)
         now = link.broker.now()
         link.forward(head, frame, partial(on_answer, entry, now), partial(on_begun, entry, now))
 
@@ -99,7 +99,7 @@ def forward_fetch(
             link.handlers.authorization.learn_answer(response, sent_at)
             begun = _begun_in_session(record, response, begun)
         # Joiners fetch for themselves: the whole frame is never in memory here.
-        end_forwarded(link.broker, shared_reads, None, None)
+        shared.end_forwarded(shared_reads, None, None)
         shared_reads.clear()
         return link.begin_pieces(
             head,
@@ -115,13 +115,13 @@ def forward_fetch(
     def on_answer(entry: Entry, sent_at: float, answer: Frame | None) -> None:
         if answer is None:
             record.abandoned()
-            end_forwarded(link.broker, shared_reads, None, None)
+            shared.end_forwarded(shared_reads, None, None)
             return
         scheduler.answered(entry)
         response = _scan_answer(link, head, answer)
         if response is not None:
             link.handlers.authorization.learn_answer(response, sent_at)
-        end_forwarded(link.broker, shared_reads, response, answer)
+        shared.end_forwarded(shared_reads, response, answer)
         record.forwarded(statuses, response, _in_session(record, response, answer))
 
     scheduler.submit(

@@ -26,8 +26,9 @@ from proxy.fetch.evaluate import evaluate, evaluate_fetch
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.hit_estimate import peek_would_hit
 from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
-from proxy.fetch.record import ClientFetch, FetchRecord
+from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, build_answer, refuse_fetch
+from proxy.fetch.services import ClientFetch
 from proxy.fetch.sessions.context import FINAL_EPOCH, NO_SESSION, Kind, open_fetch
 from proxy.fetch.sessions.idle_partitions import find_idle_partitions
 from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionStatus, ReadState

@@ -20,8 +20,8 @@ from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
-from proxy.fetch.record import ClientFetch
 from proxy.fetch.response import PAUSE_MS, REFUSED
+from proxy.fetch.services import ClientFetch
 from proxy.net.splice import SpliceTransfer, may_pass
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from proxy.relay import relay_whole
@@ -67,11 +67,9 @@ def pass_single_fetch(link: FetchLink, frame: Frame, scanned: list[int]) -> None
     ) = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
     link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
-    passed = PassthroughFetch(
-        link, frame, version, body_start, DISABLED if replica_id == CONSUMER else FOLLOWER, asked
-    )
-    if asked:
-        passed.names = bytes(frame[names_start:names_end])
+    reason = DISABLED if replica_id == CONSUMER else FOLLOWER
+    names = bytes(frame[names_start:names_end]) if asked else NO_NAMES
+    passed = PassthroughFetch(link, frame, version, body_start, reason, asked, names=names)
     scheduler = link.broker.scheduler
     if scheduler.enabled:
         passed.enter(scheduler, correlation_id)
@@ -87,10 +85,10 @@ def pass_fetch(
     reason: str,
 ) -> None:
     """Pass any other request. `reason` is DISABLED or FOLLOWER."""
+    asked = len(request.partitions)
     passed = PassthroughFetch(
-        link, frame, head.api_version, head.body_start, reason, len(request.partitions)
+        link, frame, head.api_version, head.body_start, reason, asked, request=request
     )
-    passed.request = request
     passed.enter(link.broker.scheduler, head.correlation_id)
 
 
@@ -126,7 +124,11 @@ class PassthroughFetch:
         body_start: int,
         reason: str,
         asked: int,
+        *,
+        names: bytes = NO_NAMES,
+        request: FetchRequest | None = None,
     ) -> None:
+        """`request` None: it is decoded when a field of it is asked for."""
         self._link = link
         self._frame = frame
         self._version = version
@@ -138,8 +140,8 @@ class PassthroughFetch:
         self._answer_bytes = 0
         self._sizes: Sequence[int] = ()
         self.asked = asked
-        self.names = NO_NAMES
-        self.request: FetchRequest | None = None
+        self.names = names
+        self.request = request
 
     # -- to the broker -------------------------------------------------------------------------------------
 

@@ -8,13 +8,11 @@ Fetches has no entry.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
-    from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.services import FetchLink
-    from proxy.fetch.sessions.idle_partitions import IdlePartitions
+    from proxy.net.client_connection import AnyLink
     from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
 
@@ -24,16 +22,49 @@ REST_S = 10.0
 """
 
 
+class Delayed(Protocol):
+    """A delayed Fetch."""
+
+    @property
+    def place(self) -> Place:
+        """Its place in the response order."""
+
+    @property
+    def held(self) -> list[Partition]:
+        """The partitions that it waits on."""
+
+    def leave(self) -> None:
+        """Answer now, with the bytes that are readable."""
+
+    def drop(self) -> None:
+        """End without an answer: the client has disconnected."""
+
+
+class Idle(Protocol):
+    """The idle partitions of one fetch session."""
+
+    @property
+    def fetch(self) -> object | None:
+        """The session's delayed Fetch, or None."""
+
+    @property
+    def used_at(self) -> float:
+        """When they were last evaluated, in seconds."""
+
+    def close(self) -> None:
+        """Stop tracking them."""
+
+
 class Purgatory:
     """All delayed Fetches of the process, at most `limit` at a time."""
 
     def __init__(self, counters: Counters, limit: int) -> None:
         self._counters = counters
         self._limit = limit
-        self._waiting: dict[FetchLink, dict[DelayedFetch, None]] = defaultdict(dict)
-        self.idle_partitions: dict[FetchLink, dict[IdlePartitions, None]] = defaultdict(dict)
+        self._waiting: dict[AnyLink, dict[Delayed, None]] = defaultdict(dict)
+        self._idle_partitions: dict[AnyLink, dict[Idle, None]] = defaultdict(dict)
 
-    def park(self, link: FetchLink, fetch: DelayedFetch) -> bool:
+    def park(self, link: AnyLink, fetch: Delayed) -> bool:
         """Add a delayed Fetch. Return False, and do nothing, if the limit is reached."""
         if self._counters.parked_fetches >= self._limit:
             return False
@@ -41,7 +72,7 @@ class Purgatory:
         self._counters.parked_fetches += 1
         return True
 
-    def unpark(self, link: FetchLink, fetch: DelayedFetch) -> None:
+    def unpark(self, link: AnyLink, fetch: Delayed) -> None:
         """Remove a delayed Fetch; no effect if it is not listed."""
         waiting = self._waiting.get(link)
         if waiting is None or waiting.pop(fetch, fetch) is fetch:
@@ -50,38 +81,49 @@ class Purgatory:
         if not waiting:
             del self._waiting[link]
 
-    def leave(self, link: FetchLink) -> None:
+    def leave(self, link: AnyLink) -> None:
         """Answer every delayed Fetch of `link` with the bytes that are readable now."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.leave()
 
-    def leave_one(self, link: FetchLink, place: Place) -> None:
+    def leave_one(self, link: AnyLink, place: Place) -> None:
         """Answer the delayed Fetch that holds `place` in the response order, if there is one, with
         the bytes readable now.
         """
         for fetch in self._waiting.get(link, ()):
-            if fetch.record.reply is place:
+            if fetch.place is place:
                 fetch.leave()
                 return
 
-    def drop(self, link: FetchLink) -> None:
+    def drop(self, link: AnyLink) -> None:
         """Drop the delayed Fetches and idle partitions of `link`: its client has disconnected."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.drop()
-        for one in list(self.idle_partitions.get(link, ())):
+        for one in list(self._idle_partitions.get(link, ())):
             one.close()
+
+    def track(self, link: AnyLink, idle_partitions: Idle) -> None:
+        """Close these idle partitions of `link` when its client disconnects, or after REST_S."""
+        self._idle_partitions[link][idle_partitions] = None
+
+    def untrack(self, link: AnyLink, idle_partitions: Idle) -> None:
+        """Undo `track`: they are closed."""
+        tracked = self._idle_partitions[link]
+        tracked.pop(idle_partitions, None)
+        if not tracked:
+            del self._idle_partitions[link]
 
     def tick(self, now: float) -> None:
         """Periodic: forget the idle partitions of sessions without a Fetch for REST_S. `now` is in
         seconds.
         """
-        for idle_partitions in list(self.idle_partitions.values()):
+        for idle_partitions in list(self._idle_partitions.values()):
             for unused in [
                 one for one in idle_partitions if one.fetch is None and now - one.used_at > REST_S
             ]:
                 unused.close()
 
-    def list_partitions(self, link: FetchLink) -> list[Partition]:
+    def list_partitions(self, link: AnyLink) -> list[Partition]:
         """Return the partitions that the delayed Fetches of one client wait on, each once."""
         waiting = self._waiting.get(link, ())
         return list(dict.fromkeys(p for fetch in waiting for p in fetch.held))

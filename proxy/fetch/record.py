@@ -1,74 +1,34 @@
-"""A client's Fetch: what arrived, its place in the response order if it waits, and its accounting.
+"""A client's Fetch that memory does not answer at once: its place in the response order, its outcomes.
 
-Owns the counting. Must not know how the response was found. Invariants:
+Owns the outcome of each partition of a response that the broker gives. Must not know how the
+response was found. Invariants:
 * A `FetchRecord` is made only for a Fetch that waits, is forwarded or is refused.
 * Each partition of each Fetch gets exactly one result and reason.
-* Bytes are counted when the response's last byte has left, not before.
-* Responses released by one broker response are sent first and counted afterwards (`Accounts`).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from protocol import api
 from proxy.fetch.hit_estimate import plan_observed
-from proxy.partitions.readable import (
-    NEEDS_BROKER,
-    UNREAD,
-    PartitionOutcome,
-    PartitionStatus,
-    ReadState,
-)
+from proxy.fetch.services import NOT_PARKED
+from proxy.partitions.readable import NEEDS_BROKER, PartitionOutcome, PartitionStatus, ReadState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-    from protocol.header import RequestHeader
-    from protocol.primitives import Frame, Topic
-    from proxy.fetch.access_lines import AccessLines
-    from proxy.fetch.services import FetchLink, FetchServices
-    from proxy.fetch.sessions.context import FetchContext
-
-NOT_PARKED = -1.0
-"""Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
-
-
-class ClientFetch(NamedTuple):
-    """A client's Fetch as it arrived, in `received_at` seconds.
-
-    `context` is the Fetch as its session completes it; None if it names each partition once and no
-    session, or if its session is the broker's.
-    `request_bytes` are charged to the byte budget of requests until the response is made.
-    """
-
-    link: FetchLink
-    head: RequestHeader
-    request: FetchRequest
-    context: FetchContext | None
-    request_bytes: int
-    received_at: float
-
-    @property
-    def partitions(self) -> list[FetchPartition]:
-        """All partitions that the Fetch asks for, including those that its session remembers."""
-        return self.request.partitions if self.context is None else self.context.partitions
-
-    @property
-    def topics(self) -> Iterable[Topic]:
-        """All topics that the Fetch asks for, each once."""
-        if self.context is None:
-            return dict.fromkeys(one.topic for one in self.request.partitions)
-        return self.context.topics
+    from protocol.fetch import FetchPartition, FetchResponse
+    from protocol.primitives import Frame
+    from proxy.fetch.services import ClientFetch
 
 
 class FetchRecord:
     """A Fetch that memory does not answer at once: its place in the response order, and how long it
     waited, in seconds.
 
-    `parked_at`: when it entered the purgatory; -1.0 if it never did, and `waited_s` is NOT_PARKED.
+    `waited_s` is NOT_PARKED if it was never in the purgatory.
     """
 
     __slots__ = (
@@ -76,7 +36,6 @@ class FetchRecord:
         "fetch",
         "head",
         "link",
-        "parked_at",
         "reply",
         "request",
         "waited_s",
@@ -90,7 +49,6 @@ class FetchRecord:
         self.head = fetch.head
         self.request = fetch.request
         self.context = fetch.context
-        self.parked_at = -1.0
         self.waited_s = NOT_PARKED
         self.would_hit_bytes: list[int] | None = None
         self.reply = fetch.link.replies.reserve()
@@ -150,99 +108,6 @@ class FetchRecord:
     def abandoned(self) -> None:
         """Count partitions that got no response, because the client or the broker disconnected."""
         self.link.broker.counters.undelivered_partitions += len(self.partitions)
-
-
-Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float]"
-"""A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
-frame), when it left, in seconds, and the seconds in the purgatory, or NOT_PARKED.
-"""
-
-
-class Accounts:
-    """Counts responses that have left: each at once, or a batch of them after all have left."""
-
-    __slots__ = ("_broker", "_departed", "lines")
-
-    def __init__(self, broker: FetchServices, lines: AccessLines | None) -> None:
-        """`lines` None: there is no access log."""
-        self._broker = broker
-        self.lines = lines
-        self._departed: list[Departed] | None = None
-        """The batch; None outside a batch."""
-
-    def enter(
-        self,
-        fetch: ClientFetch,
-        outcomes: Sequence[PartitionOutcome],
-        is_ours: bool,
-        delivered: bool,
-        waited_s: float = NOT_PARKED,
-    ) -> None:
-        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
-        now = self._broker.now()
-        if not delivered:
-            self._broker.counters.undelivered_partitions += len(outcomes)
-            self._count(((fetch, (), is_ours, now, waited_s),))
-        elif self._departed is not None:
-            self._departed.append((fetch, outcomes, is_ours, now, waited_s))
-        else:
-            self._count(((fetch, outcomes, is_ours, now, waited_s),))
-
-    def enter_unread(
-        self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
-    ) -> None:
-        """Count the response to a Fetch that Forebay did not decode, as one partition."""
-        counters = self._broker.counters
-        if not delivered:
-            counters.undelivered_partitions += 1
-            return
-        counters.fetch_partitions[UNREAD] += 1
-        if self.lines is not None:
-            self.lines.put_unread(link, head.api_version, self._broker.now() - received_at)
-
-    def hold(self) -> None:
-        """Begin a batch of responses. `settle` must follow in the same callback of the event loop."""
-        self._departed = []
-
-    def settle(self) -> None:
-        """End the batch: count all responses that have left."""
-        departed, self._departed = self._departed, None
-        if departed:
-            self._count(departed)
-
-    def _count(self, departed: Sequence[Departed]) -> None:
-        """Count responses. One that was not delivered has no outcomes: only its time is counted."""
-        broker = self._broker
-        counters = broker.counters
-        for fetch, outcomes, is_ours, left_at, waited_s in departed:
-            for _, size_bytes, result, reason, _, would_hit_bytes, _ in outcomes:
-                verdict = result, reason
-                counters.fetch_partitions[verdict] += 1
-                counters.fetch_bytes[verdict] += size_bytes
-                if would_hit_bytes:
-                    counters.would_hit_bytes += would_hit_bytes
-            took_s = left_at - fetch.received_at
-            if not is_ours:
-                counters.fetch_upstream_s.observe(took_s)
-            elif waited_s < 0:
-                counters.fetch_hit_s.observe(took_s)
-            else:
-                counters.fetch_wait_s.observe(waited_s)
-                counters.fetch_hit_s.observe(took_s - waited_s)
-            if broker.scheduler.quotas.active:
-                _charge(broker, fetch.link.client_id, outcomes)
-        if self.lines is not None:
-            self.lines.put_departed(departed)
-
-
-def _charge(
-    broker: FetchServices, client_id: str | None, outcomes: Sequence[PartitionOutcome]
-) -> None:
-    """Charge the delivered bytes to the quotas of the client and its topics."""
-    quotas, now = broker.scheduler.quotas, broker.now()
-    for one in outcomes:
-        topic = broker.topics.find(one.status.asked.topic)
-        quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
 
 
 def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ from protocol.fetch_build import (
     plan_layout,
 )
 from proxy.fetch.misses.read import Stage
-from proxy.fetch.record import NOT_PARKED
+from proxy.fetch.services import NOT_PARKED
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from protocol.fetch_build import ResponseHeads, ResponseLayout
     from protocol.primitives import Frame, Topic
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import ClientFetch, FetchRecord
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.record import FetchRecord
+    from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.fetch.sessions.cache import PartitionKey
     from proxy.net.response_order import Reply
     from proxy.partitions.table import Partition

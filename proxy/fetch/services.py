@@ -1,38 +1,62 @@
-"""The objects of other rooms that Fetch uses, and those that this room keeps for a connection.
+"""What Fetch's modules share: the objects that they use, and a client's Fetch as it arrived.
 
 Owns their types alone. It must not know who has them. Invariant: nothing here is written.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from proxy.net.services import ConnectionServices, Handlers
+from proxy.fetch.authorization import AuthorizationServices
+from proxy.fetch.misses.reads import MissHandlers, MissServices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from blockcache.cache import BlockCache
+    from protocol.fetch import FetchPartition, FetchRequest
     from protocol.fetch_again import FetchScanner
-    from proxy.fetch.authorization import Authorization
-    from proxy.fetch.misses.coalescing import SharedReads
+    from protocol.header import RequestHeader
+    from protocol.primitives import Topic
     from proxy.fetch.misses.reads import Reads
     from proxy.fetch.purgatory import Purgatory
-    from proxy.fetch.record import Accounts
     from proxy.fetch.sessions.cache import SessionCache
-    from proxy.fetch.sessions.idle_partitions import WakeupBatch
+    from proxy.fetch.sessions.context import FetchContext
+    from proxy.fetch.wakeups import WakeupBatch
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
-    from proxy.partitions.table import Partitions
-    from proxy.partitions.topics import Topics
+    from proxy.partitions.readable import PartitionOutcome
     from proxy.replica_fetcher.fetcher import ReplicaFetcher
-    from proxy.replica_fetcher.topic_metadata import TopicLookup
     from proxy.replica_fetcher.verifier import Verifier
-    from proxy.scheduling.disk_throttle import DiskThrottle
-    from proxy.scheduling.request_scheduler import RequestScheduler
+
+NOT_PARKED = -1.0
+"""Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
 
 
-class FetchServices(ConnectionServices, Protocol):
+class Accounting(Protocol):
+    """The count and log of responses."""
+
+    @property
+    def lines(self) -> object | None:
+        """The lines of the access log; None: there is no log."""
+
+    def enter(
+        self,
+        fetch: ClientFetch,
+        outcomes: Sequence[PartitionOutcome],
+        is_ours: bool,
+        delivered: bool,
+        waited_s: float = NOT_PARKED,
+    ) -> None:
+        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
+
+    def enter_unread(
+        self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
+    ) -> None:
+        """Count the response to a Fetch that Forebay did not decode, as one partition."""
+
+
+class FetchServices(MissServices, AuthorizationServices, Protocol):
     """Handed to what answers, delays and forwards Fetches."""
 
     @property
@@ -40,32 +64,12 @@ class FetchServices(ConnectionServices, Protocol):
         """The stored batches."""
 
     @property
-    def topics(self) -> Topics:
-        """All topics that are known."""
-
-    @property
-    def partitions(self) -> Partitions:
-        """All partitions that are followed."""
-
-    @property
     def replica_fetcher(self) -> ReplicaFetcher:
         """The replica fetcher."""
 
     @property
-    def topic_lookup(self) -> TopicLookup:
-        """The questions about topics."""
-
-    @property
     def verifier(self) -> Verifier:
         """The comparison of served records with the broker's."""
-
-    @property
-    def scheduler(self) -> RequestScheduler:
-        """The queues toward the broker."""
-
-    @property
-    def disk_throttle(self) -> DiskThrottle:
-        """The delay of misses."""
 
     @property
     def own_connections(self) -> OwnConnections:
@@ -80,15 +84,11 @@ class FetchServices(ConnectionServices, Protocol):
         """The delayed Fetches."""
 
     @property
-    def shared_reads(self) -> SharedReads:
-        """The reads that consumers share."""
-
-    @property
     def wakeups(self) -> WakeupBatch:
         """The Fetches that one response of the broker wakes."""
 
     @property
-    def accounts(self) -> Accounts:
+    def accounts(self) -> Accounting:
         """The count and log of responses."""
 
     @property
@@ -99,26 +99,14 @@ class FetchServices(ConnectionServices, Protocol):
     def answer_bytes(self) -> int:
         """The most record bytes of a response from memory now."""
 
-    def attempt(
-        self,
-        action: Callable[[], object],
-        doing: str,
-        otherwise: Callable[[], object] | None = None,
-    ) -> None:
-        """Run `action`. Log and count its error, then run `otherwise`."""
-
     def fall_back(
         self, link: FetchLink, sent_count: int, doing: str, whole: Callable[[], object] | None
     ) -> None:
         """Send a request on as it came, after `doing` has raised for it."""
 
 
-class FetchHandlers(Handlers, Protocol):
+class FetchHandlers(MissHandlers, Protocol):
     """What is kept for a connection whose Fetches are handled."""
-
-    @property
-    def authorization(self) -> Authorization:
-        """The client's rights to topics."""
 
     @property
     def fetches(self) -> FetchScanner:
@@ -131,3 +119,31 @@ class FetchHandlers(Handlers, Protocol):
 
 FetchLink: TypeAlias = "ClientConnection[FetchServices, FetchHandlers]"
 """A client connection as Fetch sees it."""
+
+
+class ClientFetch(NamedTuple):
+    """A client's Fetch as it arrived, in `received_at` seconds.
+
+    `context` is the Fetch as its session completes it; None if it names each partition once and no
+    session, or if its session is the broker's.
+    `request_bytes` are charged to the byte budget of requests until the response is made.
+    """
+
+    link: FetchLink
+    head: RequestHeader
+    request: FetchRequest
+    context: FetchContext | None
+    request_bytes: int
+    received_at: float
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """All partitions that the Fetch asks for, including those that its session remembers."""
+        return self.request.partitions if self.context is None else self.context.partitions
+
+    @property
+    def topics(self) -> Iterable[Topic]:
+        """All topics that the Fetch asks for, each once."""
+        if self.context is None:
+            return dict.fromkeys(one.topic for one in self.request.partitions)
+        return self.context.topics

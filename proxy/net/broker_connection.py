@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import BadFrame
 from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
 from protocol.primitives import INT32
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 
 if TYPE_CHECKING:
     import ssl
@@ -91,6 +91,8 @@ class BrokerConnection:
         "_dial",
         "_hold_reason",
         "_is_clients",
+        "_on_drained",
+        "_on_idle_closed",
         "_on_lost",
         "_sequence",
         "_transport",
@@ -100,8 +102,6 @@ class BrokerConnection:
         "is_taking",
         "last_unanswerable",
         "loss",
-        "on_drained",
-        "on_idle_closed",
         "pipeline",
         "reopened",
         "share_session",
@@ -115,9 +115,13 @@ class BrokerConnection:
         on_lost: Callable[[str], None],
         *,
         is_clients: bool = False,
+        on_drained: Callable[[], None] | None = None,
+        on_idle_closed: Callable[[], bool] | None = None,
     ) -> None:
         """`is_clients`: the connection serves a client, so that a large response waits unread if
         the byte budget `bound` has no room. Responses to Forebay's own requests never wait.
+        `on_drained`: called when all that was sent has left. `on_idle_closed`: called when the
+        broker has closed the connection with nothing unanswered. True: do not reopen.
         """
         self._dial = dial
         self._is_clients = is_clients
@@ -147,11 +151,8 @@ class BrokerConnection:
         self.is_taking = False
         """A spliced request is incomplete; sending anything else would corrupt the stream."""
         self.reopened = 0
-        self.on_drained: Callable[[], None] | None = None
-        self.on_idle_closed: Callable[[], bool] | None = None
-        """Called when the broker has closed the connection with nothing unanswered. True: do not
-        reopen.
-        """
+        self._on_drained = on_drained
+        self._on_idle_closed = on_idle_closed
         self._hold_reason: object | None = None
 
     @property
@@ -163,17 +164,16 @@ class BrokerConnection:
     def framed(self) -> FramedTransport:
         """The framed transport of the current socket. Starts connecting if there is none."""
         if self._transport is None:
-            self._transport = FramedTransport(
-                self._dial.max_frame_bytes,
+            hooks = Hooks(
                 self._on_frame,
                 self._on_closed,
                 self._on_bad,
-                eager_bytes=BROKER_EAGER_BYTES,
+                on_drained=self._on_drained,
+                budget=self._budget if self._is_clients else None,
             )
-            if self._is_clients:
-                self._transport.bound = self._budget
-            self._transport.on_drained = self.on_drained
-            self._transport.on_large, self._transport.on_passed = self._on_large, self._on_passed
+            max_frame_bytes = self._dial.max_frame_bytes
+            self._transport = FramedTransport(max_frame_bytes, hooks, BROKER_EAGER_BYTES)
+            self._transport.pass_large(self._on_large, self._on_passed)
             if self.pipeline is not None:
                 self.carry(self.pipeline)
             if self._hold_reason is not None:
@@ -224,13 +224,22 @@ class BrokerConnection:
             self._lose(f"a request cannot be sent: {error!r}")
             raise
 
+    def authenticate(self) -> None:
+        """Note that the connection gets an identity: it is never reopened silently from now on."""
+        self.authenticated = True
+
+    def open_share_session(self) -> None:
+        """Note that share sessions may depend on it: it is never reopened silently from now on."""
+        self.share_session = True
+
     # -- the pipeline --------------------------------------------------------------------------------------
 
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `complete` sees each response frame first."""
         self.pipeline = pipeline
         if self._transport is not None:
-            pipeline.framed, self._transport.shortcut = self._transport, pipeline.complete
+            pipeline.framed = self._transport
+            self._transport.intercept(pipeline.complete)
 
     def send_rest(self, rest: bytes) -> bool:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take
@@ -354,7 +363,7 @@ class BrokerConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
         is_missed = self.expected or self.last_unanswerable or self.is_taking or self.share_session
-        if not is_missed and self.on_idle_closed is not None and self.on_idle_closed():
+        if not is_missed and self._on_idle_closed is not None and self._on_idle_closed():
             return
         if is_missed or self.authenticated:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))

@@ -176,7 +176,7 @@ class CatchUpConnection:
         """
         assert self._authentication is not None
         handshake, token, version = self._authentication
-        link.authenticated = True
+        link.authenticate()
         self._send_timed(link, handshake, _correlation_id(handshake), lambda _answer: None)
 
         def on_answer(answer: Frame | None) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from isolation.refusals import RefusedSequences
 from proxy.net.broker_connection import BrokerConnection
 from proxy.net.catch_up_connection import CatchUpConnection
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.response_order import Reply, ResponseOrder
 from proxy.net.send_buffer import PIECE_BYTES
 from proxy.net.services import Kept, Services
@@ -102,19 +102,19 @@ class ClientConnection(Generic[Services, Kept]):
         )
         self.is_signed_in = False  # the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # SASL responses without error that are missing until then
-        self.framed = FramedTransport(
-            self._limits.max_request_frame_bytes,
+        hooks = Hooks(
             self.handlers.receive,
             self._on_closed,
             self.on_bad,
             self._on_eof,
+            self._on_made,
+            partial(listener.tend, self),
+            self._on_drained,
+            self.broker.requests,
         )
+        self.framed = FramedTransport(self._limits.max_request_frame_bytes, hooks)
         if listener.wants_sasl:
             self.limit_unsigned()
-        self.framed.on_made = self._on_made
-        self.framed.on_drained = self._on_drained
-        self.framed.on_begun = partial(listener.tend, self)
-        self.framed.bound = self.broker.requests
         self.replies = ResponseOrder(self.framed.send, self._on_progress)
         self.upstream = BrokerConnection(
             listener.dial,
@@ -122,9 +122,9 @@ class ClientConnection(Generic[Services, Kept]):
             self._counters,
             self._on_upstream_lost,
             is_clients=True,
+            on_drained=self._on_upstream_drained,
+            on_idle_closed=self._on_idle_closed,
         )
-        self.upstream.on_drained = self._on_upstream_drained
-        self.upstream.on_idle_closed = self._on_idle_closed
         self.seen_frames, self.seen_at = (
             0,
             self.broker.now(),
@@ -170,11 +170,20 @@ class ClientConnection(Generic[Services, Kept]):
             framer = self.framed.framer
             framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
 
+    def begin_sasl(self, rounds: int) -> None:
+        """Note that the client authenticates: it has done so after `rounds` responses without error."""
+        self.sasl_rounds = rounds
+
+    def saw_preferred_replica(self) -> None:
+        """Note that the broker names preferred replicas to this client."""
+        self.preferred_replicas = True
+
     def saw_accepted(self) -> None:
         """Count a SASL response without error; after `sasl_rounds` of them the client has authenticated."""
         self.sasl_rounds -= 1
         if self.sasl_rounds <= 0:
-            self.is_signed_in = self.listener.wants_sasl = True
+            self.is_signed_in = True
+            self.listener.saw_sasl()
             self.framed.framer.max_frame_bytes = self._limits.max_request_frame_bytes
 
     def _materialize(self) -> None:
@@ -226,7 +235,7 @@ class ClientConnection(Generic[Services, Kept]):
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline
-        self.framed.shortcut = pipeline.try_forward
+        self.framed.intercept(pipeline.try_forward)
 
     def end_pipelined(self, size_bytes: int, ordinal: int) -> None:
         """Release a pipelined request. It is answered, and its batch is stored: a Fetch behind it may

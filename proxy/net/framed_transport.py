@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from protocol.errors import BadFrame
@@ -93,26 +94,33 @@ class LargeFrame(asyncio.BufferedProtocol):
         self._owner.resume_writing()
 
 
-class FramedTransport(asyncio.Protocol):
-    """The asyncio protocol of one socket. Callbacks: on_frame(frame), on_closed(exception, or None
-    if the close was clean or ours), on_bad(BadFrame) for bytes that are no frame, on_eof(), whose
-    True keeps this side open.
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the owner of a framed transport does on its events.
+
+    `on_frame`: a frame was received. `on_closed`: the socket is closed; None if the close was clean
+    or ours. `on_bad`: received bytes are no frame. `on_eof`: the peer has finished sending; True
+    keeps this side open. `on_made`: the socket is open. `on_begun`: received bytes end within a
+    frame. `on_drained`: all that was given to `send` has left. `budget`: the byte budget that a
+    frame which has begun is charged to, or waits for; None: frames are not charged here.
     """
 
-    def __init__(
-        self,
-        max_frame_bytes: int,
-        on_frame: Callable[[Frame], None],
-        on_closed: Callable[[Exception | None], None],
-        on_bad: Callable[[BadFrame], None],
-        on_eof: Callable[[], bool] | None = None,
-        eager_bytes: int = EAGER_BYTES,
-    ) -> None:
+    on_frame: Callable[[Frame], None]
+    on_closed: Callable[[Exception | None], None]
+    on_bad: Callable[[BadFrame], None]
+    on_eof: Callable[[], bool] | None = None
+    on_made: Callable[[], None] | None = None
+    on_begun: Callable[[], None] | None = None
+    on_drained: Callable[[], None] | None = None
+    budget: ByteBudget | None = None
+
+
+class FramedTransport(asyncio.Protocol):
+    """The asyncio protocol of one socket."""
+
+    def __init__(self, max_frame_bytes: int, hooks: Hooks, eager_bytes: int = EAGER_BYTES) -> None:
         self.framer = Framer(max_frame_bytes, eager_bytes=eager_bytes)
-        self._on_frame = on_frame
-        self._on_closed = on_closed
-        self._on_bad = on_bad
-        self._on_eof = on_eof
+        self._hooks = hooks
         self._transport: asyncio.Transport | None = None
         self._outbox: deque[SendBuffer] = deque()
         self._outbox_bytes = 0
@@ -123,30 +131,21 @@ class FramedTransport(asyncio.Protocol):
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
         self._raw_sink: Callable[[bytes], None] | None = None
-        self.shortcut: Callable[[bytes], bool] | None = None
+        self._shortcut: Callable[[bytes], bool] | None = None
         """Called with each received frame before `on_frame`; True if it has handled the frame.
         Large frames skip it.
         """
         self.passage: SpliceTransfer | None = None
         """The splice of the large frame that arrives now; None if frames are received here."""
-        self.on_large: Callable[[bytes, int], SpliceTransfer | None] | None = None
+        self._on_large: Callable[[bytes, int], SpliceTransfer | None] | None = None
         """Called with the first bytes of a large frame and its whole size in bytes. Returns the
         splice that takes the frame, or None to receive it here.
         """
-        self.on_passed: Callable[[SpliceTransfer, bytes], None] | None = None
+        self._on_passed: Callable[[SpliceTransfer, bytes], None] | None = None
         """Called when a splice has moved all of its frame but the last bytes, with those bytes."""
-        self.on_drained: Callable[[], None] | None = None
-        """Called when all that was given to `send` has left."""
-        self.on_begun: Callable[[], None] | None = None
-        """Called whenever received bytes end within a frame."""
-        self.on_made: Callable[[], None] | None = None
-        self.bound: ByteBudget | None = None
-        """The byte budget that a frame which has begun is charged to, or waits for; None: frames
-        are not charged here.
-        """
         self.charged_bytes = 0
-        """Bytes that `bound` is charged for the frame that has begun; 0 if none. `bound` writes
-        this.
+        """Bytes that the budget is charged for the frame that has begun; 0 if none. The budget
+        writes this.
         """
         self.plain_fd = -1
         """The socket's descriptor, for splice(2); -1 if the connection uses TLS or is not open."""
@@ -158,6 +157,22 @@ class FramedTransport(asyncio.Protocol):
         self.frames = 0
         self.pieces = 0
         """Number of pieces that the kernel did not take at once, and has taken since."""
+
+    def intercept(self, shortcut: Callable[[bytes], bool]) -> None:
+        """Give each received frame, large ones excepted, to `shortcut` first. It returns False for
+        a frame that `on_frame` has to handle.
+        """
+        self._shortcut = shortcut
+
+    def pass_large(
+        self,
+        on_large: Callable[[bytes, int], SpliceTransfer | None],
+        on_passed: Callable[[SpliceTransfer, bytes], None],
+    ) -> None:
+        """Offer large frames to `on_large` with their first bytes and their size. `on_passed` gets
+        the last bytes of a frame that a splice has taken.
+        """
+        self._on_large, self._on_passed = on_large, on_passed
 
     # -- called by asyncio -----------------------------------------------------------------------------------
 
@@ -176,8 +191,8 @@ class FramedTransport(asyncio.Protocol):
             return
         if self._read_holds:
             self._transport.pause_reading()
-        if self.on_made:
-            self.on_made()
+        if self._hooks.on_made:
+            self._hooks.on_made()
         self._write_outbox()
 
     def data_received(self, data: bytes) -> None:
@@ -193,8 +208,8 @@ class FramedTransport(asyncio.Protocol):
             and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
         ):
             self.frames += 1
-            if self.shortcut is None or not self.shortcut(data):
-                self._on_frame(data)
+            if self._shortcut is None or not self._shortcut(data):
+                self._hooks.on_frame(data)
         else:
             self._split_frames(data)
 
@@ -206,69 +221,73 @@ class FramedTransport(asyncio.Protocol):
         try:
             frames = self.framer.received(data)
         except BadFrame as error:
-            self._on_bad(error)
+            self._hooks.on_bad(error)
             return
         if (self.framer.begun != b"") is not self._in_large:
             self._switch_protocol()
-        bound = self.bound if frames and self.charged_bytes else None
-        if bound is not None:
-            bound.end(self)
+        hooks = self._hooks
+        budget = hooks.budget if frames and self.charged_bytes else None
+        if budget is not None:
+            budget.end(self)
         for frame in frames:
             if self._closed or self._closing:
                 return
             self.frames += 1
-            if self.shortcut is None or not self.shortcut(frame):
-                self._on_frame(frame)
-        if bound is not None:
-            bound.sub(0)  # only now: the handler charges the frame itself before others resume
-        if self.on_begun is not None and (self.framer.start or self.framer.begun):
-            self.on_begun()
+            if self._shortcut is None or not self._shortcut(frame):
+                self._hooks.on_frame(frame)
+        if budget is not None:
+            budget.sub(0)  # only now: the handler charges the frame itself before others resume
+        if hooks.on_begun is not None and (self.framer.start or self.framer.begun):
+            hooks.on_begun()
         if self.framer.begun and self.offer():
             return
-        if self.bound is not None and (self.framer.start or self.framer.begun):
-            self._charge(self.bound)
+        if hooks.budget is not None and (self.framer.start or self.framer.begun):
+            self._charge(hooks.budget)
 
     def offer(self) -> bool:
         """Whether a splice takes the large frame that has begun. Memory must not be set aside for
         the frame yet. False if there is no such frame, or `on_large` wants it received.
         """
-        if self.on_large is None or not self.framer.begun or self._closed or self._closing:
+        if self._on_large is None or not self.framer.begun or self._closed or self._closing:
             return False
-        self.passage = self.on_large(self.framer.begun, self.framer.large_bytes)
+        self.passage = self._on_large(self.framer.begun, self.framer.large_bytes)
         if self.passage is None:
             return False
         self.framer.leave_large()
         self.passage.begin()
         return True
 
-    def _charge(self, bound: ByteBudget) -> None:
+    def _charge(self, budget: ByteBudget) -> None:
         """Charge the frame within which the received bytes end, once."""
         size_bytes = self.framer.frame_bytes
-        if size_bytes > bound.uncharged_bytes and not (
+        if size_bytes > budget.uncharged_bytes and not (
             self.charged_bytes or self._closed or self._closing
         ):
-            bound.begin(self, size_bytes)
+            budget.begin(self, size_bytes)
 
     def passed(self, last: bytes) -> None:
         """End the splice, which has moved all of its frame but the `last` bytes."""
         passage, self.passage = self.passage, None
         if (
             passage is not None
-            and self.on_passed is not None
+            and self._on_passed is not None
             and not (self._closed or self._closing)
         ):
             self.frames += 1
-            self.on_passed(passage, last)
+            self._on_passed(passage, last)
 
     def large_arrived(self, frame: Frame) -> None:
         """Hand on a large frame that is whole."""
-        if self.bound is not None:
-            self.bound.end(self)
+        hooks = self._hooks
+        if hooks.budget is not None:
+            hooks.budget.end(self)
         if not (self._closed or self._closing):
             self.frames += 1
-            self._on_frame(frame)
-        if self.bound is not None:
-            self.bound.sub(0)  # only now: the handler charges the frame itself before others resume
+            hooks.on_frame(frame)
+        if hooks.budget is not None:
+            hooks.budget.sub(
+                0
+            )  # only now: the handler charges the frame itself before others resume
 
     def _switch_protocol(self) -> None:
         self._in_large = self.framer.in_large
@@ -277,7 +296,8 @@ class FramedTransport(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Called by asyncio when the peer has finished sending. True keeps this side open."""
-        return bool(self._on_eof and not self._closed and self._on_eof())
+        on_eof = self._hooks.on_eof
+        return bool(on_eof and not self._closed and on_eof())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio when the socket is closed: every waiting `on_sent` runs with False."""
@@ -290,7 +310,7 @@ class FramedTransport(asyncio.Protocol):
         waiting, self._outbox, self._outbox_bytes = self._outbox, deque(), 0
         for outgoing in waiting:
             outgoing.end(False)
-        self._on_closed(exc)
+        self._hooks.on_closed(exc)
 
     def pause_writing(self) -> None:
         """Called by asyncio when the kernel did not take all of the piece."""
@@ -359,8 +379,8 @@ class FramedTransport(asyncio.Protocol):
             return self._queue_unsent(size_bytes, on_sent)
         if on_sent:
             on_sent(True)
-        if self.on_drained and not (self._outbox or self._closing):
-            self.on_drained()
+        if self._hooks.on_drained and not (self._outbox or self._closing):
+            self._hooks.on_drained()
         return None
 
     def send_piece(
@@ -416,8 +436,8 @@ class FramedTransport(asyncio.Protocol):
             self._transport.close()
             return
         self.free_fd = -1 if self._closed else self.plain_fd
-        if self.on_drained:
-            self.on_drained()
+        if self._hooks.on_drained:
+            self._hooks.on_drained()
 
     def _piece_left(self, head: SendBuffer) -> None:
         head.in_transport = False

@@ -132,6 +132,10 @@ class Listener(Generic[Services, Kept]):
             return
         self.links[link] = None
 
+    def saw_sasl(self) -> None:
+        """Note that the broker wants SASL here."""
+        self.wants_sasl = True
+
     def tend(self, link: ClientConnection[Services, Kept]) -> None:
         """Have the janitor check `link`, which has a pending timeout."""
         self.tended[link] = None

@@ -194,7 +194,7 @@ class OwnConnections:
         credentials = self._listener.config.upstream_credentials
         if credentials is not None:
             await sasl_client.authenticate(connection, credentials)
-            self._listener.wants_sasl = True
+            self._listener.saw_sasl()
         ask = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[])
         metadata = scan_metadata_response(await connection.call(ask, 0), METADATA_VERSION)
         if metadata.error_code != ErrorCode.NONE:

@@ -48,7 +48,7 @@ async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials)
         raise AuthenticationRefused(
             f"the broker does not offer {mechanism}; it offers {', '.join(answer.mechanisms) or 'nothing'}"
         )
-    link.authenticated = True
+    link.authenticate()
     if mechanism in HASHES:
         await _scram(link, credentials, HASHES[mechanism])
     elif mechanism == "PLAIN":

@@ -96,7 +96,7 @@ class LeaderState:
         """True if another broker may lead the proven epoch. Followers answer consumers, too
         (KIP-392), and may truncate within an epoch.
         """
-        return self.known and not self.is_led
+        return self.led_epoch != self.epoch != NO_EPOCH
 
     @property
     def offsets(self) -> tuple[int, int, int]:
@@ -158,6 +158,10 @@ class LeaderState:
         if self.lease.is_shared:
             self.detach()
         self.lease.until = lease_until
+
+    def await_check(self, is_needed: bool) -> None:
+        """Freeze the stored batches until their end has been checked, or end that."""
+        self.frozen = is_needed
 
     def detach(self) -> None:
         """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""

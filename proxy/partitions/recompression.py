@@ -65,6 +65,10 @@ class Recompression:
         if len(body) <= SAMPLE_LIMIT_BYTES:
             self._samples[codec] = CodecSample(partition, base_offset, body)
 
+    def learn(self, log_append_time: bool) -> None:
+        """Note whether the topic's batches carry the log append time, as a fetched batch shows."""
+        self.log_append_time = log_append_time
+
     def is_as_known(self, log_append_time: bool) -> bool:
         """True if a young batch of this timestamp type, fetched or acknowledged, is no surprise."""
         return self.log_append_time is None or self.log_append_time == log_append_time

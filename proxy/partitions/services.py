@@ -33,9 +33,6 @@ class Confirmation(Protocol):
     def produced(self, partition: Partition, now: float | None = None) -> None:
         """A Produce of it was acknowledged."""
 
-    def back_off_s(self, partition: Partition) -> float:
-        """For how long a partition that answered with an error is left alone."""
-
     def forget(self, partition: Partition) -> None:
         """It is not followed any more."""
 

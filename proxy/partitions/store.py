@@ -66,16 +66,6 @@ class Forwarded(NamedTuple):
     generation: int
 
 
-def settle(partition: Partition, lapsed: bool) -> None:
-    """Move the tail after a response, at least to the log start offset. If the lease had lapsed,
-    records written meanwhile are history, and the tail moves to the HW.
-    """
-    high_watermark = partition.leader_state.high_watermark
-    if partition.tail < 0 or (lapsed and partition.tail < high_watermark):
-        partition.tail = high_watermark
-    partition.tail = max(partition.tail, partition.leader_state.log_start_offset)
-
-
 class Named(Protocol):
     """A partition as a request names it. `named`: the topic as the request's bytes name it.
     `partition` None: nothing of it is stored.
@@ -305,8 +295,9 @@ def admit_produced(
         # the replica fetcher was faster, and brought other bytes
         broker.distrust(partition.topic, "mismatch")
         return False
-    partition.zstd = partition.zstd or codec == ZSTD
-    _insert(broker, partition, stamped, start, end, base_offset, "produce")
+    if codec == ZSTD:
+        partition.note_zstd()
+    partition.extend(_insert(broker, partition, stamped, start, end, base_offset, "produce"))
     placed: Sequence[Batch] = ()
     if row.attributes & NOT_PLAIN:
         placed = batch.scan_batches(stamped, start, end)
@@ -359,8 +350,8 @@ def admit_fetched(
     enter. `batches` is not empty.
     """
     for fetched in batches:
-        if fetched.attributes & CODEC_MASK == ZSTD:
-            partition.zstd = True
+        if not partition.zstd and fetched.attributes & CODEC_MASK == ZSTD:
+            partition.note_zstd()
         if fetched.base_offset >= partition.young_from >= 0:
             _compare(broker, partition, fetched, frame)
     covers_from, end = min(asking.fetch_offset, batches[0].base_offset), batches[-1].last_offset + 1
@@ -372,10 +363,12 @@ def admit_fetched(
     first = next(number for number, one in enumerate(batches) if one.last_offset >= tail)
     if first > 0:
         covers_from = batches[first - 1].last_offset + 1
-    _insert(broker, partition, frame, batches[first].start, batches[-1].end, covers_from, "watch")
+    inserted_end = _insert(
+        broker, partition, frame, batches[first].start, batches[-1].end, covers_from, "watch"
+    )
     # also if the arena could not take a batch: else the replica fetcher would ask for it again and
     # again
-    partition.tail = max(partition.tail, end)
+    partition.extend(max(inserted_end, end))
 
 
 def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, frame: Frame) -> None:
@@ -392,7 +385,8 @@ def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, fr
         stored = _stored_crc(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
         if stored is not None and stored != fetched.crc:
             broker.distrust(topic, "mismatch")
-    topic.fidelity.log_append_time = log_append_time
+    if topic.fidelity.log_append_time is not log_append_time:
+        topic.fidelity.learn(log_append_time)
 
 
 def _stored_crc(cache: BlockCache, slot: int, base_offset: int, last_offset: int) -> int | None:
@@ -419,7 +413,10 @@ def _insert(
     end: int,
     covers_from: int,
     source: str,
-) -> None:
+) -> int:
+    """Store batches. Return the end of the stored run that the tail moves to; -1 if it does not
+    reach the tail.
+    """
     broker.cache.eliminate()
     inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
     _note_inserted(broker, partition, inserted, source)
@@ -428,20 +425,10 @@ def _insert(
         inserted = broker.cache.insert(partition.slot, buffer, start, end, covers_from)
         _note_inserted(broker, partition, inserted, source)
     if source == "produce" and inserted.stored_bytes:
-        note_produced(partition, covers_from)
-    if covers_from <= partition.tail or source != "produce":
-        partition.tail = max(
-            partition.tail,
-            broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from)),
-        )
-
-
-def note_produced(partition: Partition, base_offset: int) -> None:
-    """Note that stored bytes of a producer begin at `base_offset` or before. Acknowledgements of
-    several connections may cross.
-    """
-    if not 0 <= partition.produced_from <= base_offset:
-        partition.produced_from = base_offset
+        partition.note_produced(covers_from)
+    if covers_from > partition.tail and source == "produce":
+        return -1
+    return broker.cache.contiguous_end(partition.slot, max(partition.tail, covers_from))
 
 
 def _note_inserted(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from blockcache.cache import PartitionsFull
+from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState
 from proxy.partitions.producer_state import ProducerLedger
 from proxy.partitions.transactions import Transactions
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from proxy.partitions.topics import Topic
 
-REFUSED_FOR_S = 30.0
-"""After the broker refused a topic to Forebay's own principal, only clients' connections ask about
-it for this time.
-"""
 HOLE_PATIENCE_S = 1.0
 """How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
 
@@ -43,15 +40,15 @@ class Partition:
     `slot`: its number in the cache. `tail`: end of the newest contiguous stored run, where the next
     batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
     of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
-    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `retry_at`:
-    end of its back-off after an error. `news_at`: when its HW last grew. `wanted_at`: when it was
-    last tailed or served. Offsets are -1 while unknown; times are seconds of a monotonic clock.
+    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `news_at`:
+    when its HW last grew. `wanted_at`: when it was last tailed or served. Offsets are -1 while
+    unknown; times are seconds of a monotonic clock.
     """
 
     __slots__ = (
         "acknowledged_end",
+        "back_off",
         "divergences",
-        "failures",
         "index",
         "is_followed",
         "leader_state",
@@ -61,12 +58,10 @@ class Partition:
         "news_at",
         "old_format",
         "open_polls",
-        "own_refused_until",
         "parked",
         "probe_offset",
         "produced_from",
         "producers",
-        "retry_at",
         "slot",
         "tail",
         "topic",
@@ -93,13 +88,11 @@ class Partition:
         self.produced_from = -1
         self.old_format = False
         self.zstd = False
-        self.own_refused_until = float("-inf")
         self.young_from = -1  # batches from here on were written while this process followed it
-        self.failures = 0
         self.divergences = 0
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
-        self.retry_at = float("-inf")
+        self.back_off = BackOff()
         self.looked_at = float("-inf")
         self.missed_from: tuple[int, int] | None = None
         """HW and clock of admitted bytes at its first miss on history, if that was soon after the
@@ -158,15 +151,123 @@ class Partition:
         return 0 <= self.readable_end(read_committed) <= offset <= self.leader_state.high_watermark
 
     def is_refused(self, now: float) -> bool:
-        """True if the broker refused the topic to Forebay's own principal in the last REFUSED_FOR_S
-        seconds.
-        """
-        return now < self.own_refused_until
+        """True if the broker refused the topic to Forebay's own principal a short time ago."""
+        return now < self.back_off.refused_until
 
     def has_stored(self, cache: BlockCache) -> bool:
         """True if any batch of the partition is stored."""
         start, end = cache.tail(self.slot)
         return start < end
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def probe(self, offset: int) -> None:
+        """Ask at `offset` while the HW is unknown: a client asks there."""
+        if self.leader_state.high_watermark < 0:
+            self.probe_offset = max(offset, 0)
+
+    def look(self, now: float) -> None:
+        """Note that it is asked about apart from the standing polls."""
+        self.looked_at = now
+
+    def cover(self) -> None:
+        """Count a long poll that names it and has been sent."""
+        self.open_polls += 1
+
+    def uncover(self) -> None:
+        """Undo `cover`: the poll is answered, or names it no more."""
+        self.open_polls -= 1
+
+    def note_miss(self, first: tuple[int, int]) -> None:
+        """Note its first miss on history: `missed_from`."""
+        self.missed_from = first
+
+    def settle(self, lapsed: bool, news_at: float) -> None:
+        """Move the tail after a response, at least to the log start offset. If the lease had lapsed,
+        records written meanwhile are history, and the tail moves to the HW. `news_at`: when the HW
+        last grew.
+        """
+        high_watermark = self.leader_state.high_watermark
+        if self.tail < 0 or (lapsed and self.tail < high_watermark):
+            self.tail = high_watermark
+        self.tail = max(self.tail, self.leader_state.log_start_offset)
+        self.news_at = news_at
+
+    def extend(self, end: int) -> None:
+        """Move the tail to `end`, never back."""
+        self.tail = max(self.tail, end)
+
+    def move_tail(self, end: int) -> None:
+        """Move the tail to the end of what is stored, which may be before it."""
+        self.tail = end
+
+    def note_produced(self, base_offset: int) -> None:
+        """Note that stored bytes of a producer begin at `base_offset` or before. Acknowledgements of
+        several connections may cross.
+        """
+        if not 0 <= self.produced_from <= base_offset:
+            self.produced_from = base_offset
+
+    def note_old_format(self) -> None:
+        """Ask about it no more: its batches are older than format 2."""
+        self.old_format = True
+
+    def note_zstd(self) -> None:
+        """Note that its log has zstd batches."""
+        self.zstd = True
+
+    def advance_start(self, log_start_offset: int) -> None:
+        """Note that the log begins at `log_start_offset`."""
+        self.log_start_offset = log_start_offset
+
+    def confirm_log(self) -> None:
+        """Note that the stored bytes are those of the broker's log."""
+        self.leader_state.await_check(False)
+        self.divergences = 0
+
+    def enter_epoch(self, is_new: bool, is_stored: bool) -> None:
+        """Enter a proven epoch: freeze what is stored until it is checked. `is_new`: another one was
+        proven before. `is_stored`: any batch is.
+        """
+        if is_new:
+            self.acknowledged_end = -1
+            self.transactions.truncate(0)
+        if self.young_from < 0:
+            self.young_from = self.leader_state.high_watermark
+        self.divergences = 0
+        self.leader_state.await_check(is_stored)
+        if not is_stored:
+            self.tail = self.produced_from = -1  # they belong to the previous log
+
+    def diverge(self) -> int:
+        """Count a failed check of the stored bytes. Return the number of them in a row."""
+        self.divergences += 1
+        return self.divergences
+
+    def forget_log(self, probe_offset: int, is_stored: bool) -> None:
+        """Forget the offsets: the log was truncated or replaced. The next question is at
+        `probe_offset`, -1 if none is known. `is_stored`: any batch is, and has to be checked.
+        """
+        self.leader_state.forget_offsets()
+        self.leader_state.await_check(is_stored)
+        self.probe_offset = probe_offset
+        self.acknowledged_end = -1
+
+    def truncate(self, from_offset: int, is_stored: bool) -> None:
+        """Note that nothing at or above `from_offset` is stored. `is_stored`: any batch is."""
+        self.transactions.truncate(from_offset)
+        self.tail = min(self.tail, from_offset) if is_stored else -1
+        if self.produced_from >= from_offset:
+            self.produced_from = -1
+
+    def distrust(self) -> None:
+        """Compare no batch that was written before now: the broker stores batches otherwise."""
+        known_end = max(self.leader_state.high_watermark, self.acknowledged_end)
+        self.young_from = max(self.young_from, known_end)
+
+    def unfollow(self) -> None:
+        """Nobody follows it any more: a partition that is followed again is a new object."""
+        self.is_followed = False
 
     def __repr__(self) -> str:
         return f"{self.topic.name or self.topic.id.hex()}-{self.index}"
@@ -257,7 +358,7 @@ class Partitions:
         """Stop following the partition, drop its blocks and wake its waiters: it is gone or idle."""
         if not partition.is_followed:
             return
-        partition.is_followed = False
+        partition.unfollow()
         del self._by_key[partition.topic.id, partition.index]
         self._count(partition.topic, -1)
         partition.leader_state.revoke()

@@ -50,6 +50,14 @@ class Topic:
         self.may_be_compacted = True
         self.settings: tuple[str | None, ...] | None = None
 
+    def learn_policy(self, may_be_compacted: bool) -> None:
+        """Note the cleanup policy that the broker has described, or True if it has not."""
+        self.may_be_compacted = may_be_compacted
+
+    def learn_settings(self, settings: tuple[str | None, ...]) -> None:
+        """Note the settings by which the broker stores batches."""
+        self.settings = settings
+
 
 class Topics:
     """The table of topics, by name and by id."""

@@ -23,7 +23,6 @@ from protocol.errors import BadFrame, ErrorCode
 from proxy.partitions import store
 from proxy.partitions.compaction import find_cleaned_end
 from proxy.partitions.leader_state import Learned
-from proxy.partitions.table import REFUSED_FOR_S
 from proxy.partitions.topics import NO_LEADER
 
 if TYPE_CHECKING:
@@ -124,10 +123,13 @@ def _learn(
     if answered.diverging is not None:
         _diverged(broker, partition, asking, *answered.diverging)
         return Outcome(False, False)
-    partition.failures = 0  # even if nothing else is learned: the broker answers for it
-    partition.retry_at = sent_at
+    partition.back_off.reset(sent_at)  # even if nothing else is learned
     leader_state = partition.leader_state
-    before = leader_state.offsets
+    before = (
+        leader_state.high_watermark,
+        leader_state.last_stable_offset,
+        leader_state.log_start_offset,
+    )
     lease_until = leader_state.lease.until
     is_news = broker.now() >= lease_until or answered.end > answered.start
     lapsed = sent_at >= lease_until
@@ -144,11 +146,10 @@ def _learn(
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
     if leader_state.frozen and _is_check(broker, partition, asking):
-        leader_state.frozen = False
-        partition.divergences = 0
+        partition.confirm_log()
         is_news = True
     if answered.log_start_offset > partition.log_start_offset:
-        partition.log_start_offset = answered.log_start_offset
+        partition.advance_start(answered.log_start_offset)
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
     if answered.end > answered.start and not leader_state.frozen:
         _store(broker, partition, asking, answered, frame)
@@ -160,11 +161,10 @@ def _learn(
     )
     if leader_state.is_replica and not leader_state.frozen:
         _keep_checkable(broker, partition, lapsed)
-    store.settle(partition, lapsed)
+    has_grown = leader_state.high_watermark > before[0]
+    partition.settle(lapsed, broker.now() if has_grown else partition.news_at)
     if leader_state.frozen:
         broker.replica_fetcher.prove_next(partition)
-    if leader_state.high_watermark > before[0]:
-        partition.news_at = broker.now()
     return Outcome(True, is_news or lapsed or before != leader_state.offsets)
 
 
@@ -182,7 +182,7 @@ def learn_error(
         broker.forget_topic(partition.topic.id)
         return True
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        partition.own_refused_until = broker.now() + REFUSED_FOR_S
+        partition.back_off.refuse(broker.now())
         broker.replica_fetcher.forget(partition)
         leader_state.revoke()
         return True  # a waiting client has the right, and a connection that may ask
@@ -197,21 +197,18 @@ def learn_error(
     broker.topic_lookup.ask(partition.topic.id)
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         broker.invalidate(partition, 0, "out-of-range")
-        leader_state.forget_offsets()
-        leader_state.frozen = False
-        partition.probe_offset = partition.acknowledged_end = -1
+        partition.forget_log(-1, is_stored=False)
     return True
 
 
 def _back_off(broker: PartitionServices, partition: Partition, asked_epoch: int) -> None:
-    """Pause the questions about the partition. Several polls with the same error count as one step.
-    A question that was out of date when it was answered causes no pause.
+    """Pause the questions about the partition. A question that was out of date when it was answered
+    causes no pause.
     """
-    now = broker.now()
     if asked_epoch < partition.leader_state.asked_epoch:
-        partition.retry_at = now
-    elif partition.retry_at <= now:
-        partition.retry_at = now + broker.replica_fetcher.back_off_s(partition)
+        partition.back_off.end(broker.now())
+    else:
+        partition.back_off.extend(broker.now())
 
 
 def _diverged(
@@ -230,9 +227,8 @@ def _diverged(
         broker, partition, asking
     ):
         return  # responses crossed: an older epoch, or bytes dropped since
-    partition.divergences += 1
     from_offset = max(end_offset, 0)
-    if partition.divergences > DIVERGED_MAX:
+    if partition.diverge() > DIVERGED_MAX:
         from_offset = 0
     else:
         later = broker.cache.first_after_epoch(partition.slot, epoch)
@@ -240,10 +236,7 @@ def _diverged(
     fields = partition.log_fields | {"offset": from_offset}
     log.warning("a partition was truncated: dropping its blocks from an offset on", extra=fields)
     broker.invalidate(partition, from_offset, "diverged")
-    leader_state.forget_offsets()
-    leader_state.frozen = partition.has_stored(broker.cache)
-    partition.probe_offset = max(end_offset, 0)
-    partition.acknowledged_end = -1
+    partition.forget_log(max(end_offset, 0), partition.has_stored(broker.cache))
     broker.replica_fetcher.prove_next(partition)
 
 
@@ -255,20 +248,13 @@ def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learn
     no check. Acknowledged records may have been truncated. Waiting for them would last until the
     log has grown over their offsets again.
     """
-    leader_state = partition.leader_state
-    if learned is Learned.NEW_EPOCH:
+    is_new = learned is Learned.NEW_EPOCH
+    if is_new:
         log.info(
             "a partition is in a new leader epoch",
-            extra=partition.log_fields | {"epoch": leader_state.epoch},
+            extra=partition.log_fields | {"epoch": partition.leader_state.epoch},
         )
-        partition.acknowledged_end = -1
-        partition.transactions.truncate(0)
-    if partition.young_from < 0:
-        partition.young_from = leader_state.high_watermark
-    partition.divergences = 0
-    leader_state.frozen = partition.has_stored(broker.cache)
-    if not leader_state.frozen:
-        partition.tail = partition.produced_from = -1  # they belong to the previous log
+    partition.enter_epoch(is_new, partition.has_stored(broker.cache))
 
 
 def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:
@@ -282,7 +268,7 @@ def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: boo
         broker.invalidate(partition, high_watermark, "replica")
     start, end = broker.cache.tail(partition.slot)
     if start < end:
-        partition.tail = end
+        partition.move_tail(end)
 
 
 def _is_check(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:
@@ -312,7 +298,7 @@ def _store(
     if not batches:
         return
     if any(b.magic < 2 for b in batches):
-        partition.old_format = True
+        partition.note_old_format()
         return
     cleaned_end = find_cleaned_end(asking.fetch_offset, batches)
     if cleaned_end >= 0:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def let_produces_pass(link: ProduceLink) -> None:
     """Allow pass-through on this connection if its Produces are neither stored nor scheduled."""
     if not (link.stores or link.broker.scheduler.enabled):
-        link.framed.on_large = partial(_begin, link)
-        link.framed.on_passed = SpliceTransfer.end
+        link.framed.pass_large(partial(_begin, link), SpliceTransfer.end)
 
 
 def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer | None:

@@ -110,10 +110,10 @@ class CompactionPolicies:
 
     def _learn(self, topic: Topic, values: Mapping[str, str | None]) -> None:
         policy = values.get(POLICY)
-        topic.may_be_compacted = policy is None or COMPACT in policy
+        topic.learn_policy(policy is None or COMPACT in policy)
         if not values:
             return
         settings = tuple(values.get(name) for name in STORING)
         if topic.settings is not None and topic.settings != settings:
             self._broker.distrust(topic, "settings")
-        topic.settings = settings
+        topic.learn_settings(settings)

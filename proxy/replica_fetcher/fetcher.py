@@ -42,8 +42,6 @@ SWEEP_S = 0.5
 unnoticed, in seconds.
 """
 JOIN_POLLS = 3
-FIRST_BACK_OFF_S = 0.1
-MAX_BACK_OFF_S = 5.0
 
 
 class ReplicaFetcher:
@@ -123,7 +121,7 @@ class ReplicaFetcher:
         now = self._broker.now()
         for partition in self._to_join:  # no join poll had room for these: prove them now and then
             if now - partition.looked_at > LOOK_EVERY_S:
-                partition.looked_at = now
+                partition.look(now)
                 self._to_prove[partition] = None
 
     def ask(
@@ -146,10 +144,10 @@ class ReplicaFetcher:
             self.suggest(partition)
         if leader_state.asked_epoch < 0:
             self._broker.topic_lookup.ask(partition.topic.id, link)
-        if partition.retry_at > self._broker.now():
+        if partition.back_off.until > self._broker.now():
             return False
-        if asked is not None and leader_state.high_watermark < 0:
-            partition.probe_offset = max(asked.fetch_offset, 0)
+        if asked is not None:
+            partition.probe(asked.fetch_offset)
         if self._own(partition):
             self._to_prove[partition] = None
             self.pump()
@@ -191,13 +189,6 @@ class ReplicaFetcher:
                 if _is_lively(partition, self._broker.now()):
                     idle.discard(partition)
                     self._hot.add(partition)
-
-    def back_off_s(self, partition: Partition) -> float:
-        """Count a failure, and return how long the partition is not asked, in seconds:
-        FIRST_BACK_OFF_S doubled per failure, up to MAX_BACK_OFF_S.
-        """
-        partition.failures += 1
-        return float(min(FIRST_BACK_OFF_S * 2 ** min(partition.failures - 1, 10), MAX_BACK_OFF_S))
 
     def forget(self, partition: Partition) -> None:
         """Remove a partition from all polls: it is not followed any more, or is refused."""
@@ -245,7 +236,7 @@ class ReplicaFetcher:
         if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
             due, self._to_prove = self._to_prove, {}
             now = self._broker.now()
-            self._proof.send(link, [p for p in due if p.retry_at <= now])
+            self._proof.send(link, [p for p in due if p.back_off.until <= now])
 
     def _may_leave_hot(self, partition: Partition, now: float) -> bool:
         if now - partition.wanted_at > WANTED_S and not partition.parked:
@@ -276,7 +267,7 @@ class ReplicaFetcher:
         idle.add(partition)
         self._idle.append(idle)
 
-    def polled(self, poll: Poll | SessionPoll, _answered: bool) -> None:
+    def polled(self, poll: object) -> None:
         """Send the next poll after a response."""
         for link, carried in list(self._link_polls.items()):
             if carried is poll:
@@ -295,8 +286,8 @@ class ReplicaFetcher:
             self._sweep(now)
         for partition in self._broker.partitions:
             if (
-                partition.failures
-                and partition.retry_at <= now
+                partition.back_off.failures
+                and partition.back_off.until <= now
                 and (partition.parked or partition in self._hot.members)
             ):
                 self._broker.topic_lookup.ask(partition.topic.id)
@@ -341,7 +332,7 @@ class ReplicaFetcher:
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)
         is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))
         if is_news:
-            partition.retry_at = now
+            partition.back_off.end(now)
             self.changed(partition)
         if is_news or (partition.parked and not leader_state.has_lease(now)):
             self.prove_next(partition)

@@ -193,7 +193,7 @@ class Poll:
         self.in_flight = True
         if self.max_wait_s > 0:
             for partition in asked:
-                partition.open_polls += 1
+                partition.cover()
         self._broker.counters.watch_requests[self.source] += 1
         self._broker.counters.watch_asked_partitions += len(asked)
         sent_at = self._broker.now()
@@ -206,16 +206,16 @@ class Poll:
         self.in_flight = False
         if self.max_wait_s > 0:
             for partition in asked:
-                partition.open_polls -= 1
+                partition.uncover()
         broker = self._broker
         response = scan_poll(answer)
         if response is None or response.error_code != ErrorCode.NONE:
             self._rest_until = broker.now() + REST_S
-            broker.replica_fetcher.polled(self, False)
+            broker.replica_fetcher.polled(self)
             return
         assert answer is not None
         process_answer(
             broker,
             partial(observe, broker, asked, response, answer, sent_at, self.source),
-            partial(broker.replica_fetcher.polled, self, True),
+            partial(broker.replica_fetcher.polled, self),
         )

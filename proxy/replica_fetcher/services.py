@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from proxy.partitions.services import PartitionServices
+from proxy.partitions.services import Confirmation, PartitionServices, TopicQueries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocol.fetch import FetchPartition
     from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
-    from proxy.replica_fetcher.fetcher import ReplicaFetcher
-    from proxy.replica_fetcher.topic_metadata import TopicLookup
 
 
 class Waiting(Protocol):
@@ -47,6 +46,36 @@ class Wakeups(Protocol):
         """Wake them, each by `attempt`."""
 
 
+class Polls(Confirmation, Protocol):
+    """The replica fetcher, as its polls and the questions about topics see it."""
+
+    def ask(
+        self, partition: Partition, link: AnyLink | None, asked: FetchPartition | None = None
+    ) -> bool:
+        """Have the broker confirm `partition` at once. Return True if a question was sent or is
+        queued.
+        """
+
+    def polled(self, poll: object) -> None:
+        """Send the next polls: `poll` has ended."""
+
+    def pump(self) -> None:
+        """Send all polls that are due."""
+
+    def suggest(self, partition: Partition) -> None:
+        """Use the leader that Metadata named last."""
+
+    def learn_node(self) -> None:
+        """Use the broker's node id, which has become known."""
+
+
+class Questions(TopicQueries, Protocol):
+    """The questions about topics, as the replica fetcher sees them."""
+
+    def ask(self, topic: str | bytes, link: AnyLink | None = None) -> None:
+        """Learn a topic's name, id and leaders. `link` asks if Forebay's own connections may not."""
+
+
 class FetcherServices(PartitionServices, Protocol):
     """Handed to all that asks the broker on Forebay's own behalf."""
 
@@ -54,11 +83,11 @@ class FetcherServices(PartitionServices, Protocol):
     fetch_max_bytes: int
 
     @property
-    def replica_fetcher(self) -> ReplicaFetcher:
+    def replica_fetcher(self) -> Polls:
         """The replica fetcher itself."""
 
     @property
-    def topic_lookup(self) -> TopicLookup:
+    def topic_lookup(self) -> Questions:
         """Who asks about topics."""
 
     @property

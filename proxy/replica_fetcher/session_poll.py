@@ -234,7 +234,7 @@ class SessionPoll:
 
     def _plan(self, partition: Partition, now: float) -> FetchPartition | None:
         """Return the question about a member, and note it; None: it is not asked about now."""
-        if partition.retry_at > now:
+        if partition.back_off.until > now:
             return None
         may_be_cut = may_be_truncated(partition)
         question = plan_question(self._broker, partition, may_be_cut)
@@ -256,7 +256,7 @@ class SessionPoll:
             self._unsettled[partition] = None
         if partition not in self._covered:
             self._covered[partition] = None
-            partition.open_polls += 1
+            partition.cover()
         return question
 
     def _note(self, partition: Partition, question: FetchPartition | None) -> bool:
@@ -281,7 +281,7 @@ class SessionPoll:
     def _uncover(self, partition: Partition) -> None:
         if partition in self._covered:
             del self._covered[partition]
-            partition.open_polls -= 1
+            partition.uncover()
 
     def _restart(self, error_code: int = ErrorCode.NONE) -> None:
         """End the session: the next request is full. Leases that were shared last as long as they
@@ -303,13 +303,13 @@ class SessionPoll:
             and session.accepts(response.session_id)
         ):
             learn = partial(self._learn_or_restart, response, answer, sent_at)
-            process_answer(self._broker, learn, partial(self._finish, True))
+            process_answer(self._broker, learn, self._finish)
         else:
             error_code = ErrorCode.NONE if response is None else response.error_code
             if not (session.is_open and error_code in SESSION_ERRORS):
                 self._rest_until = self._broker.now() + REST_S
             self._restart(error_code)
-            self._broker.attempt(partial(self._finish, False), "a poll's answer")
+            self._broker.attempt(self._finish, "a poll's answer")
         if not self.in_flight:
             self._pause()
 
@@ -321,9 +321,9 @@ class SessionPoll:
             self._uncover(partition)
         self.mark_all()
 
-    def _finish(self, is_answered: bool) -> None:
+    def _finish(self) -> None:
         self.in_flight = False
-        self._broker.replica_fetcher.polled(self, is_answered)
+        self._broker.replica_fetcher.polled(self)
 
     def _learn_or_restart(self, response: FetchResponse, answer: Frame, sent_at: float) -> None:
         """Learn from a response. If that raises, what was shown may be lost, so that omissions
@@ -388,7 +388,7 @@ class SessionPoll:
                 and now - partition.looked_at > LOOK_EVERY_S
                 and (not _is_told(partition) or partition.transactions.is_overdue(now))
             ):
-                partition.looked_at = now
+                partition.look(now)
                 self._broker.replica_fetcher.ask(partition, None)
 
 

@@ -55,6 +55,19 @@ class Pace:
         self.next_at = float("-inf")
         self.pause_s = 0.0
 
+    def ask(self, now: float) -> None:
+        """Note a question that is sent now."""
+        self.next_at = now + ASK_EVERY_S
+
+    def explain(self) -> None:
+        """Note that the broker has described the topic."""
+        self.pause_s = 0.0
+
+    def refuse(self, now: float) -> None:
+        """Note that the broker has not described it: the pause doubles, up to MOST_REFUSED_S."""
+        self.pause_s = min(max(2 * self.pause_s, FIRST_REFUSED_S), MOST_REFUSED_S)
+        self.next_at = now + self.pause_s
+
 
 class TopicLookup:
     """All questions of a process about topics."""
@@ -141,7 +154,7 @@ class TopicLookup:
         now = self._broker.now()
         for topic in topics:
             del self._due[kind][topic]
-            self._find_pace(self._own_paces, topic).next_at = now + ASK_EVERY_S
+            self._find_pace(self._own_paces, topic).ask(now)
         self._out[kind] = True
         self._broker.counters.topic_questions["own"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
@@ -152,7 +165,7 @@ class TopicLookup:
         pace = self._find_pace(self._client_paces, topic)
         if pace.next_at > now:
             return
-        pace.next_at = now + ASK_EVERY_S
+        pace.ask(now)
         self._broker.counters.topic_questions["client"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
@@ -199,10 +212,9 @@ class TopicLookup:
         for topic in topics:
             pace = self._find_pace(paces, topic)
             if topic in explained:
-                pace.pause_s = 0.0
+                pace.explain()
             else:
-                pace.pause_s = min(max(2 * pace.pause_s, FIRST_REFUSED_S), MOST_REFUSED_S)
-                pace.next_at = now + pace.pause_s
+                pace.refuse(now)
         self._broker.replica_fetcher.pump()
 
     def _learn(self, described: TopicMetadata) -> None:

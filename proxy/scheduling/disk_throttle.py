@@ -161,8 +161,8 @@ class DiskThrottle:
         )
         if partition.missed_from is None:
             is_soon = self._broker.now() < self._grace_until
-            partition.missed_from = (high_watermark, admitted_bytes) if is_soon else NOT_SOON
-        first, first_bytes = partition.missed_from
+            partition.note_miss((high_watermark, admitted_bytes) if is_soon else NOT_SOON)
+        first, first_bytes = partition.missed_from or NOT_SOON
         if not high_watermark - behind < first:
             return False
         since, since_bytes = high_watermark - first, admitted_bytes - first_bytes

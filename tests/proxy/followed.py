@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
 from proxy.broker import Broker
-from proxy.fetch.record import Accounts
-from proxy.fetch.sessions.idle_partitions import WakeupBatch
+from proxy.fetch.accounts import Accounts
+from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
 from tests.kit.cache_batches import build_run, insert
@@ -45,8 +45,8 @@ class QuietWatch:
     def changed(self, partition):
         self.changes.append(partition)
 
-    def polled(self, poll, learned):
-        self.polls.append(learned)
+    def polled(self, poll):
+        self.polls.append(poll)
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
@@ -62,9 +62,6 @@ class QuietWatch:
 
     def forget(self, _partition):
         """It is in no poll."""
-
-    def back_off_s(self, _partition):
-        return 1.0
 
 
 class QuietBroker:

@@ -8,11 +8,11 @@ import pytest
 from blockcache.sending import Sender
 from protocol import header
 from proxy import relay
-from proxy.fetch import delayed_fetch, evaluate, forward, handler, response
+from proxy.fetch import delayed_fetch, evaluate, handler, response
+from proxy.fetch.accounts import Accounts
 from proxy.fetch.authorization import Authorization
 from proxy.fetch.misses import reads
 from proxy.fetch.misses.coalescing import SharedReads
-from proxy.fetch.record import Accounts
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.partitions.table import Partitions
 from proxy.scheduling.quotas import QuotaTable
@@ -211,7 +211,7 @@ async def test_a_shared_read_that_cannot_be_taken(monkeypatch):
 
 async def test_a_fetch_on_its_way_to_the_broker(monkeypatch):
     scene = Scene()
-    spoil(monkeypatch, forward, "begin_forwarded")
+    spoil(monkeypatch, SharedReads, "begin_forwarded")
     frame = build_fetch(-5)
     scene.receive(frame)
     await goes_whole(scene, frame)

@@ -21,13 +21,12 @@ from protocol.errors import ErrorCode
 from proxy.partitions.readable import ReadState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from protocol.fetch import FetchedPartition, FetchResponse
+    from protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
     from protocol.primitives import Frame
+    from proxy.accounting.counters import Counters
     from proxy.fetch.misses.read import Read
-    from proxy.fetch.record import FetchRecord
-    from proxy.fetch.services import FetchServices
     from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
@@ -49,6 +48,26 @@ class CoalescingKey(NamedTuple):
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
+
+
+class SharingServices(Protocol):
+    """Handed to the shared reads."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """The clock, in seconds."""
+
+    def attempt(
+        self,
+        action: Callable[[], object],
+        doing: str,
+        otherwise: Callable[[], object] | None = None,
+    ) -> None:
+        """Run `action`. Log and count its error, then run `otherwise`."""
 
 
 class Way(Protocol):
@@ -93,6 +112,17 @@ class SharedRead:
         self.joiners: dict[Read, Reader] = {}
         self.timer: asyncio.TimerHandle | None = None
 
+    def arm(self, timer: asyncio.TimerHandle) -> None:
+        """Cancel `timer` when the read ends."""
+        self.timer = timer
+
+    def close(self) -> dict[Read, Reader]:
+        """End it, and return its joiners; none can join any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        joiners, self.joiners = self.joiners, {}
+        return joiners
+
     @property
     def is_held(self) -> bool:
         """True if the response is not being read, because the client of that connection does not
@@ -132,7 +162,7 @@ class SharedReads:
 
     __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
 
-    def __init__(self, broker: FetchServices, joiners_limit: int) -> None:
+    def __init__(self, broker: SharingServices, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
         self._shared_reads: dict[CoalescingKey, SharedRead] = {}
@@ -155,9 +185,8 @@ class SharedReads:
         """Add a joiner. `reader` gets one call with the result, unless `leave` comes first."""
         shared_read.joiners[read] = reader
         if shared_read.timer is None:
-            shared_read.timer = asyncio.get_running_loop().call_later(
-                PATIENCE_S, self._lose_patience, shared_read
-            )
+            loop = asyncio.get_running_loop()
+            shared_read.arm(loop.call_later(PATIENCE_S, self._lose_patience, shared_read))
 
     def leave(self, shared_read: SharedRead, read: Read) -> None:
         """Remove the joiner `read`; no effect if it has not joined."""
@@ -207,10 +236,47 @@ class SharedReads:
         """Remove the read and return its joiners; no reader can join any more."""
         if self._shared_reads.get(shared_read.coalescing_key) is shared_read:
             del self._shared_reads[shared_read.coalescing_key]
-        if shared_read.timer is not None:
-            shared_read.timer.cancel()
-        joiners, shared_read.joiners = shared_read.joiners, {}
-        return joiners
+        return shared_read.close()
+
+    # -- a Fetch that is forwarded whole -------------------------------------------------------------------
+
+    def begin_forwarded(
+        self, request: FetchRequest, version: int, statuses: Iterable[PartitionStatus], way: Way
+    ) -> list[SharedRead]:
+        """Register the reads of a request that is about to be forwarded whole by `way`. Return
+        those that may be joined.
+
+        Only reads that the broker answers at once qualify.
+        """
+        if request.rack_id or request.least_bytes > 1:
+            return []
+        begun = []
+        for status in statuses:
+            coalescing_key = build_coalescing_key(status, version, request.isolation_level)
+            shared_read = self.begin(coalescing_key, status.asked.max_bytes, way)
+            if shared_read is not None:
+                begun.append(shared_read)
+        return begun
+
+    def end_forwarded(
+        self, begun: Iterable[SharedRead], response: FetchResponse | None, frame: Frame | None
+    ) -> None:
+        """Report the results of `begin_forwarded`. `response` is None if none came or it could not
+        be decoded.
+        """
+        said = (
+            response.partitions
+            if response is not None and response.error_code == ErrorCode.NONE
+            else ()
+        )
+        by_key = {(one.topic, one.partition): one for one in said}
+        for shared_read in begun:
+            partition = shared_read.coalescing_key.partition
+            answered = by_key.get((partition.topic.id, partition.index))
+            if answered is None:
+                # Versions below 13 name topics, later ones have ids.
+                answered = by_key.get((partition.topic.name, partition.index))
+            self.end(shared_read, answered, frame)
 
     # -- readers that wait at the disk throttle ------------------------------------------------------------
 
@@ -228,49 +294,6 @@ class SharedReads:
             waiting.pop(read, None)
             if not waiting:
                 del self._waiting[coalescing_key]
-
-
-def begin_forwarded(record: FetchRecord, statuses: Iterable[PartitionStatus]) -> list[SharedRead]:
-    """Register the reads of a Fetch that is about to be forwarded whole. Return those that may be
-    joined.
-
-    Only reads that the broker answers at once qualify.
-    """
-    request, link = record.request, record.link
-    if request.rack_id or request.least_bytes > 1:
-        return []
-    shared, version = link.broker.shared_reads, record.head.api_version
-    begun = []
-    for status in statuses:
-        coalescing_key = build_coalescing_key(status, version, request.isolation_level)
-        shared_read = shared.begin(coalescing_key, status.asked.max_bytes, link.upstream)
-        if shared_read is not None:
-            begun.append(shared_read)
-    return begun
-
-
-def end_forwarded(
-    broker: FetchServices,
-    begun: Iterable[SharedRead],
-    response: FetchResponse | None,
-    frame: Frame | None,
-) -> None:
-    """Report the results of `begin_forwarded`. `response` is None if none came or it could not be
-    decoded.
-    """
-    said = (
-        response.partitions
-        if response is not None and response.error_code == ErrorCode.NONE
-        else ()
-    )
-    by_key = {(one.topic, one.partition): one for one in said}
-    for shared_read in begun:
-        partition = shared_read.coalescing_key.partition
-        answered = by_key.get((partition.topic.id, partition.index))
-        if answered is None:
-            # Versions below 13 name topics, later ones have ids.
-            answered = by_key.get((partition.topic.name, partition.index))
-        broker.shared_reads.end(shared_read, answered, frame)
 
 
 def is_plain(answered: FetchedPartition) -> bool:

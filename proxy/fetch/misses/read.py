@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
 from protocol.errors import ErrorCode
-from proxy.fetch.misses.coalescing import build_coalescing_key
+from proxy.fetch.misses.coalescing import JOINING_S, build_coalescing_key
 from proxy.partitions.leader_state import NO_EPOCH
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
-    from proxy.fetch.delayed_fetch import DelayedFetch
     from proxy.fetch.misses.coalescing import SharedRead
+    from proxy.fetch.wakeups import Waiter
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import DelayTicket
@@ -34,6 +34,8 @@ NOT_READ = frozenset(
     }
 )
 """Error codes that a broker finds before it reads the log."""
+PATIENCE_S = 20.0
+"""Seconds after which the client's own Fetch goes to the broker, and waits like any other."""
 
 
 class Stage(Enum):
@@ -91,13 +93,22 @@ class Read:
         "waiter",
     )
 
-    def __init__(self, status: PartitionStatus, asker: Asker, share_bytes: int, now: float) -> None:
+    def __init__(
+        self,
+        status: PartitionStatus,
+        asker: Asker,
+        share_bytes: int,
+        now: float,
+        waiter: Waiter | None = None,
+        topic: Topic | None = None,
+        epoch: int = NO_EPOCH,
+    ) -> None:
         self.status = status
         self.asked = status.asked
         self.asker = asker
         self.size_bytes = min(status.asked.max_bytes, share_bytes)
-        self.topic: Topic | None = None
-        self.epoch = NO_EPOCH
+        self.topic = topic
+        self.epoch = epoch
         self.coalescing_key = build_coalescing_key(status, asker.version, asker.isolation_level)
         self.shared_read: SharedRead | None = None
         self.is_shared = False
@@ -111,7 +122,7 @@ class Read:
         self.charged_bytes = 0
         self.throttle_time_ms = 0
         self.ticket: DelayTicket | None = None
-        self.waiter: DelayedFetch | None = None
+        self.waiter = waiter
 
     @property
     def key(self) -> Key:
@@ -157,6 +168,82 @@ class Read:
         asker = self.asker
         is_alike = asker.isolation_level == isolation_level and asker.version == version
         return is_alike and self.asked[:5] == asked[:5]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def touch(self, now: float) -> None:
+        """A Fetch asks for it at `now`, in seconds. It fails after PATIENCE_S without an answer."""
+        self.asked_at = now
+        if self.stage is Stage.READING and now - self.sent_at > PATIENCE_S:
+            self.stage = Stage.FAILED
+
+    def begin(self) -> None:
+        """It is not submitted to the disk throttle: a former ticket counts no more."""
+        self.ticket = None
+
+    def begin_again(self) -> None:
+        """It is sent again, past the disk throttle: the broker had no records."""
+        self.stage, self.ticket = Stage.READING, None
+
+    def submit(self, ticket: DelayTicket) -> None:
+        """The disk throttle has answered; it delays the read unless `ticket` is granted."""
+        self.ticket = ticket
+        if not ticket.granted:
+            self.stage = Stage.DELAYED
+
+    def grant(self) -> None:
+        """The disk throttle delays it no more."""
+        self.stage = Stage.READING
+
+    def send(self, now: float) -> None:
+        """It goes to the broker at `now`, in seconds."""
+        self.sent_at = now
+
+    def join(self, shared_read: SharedRead, now: float) -> None:
+        """It joins another consumer's read; it may join further ones for JOINING_S."""
+        self.stage = Stage.READING
+        self.sent_at = shared_read.sent_at
+        self.join_until = min(self.join_until, now + JOINING_S)
+        self.shared_read = shared_read
+
+    def part(self, is_shared: bool = False) -> None:
+        """The read that it had joined is over; `is_shared`: with records for it."""
+        self.shared_read = None
+        self.is_shared = self.is_shared or is_shared
+
+    def attach(self, waiter: Waiter | None) -> None:
+        """`waiter` is the Fetch that waits for it; None: no Fetch does."""
+        self.waiter = waiter
+
+    def pause(self, throttle_time_ms: int) -> None:
+        """The broker's response to it carried this throttle time, in milliseconds."""
+        self.throttle_time_ms = throttle_time_ms
+
+    def arrive(self, answered: FetchedPartition, frame: Frame, epoch: int) -> None:
+        """Take records, which are in `frame`, and charge them. `epoch` is the leader epoch known
+        now, or NO_EPOCH.
+        """
+        self.stage, self.answered, self.frame = Stage.ARRIVED, answered, frame
+        if self.epoch == NO_EPOCH:
+            self.epoch = epoch
+        self.charged_bytes = self.held_bytes
+
+    def arrive_empty(self, answered: FetchedPartition) -> None:
+        """Take the broker's answer that no records exist yet."""
+        self.stage, self.said = Stage.SAID, answered
+
+    def arrive_as_error(self, answered: FetchedPartition) -> None:
+        """Take an error that the waiting Fetch may repeat."""
+        self.stage, self.answered = Stage.ARRIVED, answered
+
+    def fail(self) -> None:
+        """The broker's answer cannot be repeated, or none comes."""
+        self.stage = Stage.FAILED
+
+    def release(self) -> int:
+        """End the charge of its bytes; return their number."""
+        charged_bytes, self.charged_bytes = self.charged_bytes, 0
+        return charged_bytes
 
     def records(self, room: int, at_least_one: bool) -> memoryview:
         """Return the whole batches that fit into `room` bytes; with `at_least_one` the first one

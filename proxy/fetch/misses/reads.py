@@ -17,37 +17,39 @@ Invariants:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
-from proxy.fetch.misses.coalescing import JOINING_S, is_mere_error, is_plain
+from proxy.fetch.misses.coalescing import is_mere_error, is_plain
 from proxy.fetch.misses.read import Asker, Read, Stage
+from proxy.net.services import ConnectionServices, Handlers
 from proxy.partitions.leader_state import NO_EPOCH
 from proxy.partitions.readable import READ_COMMITTED
 from throttle.tickets import DelayRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
-    from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.misses.coalescing import SharedRead
+    from proxy.fetch.authorization import Authorization
+    from proxy.fetch.misses.coalescing import SharedRead, SharedReads
     from proxy.fetch.misses.read import Key
-    from proxy.fetch.record import FetchRecord
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.wakeups import Waiter
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.catch_up_connection import CatchUpConnection
+    from proxy.net.client_connection import ClientConnection
     from proxy.partitions.readable import PartitionStatus
-    from proxy.partitions.topics import Topic
+    from proxy.partitions.table import Partitions
+    from proxy.partitions.topics import Topic, Topics
+    from proxy.scheduling.disk_throttle import DiskThrottle
     from proxy.scheduling.queued_request import Entry
+    from proxy.scheduling.request_scheduler import RequestScheduler
 
 KEPT_S = 5.0
 """Seconds that a read is kept without a Fetch of this connection that asks for it."""
-PATIENCE_S = 20.0
-"""Seconds after which the client's own Fetch goes to the broker, and waits like any other."""
 POLL_MS = 100
 """Milliseconds that the broker may wait for records of a partition with unknown offsets.
 
@@ -56,12 +58,56 @@ wait as long.
 """
 
 
+class MissServices(ConnectionServices, Protocol):
+    """Handed to the miss fetches of a connection."""
+
+    @property
+    def topics(self) -> Topics:
+        """All topics that are known."""
+
+    @property
+    def partitions(self) -> Partitions:
+        """All partitions that are followed."""
+
+    @property
+    def scheduler(self) -> RequestScheduler:
+        """The queues toward the broker."""
+
+    @property
+    def disk_throttle(self) -> DiskThrottle:
+        """The delay of misses."""
+
+    @property
+    def shared_reads(self) -> SharedReads:
+        """The reads that consumers share."""
+
+    def attempt(
+        self,
+        action: Callable[[], object],
+        doing: str,
+        otherwise: Callable[[], object] | None = None,
+    ) -> None:
+        """Run `action`. Log and count its error, then run `otherwise`."""
+
+
+class MissHandlers(Handlers, Protocol):
+    """What is kept for a connection that has miss fetches."""
+
+    @property
+    def authorization(self) -> Authorization:
+        """The client's rights to topics."""
+
+
+MissLink: TypeAlias = "ClientConnection[MissServices, MissHandlers]"
+"""A client connection as miss fetches see it."""
+
+
 class Reads:
     """Reads of one connection; `by_key` lists them by partition."""
 
     __slots__ = ("_in_line", "_link", "by_key")
 
-    def __init__(self, link: FetchLink) -> None:
+    def __init__(self, link: MissLink) -> None:
         self._link = link
         self._in_line: set[tuple[Read, ...]] = set()  # until the request scheduler sends them
         self.by_key: dict[Key, Read] = {}
@@ -96,14 +142,12 @@ class Reads:
         if not is_it or (is_others and status.partition is None):
             self.drop(read)
             return None
-        read.asked_at = now = self._link.broker.now()
-        if read.stage is Stage.READING and now - read.sent_at > PATIENCE_S:
-            read.stage = Stage.FAILED
+        read.touch(self._link.broker.now())
         return read
 
-    def _find_log(self, read: Read) -> tuple[Topic | None, int]:
+    def _find_log(self, asked: FetchPartition) -> tuple[Topic | None, int]:
         """Return the topic by name or id, and its leader epoch; None and -1 where they are unknown."""
-        broker, asked = self._link.broker, read.asked
+        broker = self._link.broker
         topic = broker.topics.find(asked.topic)
         partition = None if topic is None else broker.partitions.find(topic, asked.partition)
         return topic, NO_EPOCH if partition is None else partition.leader_state.epoch
@@ -113,14 +157,12 @@ class Reads:
 
         In a new epoch the log may have been truncated below the bytes that were read.
         """
-        topic, epoch = self._find_log(read)
+        topic, epoch = self._find_log(read.asked)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
-    def begin(
-        self, record: FetchRecord, missed: Sequence[PartitionStatus], waiter: DelayedFetch
-    ) -> bool:
-        """Begin a read for each partition of `missed`, at once or when its disk allows. Return
-        False at the byte limit.
+    def begin(self, asker: Asker, missed: Sequence[PartitionStatus], waiter: Waiter) -> bool:
+        """Begin a read of `asker` for each partition of `missed`, at once or when its disk allows.
+        Return False at the byte limit.
 
         `waiter` is woken when a read ends.
         """
@@ -130,20 +172,12 @@ class Reads:
             return False
         self._link.listener.tend(self._link)
         now = self._link.broker.now()
-        request = record.request
-        asker = Asker(
-            record.head.api_version,
-            record.head.client_id,
-            request.max_bytes,
-            request.isolation_level,
-        )
         at_once: list[Read] = []
         # The disk throttle needs the size of each read before the broker has answered.
-        share_bytes = max(request.max_bytes // len(missed), 1)
+        share_bytes = max(asker.max_bytes // len(missed), 1)
         for status in missed:
-            read = Read(status, asker, share_bytes, now)
-            read.waiter = waiter
-            read.topic, read.epoch = self._find_log(read)
+            topic, epoch = self._find_log(status.asked)
+            read = Read(status, asker, share_bytes, now, waiter, topic, epoch)
             if self._may_go(read):
                 at_once.append(read)
         self._send(at_once)
@@ -151,8 +185,7 @@ class Reads:
 
     def ask_again(self, read: Read) -> None:
         """Send `read` again: the broker had no records, and a Fetch waits for them."""
-        read.stage = Stage.READING
-        read.ticket = None
+        read.begin_again()
         self._ask((read,), read.asker, False)
 
     def _may_go(self, read: Read) -> bool:
@@ -164,7 +197,7 @@ class Reads:
         if self._join(read):
             return False
         disk_throttle = self._link.broker.disk_throttle
-        read.ticket = None
+        read.begin()
         go = partial(self._granted, read)
         ticket = disk_throttle.submit(
             self._link, read.asker.client_id, read.status, read.size_bytes, go
@@ -172,9 +205,8 @@ class Reads:
         if isinstance(ticket, DelayRefused):
             return False
         self.by_key[read.key] = read
-        read.ticket = ticket
+        read.submit(ticket)
         if not ticket.granted:
-            read.stage = Stage.DELAYED
             self._link.broker.shared_reads.wait(read.coalescing_key, read, self)
         return ticket.granted
 
@@ -189,10 +221,7 @@ class Reads:
         if shared_read is None:
             return False
         self.by_key[read.key] = read
-        read.stage = Stage.READING
-        read.sent_at = shared_read.sent_at
-        read.join_until = min(read.join_until, now + JOINING_S)
-        read.shared_read = shared_read
+        read.join(shared_read, now)
         shared.join(shared_read, read, self)
         return True
 
@@ -209,8 +238,7 @@ class Reads:
         """Take the records that another consumer's read has brought."""
         if read.shared_read is None:
             return  # dropped meanwhile
-        read.shared_read = None
-        read.is_shared = True
+        read.part(is_shared=True)
         upstream = self._link.upstream
         self._arrive(upstream if upstream.is_connected else None, read, answered, frame)
         self._wake((read,))
@@ -219,7 +247,7 @@ class Reads:
         """Send the read, or join another one in flight: the shared read brought no records."""
         if read.shared_read is None:
             return
-        read.shared_read = None
+        read.part()
         if self._may_go(read):
             self._send((read,))
         elif read.ticket is None and read.shared_read is None:  # refused at the throttle's limit
@@ -228,7 +256,8 @@ class Reads:
 
     def _granted(self, read: Read) -> None:
         self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
-        read.stage, fail = Stage.READING, partial(self.failed, read)
+        read.grant()
+        fail = partial(self.failed, read)
         self._link.broker.attempt(partial(self._send, (read,)), "sending a read beside", fail)
 
     def _send(self, reads: Sequence[Read]) -> None:
@@ -263,7 +292,7 @@ class Reads:
 
     def failed(self, read: Read) -> None:
         """Give up the read, for example after an exception. The waiting Fetch is forwarded whole."""
-        read.stage = Stage.FAILED
+        read.fail()
         self._link.broker.attempt(
             partial(self._account, read, None), "accounting for a read beside"
         )
@@ -294,7 +323,7 @@ class Reads:
         sent_at = link.broker.now()
         shared, shared_by_read = link.broker.shared_reads, {}
         for read in reads:
-            read.sent_at = sent_at
+            read.send(sent_at)
             shared_by_read[read] = shared.begin(read.coalescing_key, read.asked.max_bytes, way)
         if way is link.upstream:
             link.broker.scheduler.dispatched(entry)
@@ -352,7 +381,7 @@ class Reads:
         for read in reads:
             self._account(read, by_key.get(read.key))
             if self.by_key.get(read.key) is read:
-                read.throttle_time_ms = response.throttle_time_ms if response is not None else 0
+                read.pause(response.throttle_time_ms if response is not None else 0)
                 self._arrive(way, read, by_key.get(read.key), frame)
         if response is not None:
             link.handlers.authorization.learn_answer(response, sent_at)
@@ -389,20 +418,14 @@ class Reads:
             if read.asked.fetch_offset < limit:  # other partitions took the room: ask again later
                 self.drop(read)
             elif read.offsets_unknown:
-                read.stage, read.said = Stage.SAID, answered
+                read.arrive_empty(answered)
             else:
-                read.stage = Stage.FAILED
+                read.fail()
             return
-        read.stage = Stage.ARRIVED
-        if read.epoch == NO_EPOCH:
-            _, read.epoch = self._find_log(read)
-        read.answered = answered
-        read.frame = frame
-        read.charged_bytes = read.held_bytes
-        if way is None:
-            self._link.broker.responses.in_flight_bytes += read.charged_bytes
-        else:
-            self._link.broker.responses.add(read.charged_bytes, way.framed)
+        epoch = self._find_log(read.asked)[1] if read.epoch == NO_EPOCH else read.epoch
+        read.arrive(answered, frame, epoch)
+        charged_on = None if way is None else way.framed
+        self._link.broker.responses.add(read.charged_bytes, charged_on)
 
     def _fail(
         self,
@@ -416,13 +439,13 @@ class Reads:
         Fetch: it costs the other partitions nothing. Anything else makes the Fetch be forwarded
         whole.
         """
-        read.stage = Stage.FAILED
+        read.fail()
         if answered is None or way is not self._link.upstream or not is_mere_error(answered):
             return
         if read.waiter is None:
             self.drop(read)
         else:
-            read.stage, read.answered = Stage.ARRIVED, answered
+            read.arrive_as_error(answered)
 
     def drop(self, read: Read) -> None:
         """Forget the read, and release its ticket, its place among joiners and its charged bytes."""
@@ -430,13 +453,12 @@ class Reads:
             del self.by_key[read.key]
         if read.shared_read is not None:
             self._link.broker.shared_reads.leave(read.shared_read, read)
-            read.shared_read = None
+            read.part()
         if read.stage is Stage.DELAYED and read.ticket is not None:
             self._link.broker.shared_reads.stop_waiting(read.coalescing_key, read)
             self._link.broker.disk_throttle.cancel(read.ticket)
         if read.charged_bytes:
-            self._link.broker.responses.sub(read.charged_bytes)
-            read.charged_bytes = 0
+            self._link.broker.responses.sub(read.release())
 
     def drop_asked(self, asked: Sequence[FetchPartition]) -> None:
         """Forget the reads of partitions that a forwarded Fetch asks the broker for."""
@@ -445,13 +467,13 @@ class Reads:
             if read is not None:
                 self.drop(read)
 
-    def leave(self, waiter: DelayedFetch) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Detach `waiter`, which has been answered. Its reads continue without it; errors are
         dropped.
         """
         for read in self.by_key.values():
             if read.waiter is waiter:
-                read.waiter = None
+                read.attach(None)
         for read in [r for r in self.by_key.values() if r.has_error and r.waiter is None]:
             self.drop(read)
 

@@ -13,7 +13,6 @@ answered. Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.authorization import RENEW_AT
@@ -23,52 +22,16 @@ from proxy.fetch.sessions.context import Kind
 from proxy.partitions.readable import AT_END
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from proxy.fetch.delayed_fetch import DelayedFetch
-    from proxy.fetch.record import ClientFetch
-    from proxy.fetch.services import FetchLink
+    from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.fetch.sessions.cache import PartitionKey, Session
+    from proxy.fetch.wakeups import Waiter
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
 EVALUATE_ALL_S = 10.0
 """Seconds for which the absence of wake-ups is trusted."""
-
-
-class WakeupBatch:
-    """Sessions with a change and a delayed Fetch that must evaluate again.
-
-    Outside a batch, each does so in the event loop's next turn. While a response is processed, all
-    do so right after it, so that no Fetch waits for the loop's other work.
-    """
-
-    __slots__ = ("_gathered",)
-
-    def __init__(self) -> None:
-        self._gathered: list[IdlePartitions] | None = None
-
-    def gather(self) -> None:
-        """Begin a batch: a response is being processed. `look` must follow in the same callback of
-        the event loop.
-        """
-        self._gathered = []
-
-    def take(self, idle_partitions: IdlePartitions) -> None:
-        """Add a session that has a change and a delayed Fetch."""
-        if self._gathered is None:
-            asyncio.get_running_loop().call_soon(idle_partitions.evaluate_again)
-        else:
-            self._gathered.append(idle_partitions)
-
-    def look(self, attempt: Callable[[Callable[[], object], str], object]) -> None:
-        """End the batch: evaluate the delayed Fetches again.
-
-        `attempt` runs each evaluation, and keeps its exception from the others.
-        """
-        gathered, self._gathered = self._gathered or (), None
-        for idle_partitions in gathered:
-            attempt(idle_partitions.evaluate_again, "waking a fetch")
 
 
 class ReaderIdentity(NamedTuple):
@@ -121,10 +84,10 @@ class IdlePartitions:
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._evaluate_all_at = now
         self._is_waking = False
-        self.fetch: DelayedFetch | None = None
+        self.fetch: Waiter | None = None
         self.used_at = now
         self.closed = False
-        reader.link.broker.purgatory.idle_partitions[reader.link][self] = None
+        reader.link.broker.purgatory.track(reader.link, self)
 
     @property
     def clean_count(self) -> int:
@@ -176,6 +139,14 @@ class IdlePartitions:
         if len(link.handlers.reads):
             link.handlers.reads.drop_asked((status.asked,))
         return True
+
+    def hold(self, fetch: Waiter) -> None:
+        """Wake `fetch`, the session's delayed Fetch, after changes."""
+        self.fetch = fetch
+
+    def release(self) -> None:
+        """Undo `hold`: the Fetch has ended."""
+        self.fetch = None
 
     # -- changes -------------------------------------------------------------------------------------------
 
@@ -237,10 +208,7 @@ class IdlePartitions:
         self._mark_all_dirty()
         if self._session.idle_partitions is self:
             self._session.idle_partitions = None
-        idle_partitions = self.reader.link.broker.purgatory.idle_partitions
-        idle_partitions[self.reader.link].pop(self, None)
-        if not idle_partitions[self.reader.link]:
-            del idle_partitions[self.reader.link]
+        self.reader.link.broker.purgatory.untrack(self.reader.link, self)
 
 
 def find_idle_partitions(fetch: ClientFetch, now: float) -> IdlePartitions | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.fetch.access_lines import LEAST_DELAY_S
-from proxy.fetch.record import ClientFetch
+from proxy.fetch.services import ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID

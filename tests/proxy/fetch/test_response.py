@@ -9,8 +9,8 @@ import pytest
 from protocol.header import RequestHeader
 from proxy.app import Forebay
 from proxy.config.load import load
-from proxy.fetch.record import ClientFetch
 from proxy.fetch.response import build_answer
+from proxy.fetch.services import ClientFetch
 from proxy.fetch.sessions.context import open_fetch
 from proxy.net.client_connection import ClientConnection
 from proxy.partitions.readable import PartitionStatus, ReadState

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.net.byte_budget import RESUME_AT, ByteBudget
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 
 
 def ignore(*_):
@@ -11,7 +11,7 @@ def ignore(*_):
 
 
 def build_wire():
-    return FramedTransport(1000, ignore, ignore, ignore)
+    return FramedTransport(1000, Hooks(ignore, ignore, ignore))
 
 
 def test_reading_stops_at_the_bound_and_not_below():

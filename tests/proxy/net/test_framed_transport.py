@@ -6,7 +6,7 @@ import pytest
 
 from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
 from tests.proxy.turning import until
 
@@ -59,13 +59,21 @@ class PlayedTransport:
 class Listening:
     """A wire whose callbacks are remembered."""
 
-    def __init__(self, connect=True, on_eof=None):
+    def __init__(self, connect=True, on_eof=None, on_frame=None):
         self.frames: list[Any] = []
         self.bad: list[Exception] = []
         self.closed: list[Exception | None] = []
         self.sent: list[tuple[str, bool]] = []
+        self.drained: list[int] = []
         self.framed = FramedTransport(
-            1000, self.frames.append, self.closed.append, self.bad.append, on_eof
+            1000,
+            Hooks(
+                on_frame or self.frames.append,
+                self.closed.append,
+                self.bad.append,
+                on_eof,
+                on_drained=lambda: self.drained.append(self.framed.unsent_bytes),
+            ),
         )
         transport: Any = PlayedTransport()
         transport.protocol = self.framed
@@ -120,13 +128,11 @@ def test_a_frame_over_the_limit_is_bad():
 
 
 def test_frames_behind_a_close_are_not_handed_on():
-    played = Listening()
-
     def take_one(taken):
         played.frames.append(taken)
         played.framed.abort()
 
-    played.framed._on_frame = take_one
+    played = Listening(on_frame=take_one)
     played.receive(frame(b"one") + frame(b"two"))
     assert played.frames == [frame(b"one")]
 
@@ -205,15 +211,15 @@ def test_what_is_given_before_the_socket_is_open_leaves_then():
 
 def test_on_drained_runs_when_nothing_is_left():
     played = Listening()
-    drained = []
-    played.framed.on_drained = lambda: drained.append(played.framed.unsent_bytes)
+    assert played.drained == [0], "once open"
+    played.drained.clear()
     played.transport.full = True
     played.send("a", b"1")
     played.send("b", b"2")
     played.transport.drain()
-    assert drained == []
+    assert played.drained == []
     played.transport.drain()
-    assert drained == [0]
+    assert played.drained == [0]
 
 
 async def test_close_when_sent_lets_everything_leave_first():

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from protocol import framing
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 from tests.proxy.turning import until
 
 REQUEST = b"\0\0\0\4ping"
@@ -24,7 +24,9 @@ class Talk:
         for one in (ours, self.peer):
             one.setblocking(False)
         self.ended: list[Exception | None] = []
-        self.framed = FramedTransport(1 << 20, on_frame, self.ended.append, lambda _error: None)
+        self.framed = FramedTransport(
+            1 << 20, Hooks(on_frame, self.ended.append, lambda _error: None)
+        )
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self.framed, ours)
         return self

@@ -19,7 +19,7 @@ import uvloop
 from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import BrokerConnection, Dial
 from proxy.net.byte_budget import ByteBudget
-from proxy.net.framed_transport import FramedTransport
+from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.splice import (
     LEAST_BYTES,
     PIPE_BYTES,
@@ -53,7 +53,7 @@ class Passing:
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, MOST_BYTES)
         self.link = BrokerConnection(dial, self.bound, self.counters, self.on_lost)
         self.sink = FramedTransport(
-            1000, lambda _f: None, lambda _e: self.link.close(), lambda _e: None
+            1000, Hooks(lambda _f: None, lambda _e: self.link.close(), lambda _e: None)
         )
 
     def on_lost(self, reason):

@@ -19,7 +19,6 @@ from proxy.partitions.store import (
     explain_not_stored,
     judge_produced,
     note_forwarded,
-    settle,
 )
 from tests.kit.cache_batches import build_run, insert, read
 from tests.proxy.followed import EPOCH, QuietBroker, learn
@@ -205,7 +204,7 @@ def test_where_the_tail_settles(tail, lapsed, log_start, expected):
     partition = QuietBroker().follow()
     learn(partition, 100, log_start_offset=log_start)
     partition.tail = tail
-    settle(partition, lapsed)
+    partition.settle(lapsed, 0.0)
     assert partition.tail == expected
 
 

@@ -11,14 +11,12 @@ from protocol.control_batch import ControlType
 from protocol.errors import ErrorCode
 from proxy.broker import Broker
 from proxy.partitions import update
-from proxy.partitions.table import REFUSED_FOR_S
+from proxy.partitions.back_off import FIRST_PAUSE_S, REFUSED_FOR_S
 from proxy.partitions.update import learn_error
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_marker
 from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
-
-BACK_OFF_S = 1.0  # the quiet watch's
 
 
 @pytest.fixture
@@ -46,12 +44,12 @@ def answered(error_code, current_leader=None):
 def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
     partition = broker.follow()
     partition.leader_state.suggest(EPOCH, True)
-    for broker.clock_s in (10.0, 10.1, 10.9):
+    for broker.clock_s in (10.0, 10.01, 10.09):
         assert learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
-        assert partition.retry_at == 10.0 + BACK_OFF_S
+        assert partition.back_off.until == 10.0 + FIRST_PAUSE_S
     broker.clock_s = 11.0
     learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
-    assert partition.retry_at == 11.0 + BACK_OFF_S
+    assert partition.back_off.until == 11.0 + 2 * FIRST_PAUSE_S
 
 
 def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
@@ -59,7 +57,7 @@ def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
     partition.leader_state.suggest(EPOCH + 1, True)
     broker.clock_s = 10.0
     learn_error(broker, partition, asked(), answered(ErrorCode.FENCED_LEADER_EPOCH))
-    assert partition.retry_at == 10.0
+    assert partition.back_off.until == 10.0
     assert not partition.leader_state.has_lease(10.0)
 
 
@@ -68,19 +66,19 @@ def test_the_leader_that_an_error_names_is_asked_with_at_once(broker):
     said = answered(ErrorCode.FENCED_LEADER_EPOCH, (1, EPOCH + 2))
     learn_error(broker, partition, asked(), said)
     assert partition.leader_state.suggested_epoch == EPOCH + 2
-    assert partition.retry_at == broker.now()
+    assert partition.back_off.until == broker.now()
 
 
 def test_a_success_ends_the_back_off(broker):
     partition = broker.follow()
     learn_error(broker, partition, asked(), answered(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert partition.retry_at > broker.now()
+    assert partition.back_off.until > broker.now()
     said = answered(ErrorCode.NONE)._replace(
         high_watermark=0, last_stable_offset=0, log_start_offset=0
     )
     observe(broker, [asked()], fetch.FetchResponse(0, 0, 0, [said]), b"", 0.5, "proof")
-    assert partition.retry_at <= 0.5
-    assert partition.failures == 0
+    assert partition.back_off.until <= 0.5
+    assert partition.back_off.failures == 0
 
 
 def brought(broker, high_watermark, marker_offset=None, epoch=EPOCH, stable=None):

@@ -213,6 +213,6 @@ def test_where_a_queue_or_memory_has_a_say_none_passes(settings):
     async def scenario():
         async with front({"cache": {"size": "16MiB", "directory": ""}, **settings}) as played:
             await until(lambda: played.forebay.listeners[0].links)
-            assert played.link.framed.on_large is None
+            assert played.link.framed._on_large is None
 
     uvloop.run(scenario())

@@ -92,7 +92,7 @@ def test_an_error_brings_it_back_and_the_back_off_keeps_it_out() -> None:
     hot.link.answer()
     assert hot.leases() == [True, False, True]
     assert hot.link.named == []
-    hot.clock_s = hot.partitions[1].retry_at
+    hot.clock_s = hot.partitions[1].back_off.until
     hot.partitions[1].parked[Silent()] = None
     hot.broker.replica_fetcher.tick(hot.clock_s)
     proof = hot.own.links["proof"]

@@ -156,7 +156,7 @@ def test_after_a_refused_or_lost_answer_the_poll_rests(answered):
     }[answered]()
     assert watched.leases() == [False, False]
     assert [p.open_polls for p in watched.partitions] == [0, 0]
-    assert watched.broker.replica_fetcher.polls == [False]
+    assert watched.broker.replica_fetcher.polls == [watched.poll]
     assert not watched.send()
     watched.broker.clock_s += REST_S
     assert watched.send()

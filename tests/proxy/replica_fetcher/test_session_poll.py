@@ -224,7 +224,7 @@ def test_a_partition_in_back_off_is_forgotten_until_it_may_be_asked():
     assert watched.leases() == [True, False]
     watched.turn()
     assert (watched.link.named, watched.link.forgotten) == ([], [1])
-    watched.broker.clock_s = watched.partitions[1].retry_at
+    watched.broker.clock_s = watched.partitions[1].back_off.until
     watched.poll.mark_all()
     watched.turn(shown(1, 20))
     assert (watched.link.named, watched.link.forgotten) == ([1], [])
@@ -673,7 +673,7 @@ def test_a_session_that_the_broker_refuses_is_made_anew_at_once(error_code, sess
     watched.open_session()
     watched.turn(error_code=error_code, session_id=0)
     assert watched.leases() == [False, False]
-    assert watched.broker.replica_fetcher.polls[-1] is False
+    assert watched.broker.replica_fetcher.polls[-1] is watched.poll
     watched.send()
     assert (watched.link.session, sorted(watched.link.named)) == (session, [0, 1])
     watched.link.answer(shown(0, 20), shown(1, 20), session_id=78)
@@ -768,7 +768,7 @@ def test_without_a_session_the_poll_pauses():
 @pytest.mark.usefixtures("pauses")
 def test_members_are_covered_until_the_poll_pauses():
     watched = Watched()
-    watched.broker.replica_fetcher.polled = lambda _poll, _answered: watched.send()
+    watched.broker.replica_fetcher.polled = lambda _poll: watched.send()
     covers = []
     watched.send()
     for number in (1, 2):
@@ -778,7 +778,7 @@ def test_members_are_covered_until_the_poll_pauses():
     watched.link.answer()
     covers.append([(p.open_polls, watched.poll.holds(p)) for p in watched.partitions])
     assert covers == [[(1, True), (1, True)], [(1, True), (1, True)], [(0, False), (1, True)]]
-    watched.broker.replica_fetcher.polled = lambda _poll, _answered: None
+    watched.broker.replica_fetcher.polled = lambda _poll: None
     watched.link.answer()
     assert [(p.open_polls, watched.poll.holds(p)) for p in watched.partitions] == [(0, False)] * 2
     watched.send()

@@ -343,6 +343,6 @@ def test_without_a_link_samples_wait_and_a_refused_topic_is_left_alone() -> None
     setting.own_connections.usable = True
     setting.verifier.tick(0.0)
     assert len(setting.sent) == 1
-    setting.partition.own_refused_until = float("inf")
+    setting.partition.back_off.refused_until = float("inf")
     setting.serve(bytes(RUN))
     assert setting.counters.verified == {"dropped": 1}

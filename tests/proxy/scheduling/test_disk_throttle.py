@@ -9,6 +9,8 @@ import pytest
 from protocol.fetch import FetchPartition
 from proxy.config.throttle import Disk, ThrottleConfig, Weight
 from proxy.partitions.readable import PartitionStatus, ReadState
+from proxy.partitions.table import Partition
+from proxy.partitions.topics import Topic
 from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from throttle.controller import ControllerRule
@@ -434,11 +436,9 @@ class Restarted:
         self.machine = Machine(tmp_path, monkeypatch, start_grace_s=grace)
         self.machine.disk_throttle.start()
         self.machine.saturate()
-        leader_state = SimpleNamespace(high_watermark=10_000)
-        topic = SimpleNamespace(name="t")
-        self.partition: Any = SimpleNamespace(
-            topic=topic, index=0, leader_state=leader_state, missed_from=None
-        )
+        transactions: Any = None
+        self.partition = Partition(Topic(bytes(16), "t"), 0, 0, transactions)
+        self.partition.leader_state.high_watermark = 10_000
 
     def waits(self, offset):
         limit = self.partition.leader_state.high_watermark

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.config.isolation import Isolation
 from proxy.fetch import handler
-from proxy.fetch.record import ClientFetch
+from proxy.fetch.services import ClientFetch
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable

@@ -10,11 +10,10 @@ from proxy.fetch.misses.coalescing import (
     JOINING_S,
     PATIENCE_S,
     SharedReads,
-    begin_forwarded,
     build_coalescing_key,
-    end_forwarded,
 )
-from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.read import Asker, Stage
+from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
@@ -70,11 +69,8 @@ def missed(wanted, partition=PARTITION, reason="cold"):
 
 
 def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
-    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
-    record = SimpleNamespace(
-        head=SimpleNamespace(api_version=version, client_id="c"), request=request
-    )
-    assert link.reads.begin(record, [missed(one, partition) for one in wanted], waiter or Waiter())
+    asker = Asker(version, "c", 1 << 20, isolation_level)
+    assert link.reads.begin(asker, [missed(one, partition) for one in wanted], waiter or Waiter())
 
 
 def find(link, wanted=None, isolation_level=0, partition=PARTITION):
@@ -260,7 +256,7 @@ def test_a_joiner_without_a_link_to_the_broker_opens_none():
     for link in links:
         begin(link, asked())
     links[1].upstream.is_connected = False
-    links[1].broker.responses = SimpleNamespace(in_flight_bytes=0)
+    links[1].broker.responses = ByteBudget(1 << 30)
     links[0].upstream.answer(answer())
     assert links[1].broker.responses.in_flight_bytes == len(RECORDS)
 
@@ -303,21 +299,22 @@ def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
     assert find(links[1]).stage is Stage.ARRIVED
 
 
-def forwarding(link, min_bytes=1, rack_id=""):
+def forwarding(link, statuses, min_bytes=1, rack_id=""):
     request = SimpleNamespace(rack_id=rack_id, least_bytes=min_bytes, isolation_level=0)
-    return SimpleNamespace(link=link, request=request, head=SimpleNamespace(api_version=VERSION))
+    shared = link.broker.shared_reads
+    return shared.begin_forwarded(request, VERSION, statuses, link.upstream)
 
 
 @pytest.mark.parametrize("options", [{"min_bytes": 2}, {"rack_id": "a"}])
 def test_a_forwarded_fetch_that_may_wait_or_be_sent_elsewhere_is_not_joined(options):
     link = Link()
-    assert begin_forwarded(forwarding(link, **options), [missed(asked())]) == []
+    assert forwarding(link, [missed(asked())], **options) == []
 
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
     links = several(2)
-    pipeline = begin_forwarded(forwarding(links[0]), [missed(asked()), missed(asked(5), None)])
+    pipeline = forwarding(links[0], [missed(asked()), missed(asked(5), None)])
     assert len(pipeline) == 1
     begin(links[1], asked())
     assert sent(links) == [0, 0]
@@ -326,7 +323,7 @@ def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
     )
     frame = b"".join(said)
     response = fetch.scan_response(frame, VERSION) if comes else None
-    end_forwarded(links[0].broker, pipeline, response, frame if comes else None)
+    links[0].broker.shared_reads.end_forwarded(pipeline, response, frame if comes else None)
     if comes:
         assert bytes(find(links[1]).records(1 << 20, True)) == RECORDS
     else:

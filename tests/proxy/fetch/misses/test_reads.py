@@ -11,7 +11,7 @@ from protocol.fetch import FetchPartition
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.accounting.counters import Counters
 from proxy.fetch.misses.coalescing import SharedReads
-from proxy.fetch.misses.read import Stage
+from proxy.fetch.misses.read import Asker, Stage
 from proxy.fetch.misses.reads import KEPT_S, POLL_MS, Reads
 from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
@@ -156,10 +156,9 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
 
 
 def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
-    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
-    head = SimpleNamespace(api_version=VERSION, client_id="c")
+    asker = Asker(VERSION, "c", 1 << 20, isolation_level)
     missed = [PartitionStatus(one, None, ReadState.MISS, reason, limit) for one in wanted]
-    return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
+    return link.reads.begin(asker, missed, waiter or Waiter())
 
 
 def find(link, wanted, isolation_level=0, limit=500, version=VERSION):

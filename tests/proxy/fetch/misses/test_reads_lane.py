@@ -7,8 +7,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.fetch import FetchPartition
-from proxy.fetch.misses.read import Stage
-from proxy.fetch.misses.reads import PATIENCE_S
+from proxy.fetch.misses.read import PATIENCE_S, Asker, Stage
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import (
@@ -84,11 +83,9 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
     second = lane(link)
-    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
-    head = SimpleNamespace(api_version=16, client_id="c")
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
     missed = [PartitionStatus(wanted, None, ReadState.MISS, "cold", 500)]
-    link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter)
+    link.reads.begin(Asker(16, "c", 1 << 20, 0), missed, waiter)
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)

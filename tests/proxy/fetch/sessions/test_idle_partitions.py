@@ -1,7 +1,6 @@
 """Quiet partitions of a session are not looked at; whatever may change what is said of them makes them lively."""
 
 import asyncio
-from collections import defaultdict
 from random import Random
 from types import SimpleNamespace
 
@@ -9,15 +8,16 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
+from proxy.fetch.purgatory import Purgatory
 from proxy.fetch.sessions.cache import Kept, SessionCache
 from proxy.fetch.sessions.context import Kind
 from proxy.fetch.sessions.idle_partitions import (
     EVALUATE_ALL_S,
     IdlePartitions,
     ReaderIdentity,
-    WakeupBatch,
     find_idle_partitions,
 )
+from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
@@ -37,7 +37,7 @@ class Scene:
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
-            purgatory=SimpleNamespace(idle_partitions=defaultdict(dict)),
+            purgatory=Purgatory(Counters(), 10),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             replica_fetcher=SimpleNamespace(
@@ -148,7 +148,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     elif what == "uncovered":
         partition.open_polls = 0
     elif what == "refused":
-        partition.own_refused_until = float("inf")
+        partition.back_off.refused_until = float("inf")
     elif what == "no-own-link":
         scene.link.broker.own_connections.usable = False
     else:
@@ -239,7 +239,7 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
     assert (
         scene.marks(),
         scene.session.idle_partitions,
-        scene.link.broker.purgatory.idle_partitions,
+        scene.link.broker.purgatory._idle_partitions,
     ) == (
         [0] * COUNT,
         None,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from metrics.access_log import MAX_TEXT_CHARS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
-from proxy.fetch.record import NOT_PARKED, ClientFetch
+from proxy.fetch.services import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID, QuietBroker

@@ -1,0 +1,108 @@
+"""Accounts: counts and logs the responses to Fetches that have left.
+
+Owns the counting. Must not know how a response was found. Invariants:
+* Bytes are counted when the response's last byte has left, not before.
+* Responses released by one broker response are sent first and counted afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.fetch.services import NOT_PARKED
+from proxy.partitions.readable import UNREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocol.header import RequestHeader
+    from proxy.fetch.access_lines import AccessLines, Departed
+    from proxy.fetch.services import ClientFetch, FetchLink, FetchServices
+    from proxy.partitions.readable import PartitionOutcome
+
+
+class Accounts:
+    """Counts responses that have left: each at once, or a batch of them after all have left."""
+
+    __slots__ = ("_broker", "_departed", "lines")
+
+    def __init__(self, broker: FetchServices, lines: AccessLines | None) -> None:
+        """`lines` None: there is no access log."""
+        self._broker = broker
+        self.lines = lines
+        self._departed: list[Departed] | None = None
+        """The batch; None outside a batch."""
+
+    def enter(
+        self,
+        fetch: ClientFetch,
+        outcomes: Sequence[PartitionOutcome],
+        is_ours: bool,
+        delivered: bool,
+        waited_s: float = NOT_PARKED,
+    ) -> None:
+        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
+        now = self._broker.now()
+        if not delivered:
+            self._broker.counters.undelivered_partitions += len(outcomes)
+            self._count(((fetch, (), is_ours, now, waited_s),))
+        elif self._departed is not None:
+            self._departed.append((fetch, outcomes, is_ours, now, waited_s))
+        else:
+            self._count(((fetch, outcomes, is_ours, now, waited_s),))
+
+    def enter_unread(
+        self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
+    ) -> None:
+        """Count the response to a Fetch that Forebay did not decode, as one partition."""
+        counters = self._broker.counters
+        if not delivered:
+            counters.undelivered_partitions += 1
+            return
+        counters.fetch_partitions[UNREAD] += 1
+        if self.lines is not None:
+            self.lines.put_unread(link, head.api_version, self._broker.now() - received_at)
+
+    def hold(self) -> None:
+        """Begin a batch of responses. `settle` must follow in the same callback of the event loop."""
+        self._departed = []
+
+    def settle(self) -> None:
+        """End the batch: count all responses that have left."""
+        departed, self._departed = self._departed, None
+        if departed:
+            self._count(departed)
+
+    def _count(self, departed: Sequence[Departed]) -> None:
+        """Count responses. One that was not delivered has no outcomes: only its time is counted."""
+        broker = self._broker
+        counters = broker.counters
+        for fetch, outcomes, is_ours, left_at, waited_s in departed:
+            for _, size_bytes, result, reason, _, would_hit_bytes, _ in outcomes:
+                verdict = result, reason
+                counters.fetch_partitions[verdict] += 1
+                counters.fetch_bytes[verdict] += size_bytes
+                if would_hit_bytes:
+                    counters.would_hit_bytes += would_hit_bytes
+            took_s = left_at - fetch.received_at
+            if not is_ours:
+                counters.fetch_upstream_s.observe(took_s)
+            elif waited_s < 0:
+                counters.fetch_hit_s.observe(took_s)
+            else:
+                counters.fetch_wait_s.observe(waited_s)
+                counters.fetch_hit_s.observe(took_s - waited_s)
+            if broker.scheduler.quotas.active:
+                _charge(broker, fetch.link.client_id, outcomes)
+        if self.lines is not None:
+            self.lines.put_departed(departed)
+
+
+def _charge(
+    broker: FetchServices, client_id: str | None, outcomes: Sequence[PartitionOutcome]
+) -> None:
+    """Charge the delivered bytes to the quotas of the client and its topics."""
+    quotas, now = broker.scheduler.quotas, broker.now()
+    for one in outcomes:
+        topic = broker.topics.find(one.status.asked.topic)
+        quotas.charge(client_id or "", topic.name if topic is not None else "", one.size_bytes, now)
