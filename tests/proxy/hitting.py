@@ -25,7 +25,7 @@ from proxy.net.listener import Listener
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
-from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
+from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
@@ -127,9 +127,9 @@ class World:
         broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
-        self.topic = broker.topics.find(TOPIC_ID)
+        self.topic = known(broker.topics.find(TOPIC_ID))
         self.topic.may_be_compacted = False
-        self.partition = broker.partitions.follow(self.topic, 0)
+        self.partition = known(broker.partitions.follow(self.topic, 0))
         self.store(sizes)
         self.listener = Listener(broker, CONFIG.listeners[0], dispatch.Dispatch)
         self.listener.dial = SilentDial()
@@ -145,9 +145,14 @@ class World:
             link.handlers.authorization.learn(topic, 0, self.clock_s)
         return link
 
-    def store(self, sizes):
-        """Ten batches of each size; all of it is readable under a lease, without transactions."""
-        partition, end = self.partition, 10 * len(sizes)
+    def store_others(self, partitions):
+        """Ten small batches enter each of the first `partitions` but the first."""
+        for index in range(1, partitions):
+            self.store((1_000,), index)
+
+    def store(self, sizes, index=0):
+        """Ten batches of each size enter a partition, readable under a lease, without transactions."""
+        partition, end = known(self.broker.partitions.follow(self.topic, index)), 10 * len(sizes)
         for offset in range(end):
             insert(
                 self.cache,
@@ -298,6 +303,7 @@ def build_fetch(
     version=IDS,
     session=(0, -1),
     index=0,
+    partitions=1,
     client_id="c",
     isolation_level=0,
     max_wait_ms=500,
@@ -308,9 +314,12 @@ def build_fetch(
     last_epoch=-1,
     rack_id="",
 ):
-    """A Fetch of one partition."""
+    """A Fetch of `partitions` partitions from `index` on."""
     topic = TOPIC_ID if version >= IDS else "orders"
-    asked = FetchPartition(topic, index, epoch, offset, last_epoch, -1, partition_max_bytes)
+    asked = [
+        FetchPartition(topic, number, epoch, offset, last_epoch, -1, partition_max_bytes)
+        for number in range(index, index + partitions)
+    ]
     return build_request(
         version,
         correlation_id,
@@ -321,6 +330,6 @@ def build_fetch(
         isolation_level=isolation_level,
         session_id=session[0],
         session_epoch=session[1],
-        partitions=[asked],
+        partitions=asked,
         rack_id=rack_id,
     )

@@ -1,7 +1,7 @@
-"""How many of the product's Python functions a Produce calls, there and back: a figure that no other work changes.
+"""Budgets of the Python functions that a Produce calls, there and back. Storing and isolation are on.
 
-Owns the budgets, which are the calls of today: a path that grows by one call is seen. Must not know how long a call
-takes (bench/). Calls into C and the standard library are not counted. Storing and isolation are on.
+Owns the budgets, which are the calls of today: a path that grows by one call is seen. Must not know how calls are
+counted (`tests.proxy.tracing`).
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.played import ON
 from tests.proxy.flown import START_S, World
 from tests.proxy.followed import known
-from tests.proxy.test_dispatch_budget import count_calls
+from tests.proxy.test_dispatch_budget import MANY
+from tests.proxy.tracing import count_calls
 
-MANY = 16
 WARM = 6
 BATCH = build_batch(100)
 

@@ -11,7 +11,7 @@ from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID
 from tests.proxy.hitting import END, World
 from tests.proxy.logged import Empty
-from tests.proxy.test_dispatch_budget import count_calls
+from tests.proxy.tracing import count_calls
 
 CALLS_A_LINE = 6
 CALLS_A_SUM = 8

@@ -445,11 +445,8 @@ def build_many(offsets, correlation_id=1, session=(0, FINAL_EPOCH), **limits):
 def many(client):
     """Four partitions; the last two have ten batches of 1,000 bytes."""
     world = client.world
-    first = world.partition
     for index in range(1, 4):
-        world.partition = world.broker.partitions.follow(world.topic, index)
-        world.store((1_000, 6_000, 25_000) if index == 1 else (1_000,))
-    world.partition = first
+        world.store((1_000, 6_000, 25_000) if index == 1 else (1_000,), index)
     return world
 
 
@@ -530,9 +527,7 @@ async def test_one_that_only_the_broker_can_answer_keeps_all_waiting(many, state
 
 async def test_what_the_kernel_leaves_of_many_partitions_is_sent_on():
     world = World(verify_ratio=0.0, room_bytes=64 << 10)
-    first, world.partition = world.partition, world.broker.partitions.follow(world.topic, 1)
-    world.store((25_000,))
-    world.partition = first
+    world.store((25_000,), 1)
     world.transport.stick()
     world.receive(build_many((LARGE, 0)))
     assert world.cache.statistics().pins > 0 and world.lines == []
