@@ -9,6 +9,7 @@ import json
 import socket
 import struct
 from contextlib import contextmanager
+from typing import Any
 
 import crc32c
 
@@ -22,7 +23,7 @@ from proxy.net.client_connection import ClientConnection
 from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 from tests.proxy.short_way import build_answer, build_many, build_many_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
@@ -39,7 +40,7 @@ class Ended:
         for one in (self.ours, self.theirs):
             one.setblocking(False)
         self.backlog = bytearray()
-        self.framed = None
+        self.framed: Any = None
         self.closed = False
 
     def get_extra_info(self, name):
@@ -108,9 +109,9 @@ class World:
 
     def __init__(self, directory, clock, settings, flies):
         path = directory / f"forebay-{flies}.json"
-        listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
+        entry = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
         path.write_text(
-            json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings})
+            json.dumps({"listeners": [entry], "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
         self.forebay = app.Forebay(load(path, {}).config, has_pipeline=flies)
         self.broker = self.forebay.broker
@@ -118,10 +119,10 @@ class World:
         self.flies = flies
         self.front, self.back = Ended(), Ended()
         (listener,) = self.forebay.listeners
-        listener.dial = PlayedDial(transport=self.back)
+        listener.dial = stand_in(PlayedDial(transport=self.back))
         self.link = ClientConnection(listener, 1)
         self.front.framed = self.link.framed
-        self.link.framed.connection_made(self.front)
+        self.link.framed.connection_made(stand_in(self.front))
         self.to_broker, self.to_client = bytearray(), bytearray()
         self.parked = []
         self.flown = 0
@@ -131,10 +132,10 @@ class World:
     def _believe(self, name, index):
         broker = self.broker
         broker.topics.learn(name, TOPICS[name], LEADERS)
-        topic = broker.topics.find(name)
+        topic = known(broker.topics.find(name))
         topic.fidelity.log_append_time = False
         topic.fidelity.equal_codecs.add(0)
-        partition = broker.partitions.follow(topic, index)
+        partition = known(broker.partitions.follow(topic, index))
         partition.leader_state.learn(0, 0, 0, 0, broker.now() + 3600.0)
         partition.tail = 0
         partition.transactions.shown(0, 0, 0, broker.now())
@@ -317,7 +318,7 @@ class Twins:
         frame = bytearray(build_produce(topic, bytes(batch), acks))
         frame[8:12] = self.correlation_id.to_bytes(4, "big")
         like = build_produce(topic, bytes(batch))  # acks=0 is not single
-        index_at = scan_single(like, len(like))[0].route_end - 4
+        index_at = known(scan_single(like, len(like)))[0].route_end - 4
         frame[index_at : index_at + 4] = partition.to_bytes(4, "big")
         return bytes(frame)
 
@@ -354,7 +355,9 @@ class Twins:
             answer = bytearray(build_many_answer(indexes, offsets, (error_code,) * len(indexes)))
         else:
             name = topic.encode()
-            answer = bytearray(build_answer(*offsets, -1, error_code, partition, topic=name))
+            answer = bytearray(
+                build_answer(offsets[0], error_code=error_code, index=partition, topic=name)
+            )
         answer[4:8] = correlation_id.to_bytes(4, "big")
         return bytes(answer)
 

@@ -4,8 +4,10 @@ Owns the fixtures' values: topic id, epoch 5, a lease until second 1 of a clock 
 know sockets. Invariants: batches have one record each and are real to the cache (`tests.kit.cache_batches`).
 """
 
+from __future__ import annotations
+
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
@@ -16,6 +18,11 @@ from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
 from tests.kit.cache_batches import build_run, insert
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.partitions.table import Partition
+
 TOPIC_ID = bytes(range(16))
 EPOCH = 5
 LEASE_UNTIL_S = 1.0
@@ -24,6 +31,11 @@ LEADERS = {index: Leader(NODE, EPOCH) for index in range(16)}
 
 
 Found = TypeVar("Found")
+
+
+def stand_in(fake: object) -> Any:
+    """`fake`, where the product asks for its own type: the fake has what the test's subject uses of it."""
+    return fake
 
 
 def known(found: Found | None) -> Found:
@@ -36,17 +48,21 @@ class QuietWatch:
     """Remembers what the watch would have been told."""
 
     def __init__(self):
-        self.polls = []
-        self.asked = []
+        self.polls: list[object] = []
+        self.asked: list[Partition] = []
         self.next_proven = []
         self.doubted = []
-        self.changes = []
+        self.changes: list[Partition] = []
+        self.suggested: list[Partition] = []
+        self.suggest = self.suggested.append
+        self.changed: Callable[[Partition], None] = self.changes.append
+        self.forget: Callable[[Partition], None] = lambda _partition: None
+        self.polled: Callable[[object, object], None] = lambda _poll, learned: self.polls.append(
+            learned
+        )
 
-    def changed(self, partition):
-        self.changes.append(partition)
-
-    def polled(self, poll, learned):
-        self.polls.append(learned)
+    def pump(self):
+        """Nothing waits to be asked."""
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
@@ -59,9 +75,6 @@ class QuietWatch:
 
     def produced(self, _partition, _now=None):
         """Nobody waits."""
-
-    def forget(self, _partition):
-        """It is in no poll."""
 
     def back_off_s(self, _partition):
         return 1.0
@@ -83,8 +96,9 @@ class QuietBroker:
         )
         self.access_log: Any = None
         self.stored_runs: Any = None
-        handlers: Any = self
-        self.accounts = Accounts(handlers, None)
+        self.own_connections: Any = None
+        self.scheduler: Any = None
+        self.accounts = Accounts(stand_in(self), None)
         self.wakeups = WakeupBatch()
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
@@ -96,8 +110,8 @@ class QuietBroker:
     def now(self):
         return self.clock_s
 
-    def follow(self, index=0):
-        return self.partitions.follow(known(self.topics.find(TOPIC_ID)), index)
+    def follow(self, index: int = 0) -> Partition:
+        return known(self.partitions.follow(known(self.topics.find(TOPIC_ID)), index))
 
     def attempt(self, action, _doing, otherwise=None):
         """What raises in a test ends it."""
@@ -110,8 +124,7 @@ class QuietBroker:
         self.invalidated.append((partition, from_offset, reason))
 
     def distrust(self, topic, reason):
-        handlers: Any = self
-        Broker.distrust(handlers, topic, reason)
+        Broker.distrust(stand_in(self), topic, reason)
 
     def forget_topic(self, topic_id):
         self.forgotten.append(topic_id)

@@ -11,13 +11,13 @@ import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
+from tests.proxy.followed import stand_in
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
@@ -100,12 +100,11 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
             json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
         forebay = app.Forebay(load(path, {}).config)
-    known = forebay.broker
-    lines: Any = Lines() if has_log else None
-    known.access_log = lines
-    if lines is not None:
+    known, lines = forebay.broker, Lines()
+    known.access_log = stand_in(lines) if has_log else None
+    if has_log:
         known.accounts.lines = AccessLines(
-            lines, known.cache, known.topics, known.partitions, lines.empty
+            stand_in(lines), known.cache, known.topics, known.partitions, lines.empty
         )
     for listener in forebay.listeners:
         await listener.start()

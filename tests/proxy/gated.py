@@ -32,41 +32,17 @@ from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
+from tests.proxy.followed import stand_in
+from tests.proxy.manual_clock import ManualClock
 
 VERSION = 9
 REFUSED = 19
 
 
-class Clock:
-    """Time, and what is to happen at some of it."""
-
-    def __init__(self):
-        self.now = 100.0
-        self.timers = []
-
-    def call_later(self, delay_s, action):
-        timer = SimpleNamespace(at=self.now + delay_s, action=action)
-        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
-        self.timers.append(timer)
-        return timer
-
-    def advance(self, delay_s):
-        end = self.now + delay_s
-        while due := [timer for timer in self.timers if timer.at <= end]:
-            timer = min(due, key=lambda one: one.at)
-            self.timers.remove(timer)
-            self.now = timer.at
-            timer.action()
-        self.now = end
-
-
 def make_broker(monkeypatch, **isolation):
     """The broker's record with a gate; one slot a queue unless told otherwise."""
-    clock = Clock()
-    monkeypatch.setattr(
-        "proxy.scheduling.request_scheduler.asyncio",
-        SimpleNamespace(get_running_loop=lambda: clock),
-    )
+    clock = ManualClock()
+    clock.replace_loop(monkeypatch, "proxy.scheduling.request_scheduler")
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
     broker: Any = SimpleNamespace(
@@ -160,7 +136,7 @@ class Link:
         most = self.broker.config.limits.request_partitions
         line, sent_count = self.replies.places, self.sent_count
         newest = line[-1] if line else None
-        link: Any = self
+        link = stand_in(self)
         try:
             handle_produce(link, frame, most)
         except ValueError:  # as ClientLink

@@ -22,10 +22,11 @@ from proxy.config.model import Config
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
+from proxy.partitions.leader_state import Lease
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
-from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known
+from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known, stand_in
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
@@ -39,14 +40,13 @@ SIZES = (1_000, 6_000, 25_000)
 END = 10 * len(SIZES)
 ARENA_BYTES = 4 << 20
 IDS = 13
-OF_TRUTH = {
+OF_LEADER_STATE = {
     "high_watermark",
     "last_stable_offset",
     "log_start_offset",
     "epoch",
     "led_epoch",
     "frozen",
-    "lease_until",
 }
 
 
@@ -121,9 +121,11 @@ class World:
         self.clock_s = 100.0
         self.log, self._correlation_id = MemoryLog(), 0
         self.cache = BlockCache(arena_bytes)
-        self.broker = broker = Broker(CONFIG, self.cache, self.log, "0", lambda: self.clock_s)
-        broker.accounts.lines.empty = self.log.empty
-        broker.own_connections = SimpleNamespace(usable=False)
+        self.broker = broker = Broker(
+            CONFIG, self.cache, stand_in(self.log), "0", lambda: self.clock_s
+        )
+        known(broker.accounts.lines).empty = self.log.empty
+        broker.own_connections = stand_in(SimpleNamespace(usable=False))
         broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
@@ -132,7 +134,7 @@ class World:
         self.partition = known(broker.partitions.follow(self.topic, 0))
         self.store(sizes)
         self.listener = Listener(broker, CONFIG.listeners[0], dispatch.Dispatch)
-        self.listener.dial = SilentDial()
+        self.listener.dial = stand_in(SilentDial())
         self.transport = Clear(room_bytes) if room_bytes else PlayedTransport()
         self.link = self.connect(self.transport)
         self.other = self.connect(PlayedTransport())
@@ -187,8 +189,10 @@ class World:
     def change(self, what, value):
         """Something of what decides changes."""
         leader_state, partition, link = self.partition.leader_state, self.partition, self.link
-        if what in OF_TRUTH:
+        if what in OF_LEADER_STATE:
             setattr(leader_state, what, value)
+        elif what == "lease":
+            leader_state.lease = Lease(value)
         elif what in ("tail", "old_format", "zstd"):
             setattr(partition, what, value)
         elif what == "compacted":
@@ -219,6 +223,11 @@ class World:
         self.transport.full = is_full
         if not is_full and self.link.framed.unsent_bytes:
             self.transport.drain()
+
+    def stick(self):
+        """The socket takes what it has room for, and the rest waits. There is a descriptor."""
+        assert isinstance(self.transport, Clear)
+        self.transport.stick()
 
     def leave(self):
         """What waits leaves with what there is. Whether nothing waits any more."""
@@ -261,7 +270,7 @@ class World:
             },
             "table": broker.sessions.statistics(),
             "arena": arena,
-            "samples": [sample._replace(partition=None) for sample in broker.verifier._waiting],
+            "samples": [sample[1:] for sample in broker.verifier._waiting],
             "memory": [
                 (bound.in_flight_bytes, bound.pauses)
                 for bound in (broker.requests, broker.responses)

@@ -13,6 +13,7 @@ from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
+from tests.proxy.followed import stand_in
 
 VERSION = 9
 MOST = 10_000
@@ -27,10 +28,11 @@ class Link:
         self.stores = stores
         self.client_id = None
         self.refused = RefusedSequences()
-        self.replies = ResponseOrder(None, lambda: None)
+        self.replies = ResponseOrder(stand_in(None), lambda: None)
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.last_ordinal = self.answered_ordinal = self.sent_count = 0
-        self.sent, self.got, self.failures = [], [], []
+        self.sent, self.got = [], []
+        self.failures: list[str] = []
         broker.scheduler = SimpleNamespace(
             enabled=False,
             quotas=SimpleNamespace(active=False),
@@ -63,7 +65,7 @@ class Link:
 
     def receive(self, frame):
         """A whole request."""
-        handle_produce(self, frame, MOST)
+        handle_produce(stand_in(self), frame, MOST)
 
     def count_request(self, api_key, size_bytes):
         """Nothing is counted."""

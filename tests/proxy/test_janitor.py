@@ -1,10 +1,9 @@
 """What timed work forgets of transactions: what lies below all that memory holds. Which connections it looks after."""
 
 import asyncio
-from typing import Any
 
 from proxy.janitor import Janitor
-from tests.proxy.followed import QuietBroker, learn, store
+from tests.proxy.followed import QuietBroker, learn, stand_in, store
 from tests.proxy.front import front
 from tests.proxy.transactional_log import log_of
 from tests.proxy.turning import until
@@ -21,8 +20,7 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     partition.transactions.shown(0, 0, 0, 0.0)
     partition.transactions.observed(*log.read(0, len(log.entries)))
     learn(partition, ENDS_AT)
-    handlers: Any = broker
-    janitor = Janitor(handlers, ())
+    janitor = Janitor(stand_in(broker), ())
     janitor.forget_transactions(0.0)
     assert partition.transactions.known_from == 0  # nothing was evicted
     for first in range(0, ENDS_AT, 10):

@@ -11,6 +11,7 @@ import pytest
 from metrics.access_log import EmptyLine
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from proxy.accounting.empty_answers import QUEUE_SHARE, TICKS, EmptyAnswers
+from tests.proxy.followed import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ class Logged:
     def __init__(self) -> None:
         self.lines: list[EmptyLine] = []
         self.now_ms = START_MS
-        self.sums = EmptyAnswers(self, LIMIT * QUEUE_SHARE, lambda: self.now_ms)  # type: ignore[arg-type]
+        self.sums = EmptyAnswers(stand_in(self), LIMIT * QUEUE_SHARE, lambda: self.now_ms)
 
     def put_empty(self, line: EmptyValues) -> None:
         self.lines.append(EmptyLine(*line))

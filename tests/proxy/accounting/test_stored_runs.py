@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from metrics.access_log import BlockLine
 from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
+from tests.proxy.followed import stand_in
 
 LIMIT = 30
 
@@ -19,8 +19,7 @@ class Admitted:
     def __init__(self):
         self.lines = []
         self.admitted_bytes = 0
-        both: Any = self
-        self.runs = StoredRuns(both, both, LIMIT * QUEUE_SHARE)
+        self.runs = StoredRuns(stand_in(self), stand_in(self), LIMIT * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))

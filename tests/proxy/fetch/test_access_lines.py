@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.api import FETCH
+from protocol.header import RequestHeader
 from proxy.fetch.access_lines import LEAST_DELAY_S
 from proxy.fetch.record import ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
@@ -15,6 +17,7 @@ from tests.proxy.tracing import count_calls
 
 CALLS_A_LINE = 6
 CALLS_A_SUM = 8
+HEAD = RequestHeader(FETCH, 13, 1, None, 0)
 
 
 @pytest.fixture
@@ -29,10 +32,6 @@ def log(world, *outcomes):
     request = fetch((0, -1), asked(TOPIC_ID, 0))
     asking = ClientFetch(world.link, HEAD, request, None, 100, 0.0)
     world.broker.accounts.enter(asking, outcomes, is_ours=True, delivered=True)
-
-
-class HEAD:
-    api_version = 13
 
 
 def outcome(world, index, size_bytes=0, offset=END, verdict=("hit", ""), followed=True, **more):

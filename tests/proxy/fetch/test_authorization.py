@@ -114,7 +114,8 @@ def test_a_client_with_a_rack_asks_itself(link, rights):
     ],
 )
 def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allowed):
-    rights, partition, heard = Authorization(link), link.broker.follow(), []
+    rights, partition = Authorization(link), link.broker.follow()
+    heard: list[bool] = []
     partition.leader_state.high_watermark = 5
     rights.prove({TOPIC_ID: partition}, VERSION, heard.append)
     ((frame, on_answer),) = link.upstream.sent
@@ -128,7 +129,8 @@ def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allo
 
 
 def test_who_waits_for_a_right_hears_of_a_lost_link(link):
-    rights, heard = Authorization(link), []
+    rights = Authorization(link)
+    heard: list[bool] = []
     rights.prove({TOPIC_ID: link.broker.follow()}, VERSION, heard.append)
     ((_, on_answer),) = link.upstream.sent
     on_answer(None)

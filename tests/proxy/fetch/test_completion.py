@@ -8,9 +8,9 @@ from protocol.fetch_build import build_request
 from proxy.fetch.completion import READ_WAIT_S
 from tests.protocol.batches import batch_v2
 from tests.proxy.answering import Scene, said_of
-from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.followed import EPOCH, TOPIC_ID, known
 from tests.proxy.turning import until
-from throttle.tickets import DelayTicket
+from throttle.tickets import DelayTicket, TicketKey
 
 HEARTBEAT = b"\0\0\0\x0a" + b"\0\x0c\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
 RECORDS = batch_v2(3)
@@ -21,7 +21,7 @@ class Mixed(Scene):
 
     def __init__(self):
         super().__init__()
-        other = self.broker.partitions.follow(self.topic, 1)
+        other = known(self.broker.partitions.follow(known(self.topic), 1))
         other.leader_state.learn(EPOCH, 5, 5, 0, self.clock_s + 3600)
         other.leader_state.frozen = False
         other.tail = 5
@@ -121,9 +121,9 @@ async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
     scene, held = Mixed(), []
 
     def submit(_link, client_id, status, size_bytes, go):
-        ticket = DelayTicket(
-            (None, status.asked.partition), client_id, "sdx", size_bytes, scene.clock_s
-        )
+        asked = status.asked
+        key = TicketKey(None, asked.partition, asked.fetch_offset)
+        ticket = DelayTicket(key, client_id, "sdx", size_bytes, scene.clock_s)
         held.append((ticket, go))
         return ticket
 

@@ -12,6 +12,7 @@ from protocol import api, fetch
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch import handler
+from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import COPIED_BYTES
 from proxy.fetch.sessions.context import FINAL_EPOCH
 from proxy.net.send_buffer import PIECE_BYTES
@@ -108,7 +109,7 @@ async def test_a_client_that_reads_on_is_answered_at_once(
 def record_count(monkeypatch):
     """The Fetches for which an object was made."""
     made = []
-    real = handler.FetchRecord
+    real = FetchRecord
 
     def make(asked):
         made.append(asked)
@@ -130,7 +131,7 @@ async def test_an_object_is_made_only_for_a_fetch_that_waits(client, monkeypatch
 
 
 KEEPS_FROM_MEMORY = [
-    ("lease_until", 0.0),
+    ("lease", 0.0),
     ("frozen", True),
     ("epoch", -1),
     ("log_start_offset", LARGE + 1),
@@ -226,7 +227,7 @@ def split(stream):
 
 async def test_a_miss_fetch_that_is_not_wanted_any_more_is_dropped(client):
     client.fetch(LARGE)
-    dropped = []
+    dropped: list[FetchPartition] = []
     client.world.link.handlers.reads = SimpleNamespace(
         by_key={("x", 0): None}, drop_asked=dropped.extend
     )
@@ -318,7 +319,7 @@ def slow():
     world = World(verify_ratio=0.0, room_bytes=64 << 10)
     world.receive(build_fetch(LARGE))
     world.sent.clear()
-    world.transport.stick()
+    world.stick()
     return world
 
 
@@ -528,7 +529,7 @@ async def test_one_that_only_the_broker_can_answer_keeps_all_waiting(many, state
 async def test_what_the_kernel_leaves_of_many_partitions_is_sent_on():
     world = World(verify_ratio=0.0, room_bytes=64 << 10)
     world.store((25_000,), 1)
-    world.transport.stick()
+    world.stick()
     world.receive(build_many((LARGE, 0)))
     assert world.cache.statistics().pins > 0 and world.lines == []
     world.change("full", False)

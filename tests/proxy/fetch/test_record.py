@@ -8,14 +8,14 @@ from protocol.header import RequestHeader
 from proxy.fetch.record import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
-from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.followed import TOPIC_ID, QuietBroker, known, stand_in
 from tests.proxy.hitting import World, build_fetch
 
 
 def fetch_of(broker):
-    link = SimpleNamespace(broker=broker, client_id=None)
+    link = stand_in(SimpleNamespace(broker=broker, client_id=None))
     request = fetch((0, -1), asked(TOPIC_ID, 0))
-    return ClientFetch(link, None, request, None, 100, broker.now())
+    return ClientFetch(link, RequestHeader(FETCH, 13, 1, None, 0), request, None, 100, broker.now())
 
 
 def told_of(broker, size_bytes):
@@ -76,8 +76,8 @@ def test_what_never_left_is_counted_as_such_also_while_others_leave():
 
 def test_lines_of_what_left_together_are_handed_on_together():
     broker = build_broker()
-    handed = []
-    broker.accounts.lines = SimpleNamespace(put_departed=handed.append)
+    handed: list[list[object]] = []
+    broker.accounts.lines = stand_in(SimpleNamespace(put_departed=handed.append))
     broker.accounts.hold()
     for _ in range(2):
         broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
@@ -97,7 +97,7 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
     unknown = [PartitionOutcome(status, size, "pass", "unknown-topic") for size in (0, 5)]
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
-    world.broker.accounts.lines.put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
+    known(world.broker.accounts.lines).put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5

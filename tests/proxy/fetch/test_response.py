@@ -3,6 +3,7 @@
 import asyncio
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from proxy.net.client_connection import ClientConnection
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy import asked as asking
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 
 MIB = 1 << 20
 BATCH_BYTES = 300_000
@@ -28,7 +29,7 @@ class Transport:
 
     def __init__(self):
         self.sent = bytearray()
-        self.protocol = None
+        self.protocol: Any = None
         self.reads = False
 
     def write(self, data):
@@ -67,12 +68,14 @@ class Setting:
         self.forebay = Forebay(load(path, {}).config)
         self.broker = self.forebay.broker
         self.broker.topics.learn("orders", bytes(range(16)), LEADERS)
-        self.partition = self.broker.partitions.follow(self.broker.topics.find("orders"), 0)
+        self.partition = known(
+            self.broker.partitions.follow(known(self.broker.topics.find("orders")), 0)
+        )
         self.link = ClientConnection(self.forebay.listeners[0], 1)
         self.link.handlers.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
         self.transport = Transport()
         self.transport.protocol = self.link.framed
-        self.link.framed.connection_made(self.transport)
+        self.link.framed.connection_made(stand_in(self.transport))
         self.end = 0
         self.write(1)
 

@@ -9,7 +9,6 @@ import logging
 import struct
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.own_connections import OwnConnections
 from tests.kit.broker.ports import lease_port
+from tests.proxy.followed import stand_in
 from tests.proxy.turning import PATIENCE_S, until
 
 ANSWERS = {
@@ -67,8 +67,8 @@ class Stand:
             now=lambda: self.clock_s,
             replica_fetcher=SimpleNamespace(pump=lambda: None),
         )
-        listener: Any = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
-        self.links = OwnConnections(broker, listener)
+        listener = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
+        self.links = OwnConnections(broker, stand_in(listener))
 
     def pass_s(self, duration_s):
         self.clock_s += duration_s

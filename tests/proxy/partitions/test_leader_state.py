@@ -171,10 +171,10 @@ def test_members_of_a_session_share_a_lease_until_one_has_its_own():
     one.renew(2.5)
     assert one.lease is shared
     one.renew(4.0)
-    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+    assert (one.lease.until, other.lease.until) == (4.0, 3.0)
     other.detach()
     shared.until = 9.0
-    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+    assert (one.lease.until, other.lease.until) == (4.0, 3.0)
 
 
 @pytest.mark.parametrize("what", ["revoke", "forget_offsets", "new epoch"])
@@ -184,10 +184,10 @@ def test_what_ends_a_lease_ends_it_for_one_member(what):
     one.lease = other.lease = shared
     if what == "new epoch":
         one.learn(6, 80, 70, 0, 1.5)
-        assert one.lease_until == 1.5
+        assert one.lease.until == 1.5
     else:
         getattr(one, what)()
         assert not one.has_lease(0.0)
     shared.until = 9.0
-    assert one.lease_until < 2.0
+    assert one.lease.until < 2.0
     assert other.has_lease(8.9)

@@ -6,12 +6,12 @@ import pytest
 
 from protocol.primitives import build_uvarint
 from protocol.produce_rows import scan_request
+from proxy.partitions.leader_state import REFRESH_EPOCH_S
 from proxy.produce import targets
-from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, known, learn
 from tests.proxy.short_way import Link, build_answer, build_many, build_many_answer
 
 ERRORS_NAMED = b"\2\0\0\0\0\0\0" + b"\2x" + b"\0"
@@ -162,7 +162,7 @@ def test_several_partitions_go_in_one_request_and_are_stored_by_one_response(lin
 def test_null_records_go_by_themselves_and_nothing_is_noted(link):
     """A broker never answers them (4.3.1)."""
     frame = build_many((0, 1))
-    first = scan_request(frame, len(frame), 100)[1][0]
+    first = known(scan_request(frame, len(frame), 100))[1][0]
     length = build_uvarint(first.end - first.start + 1)
     null = frame[4 : first.start - len(length)] + b"\0" + frame[first.end :]
     null = struct.pack(">i", len(null)) + null

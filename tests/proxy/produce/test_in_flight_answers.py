@@ -2,10 +2,13 @@
 not take whole, or that is the last.
 """
 
+from typing import Any
+
 import pytest
 
 from protocol.api import PRODUCE
 from tests.kit.played import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
+from tests.proxy.followed import stand_in
 
 
 class Transport(PlayedTransport):
@@ -13,7 +16,7 @@ class Transport(PlayedTransport):
 
     def __init__(self, peer):
         super().__init__(peer)
-        self.framed = None
+        self.framed: Any = None
         self.is_stuck = self.closed = False
 
     def write(self, data):
@@ -38,11 +41,15 @@ async def played(request, tmp_path):
     ):
         transport = Transport(sink.append)
         transport.framed = framed
-        framed.connection_made(transport)
-    played.client = played.link.framed._transport
+        framed.connection_made(stand_in(transport))
     feed(played.link.framed, played.frame)
     assert played.sent == [played.frame]
     return played
+
+
+def client_of(played):
+    """The transport toward the client."""
+    return played.link.framed._transport
 
 
 def acknowledge(played, offset=1):
@@ -83,13 +90,13 @@ async def test_behind_another_it_waits_for_its_turn(played):
 
 
 async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
-    played.client.is_stuck = True
+    client_of(played).is_stuck = True
     answer = acknowledge(played)
     assert counts(played) == (1, 0, len(answer), 0)
     feed(played.link.framed, played.frame)
     behind = acknowledge(played, 2)
     assert counts(played)[2] == len(answer) + len(behind)
-    played.client.is_stuck = False
+    client_of(played).is_stuck = False
     played.link.framed.resume_writing()
     assert played.answered == [answer, behind]
     assert counts(played) == (3, 0, 0, 0)
@@ -97,10 +104,10 @@ async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
 
 async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(played):
     assert played.link.framed.eof_received(), "an answer is owed"
-    assert not played.client.closed
+    assert not client_of(played).closed
     acknowledge(played)
     assert len(played.answered) == 1
-    assert played.client.closed
+    assert client_of(played).closed
 
 
 @pytest.mark.parametrize("ends", ["client", "broker"])

@@ -25,7 +25,7 @@ SETTINGS = {
 SEEDS, STEPS = 25, 80
 
 
-@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
+@pytest.fixture(params=list(SETTINGS.values()), ids=list(SETTINGS))
 async def pair(request, tmp_path):
     """Connected to the broker, with one Produce answered."""
     with twins(tmp_path, request.param) as pair:

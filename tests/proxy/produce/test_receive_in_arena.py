@@ -7,7 +7,7 @@ from proxy.produce.receive_in_arena import find_lender, lend_to_produce
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, QuietBroker, learn
+from tests.proxy.followed import EPOCH, QuietBroker, learn, stand_in
 from tests.proxy.net.test_framed_transport import Listening
 from tests.proxy.partitions.test_store_bytes import APPENDED_MS, GZIP, ZSTD, as_stored, said_to_be
 from tests.proxy.short_way import Link
@@ -247,4 +247,4 @@ def test_an_error_of_ours_costs_the_client_nothing(link):
 
 def test_who_stores_nothing_has_no_lender(link):
     assert find_lender(link.broker, stores=False) is None
-    assert find_lender(QuietBroker(observe=True), stores=True) is None
+    assert find_lender(stand_in(QuietBroker(observe=True)), stores=True) is None

@@ -6,6 +6,7 @@ import random
 import pytest
 import uvloop
 
+from proxy.net.splice import SpliceTransfer
 from proxy.produce import splice_request
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
@@ -35,7 +36,7 @@ def passages(monkeypatch):
         passed.append(values[4])
         return original(*values)
 
-    original = splice_request.SpliceTransfer
+    original = SpliceTransfer
     monkeypatch.setattr(splice_request, "SpliceTransfer", passing)
     monkeypatch.setattr(passing, "end", original.end, raising=False)
     return passed

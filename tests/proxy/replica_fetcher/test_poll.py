@@ -8,7 +8,7 @@ from blockcache.results import Edges
 from protocol import fetch
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.poll import FEW_BYTES, NOTHING_STORED, REST_S, Poll, plan_asked
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn
+from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, known, learn, stand_in
 from tests.proxy.replica_fetcher.polled import PlayedLink, shown
 
 BLOCK_BYTES = 4096
@@ -24,10 +24,10 @@ class Watched:
         self.partitions = [self.broker.follow(0), self.broker.follow(1)]
         for partition in self.partitions:
             learn(partition, 20)
-        self.poll = Poll(self.broker, "watch", max_wait_s)
+        self.poll = Poll(stand_in(self.broker), "watch", max_wait_s)
 
     def send(self, *partitions):
-        return self.poll.send(self.link, partitions or self.partitions)
+        return self.poll.send(stand_in(self.link), partitions or self.partitions)
 
     def leases(self):
         return [p.leader_state.has_lease(self.broker.clock_s) for p in self.partitions]
@@ -57,7 +57,7 @@ def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch
     partition.leader_state.suggest(7, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.probe_offset = 40
-    asked = plan_asked(partition, NOTHING_STORED, BLOCK_BYTES)
+    asked = known(plan_asked(partition, NOTHING_STORED, BLOCK_BYTES))
     assert (asked.current_leader_epoch, asked.fetch_offset, asked.max_bytes) == (7, 40, FEW_BYTES)
 
 
@@ -65,7 +65,8 @@ def test_a_newer_suggested_epoch_is_carried():
     partition = QuietBroker().follow()
     learn(partition, 20)
     partition.leader_state.suggest(EPOCH + 2, True)
-    assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES).current_leader_epoch == EPOCH + 2
+    asked = known(plan_asked(partition, NOTHING_STORED, BLOCK_BYTES))
+    assert asked.current_leader_epoch == EPOCH + 2
 
 
 def test_without_an_epoch_or_of_an_old_format_nothing_is_asked():
@@ -86,7 +87,7 @@ def test_divergence_is_checked_where_the_stored_bytes_end(frozen, edges, offset,
     learn(partition, 20)
     partition.tail = 20
     partition.leader_state.frozen = frozen
-    asked = plan_asked(partition, edges, BLOCK_BYTES)
+    asked = known(plan_asked(partition, edges, BLOCK_BYTES))
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (offset, last_epoch)
 
 

@@ -12,7 +12,7 @@ from proxy.partitions import update
 from proxy.replica_fetcher.poll import FEW_BYTES, REST_S
 from proxy.replica_fetcher.session_poll import SessionPoll
 from tests.kit.cache_batches import build_run
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
+from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, stand_in, store
 from tests.proxy.replica_fetcher.polled import PlayedLink, shown
 
 TRANSACTIONAL = 0x10
@@ -40,7 +40,7 @@ class Watched:
     def __init__(self, count=2):
         self.broker = QuietBroker()
         self.link = PlayedLink()
-        self.poll = SessionPoll(self.broker, "watch", 0.3, PAUSE_S)
+        self.poll = SessionPoll(stand_in(self.broker), "watch", 0.3, PAUSE_S)
         self.broker.replica_fetcher.changed = self.poll.mark
         self.partitions = [self.broker.follow(index) for index in range(count)]
         for partition in self.partitions:
@@ -50,7 +50,7 @@ class Watched:
             self.poll.add(partition)
 
     def send(self, link=None):
-        return self.poll.send(link or self.link)
+        return self.poll.send(stand_in(link or self.link))
 
     def open_session(self):
         """A full response opens session 77; a second turn shares its lease; the leases then lapse."""
@@ -236,16 +236,21 @@ def test_who_is_in_two_sessions_shares_the_lease_of_the_one_that_claims_it_last(
     watched.open_session()
     watched.turn()
     partition, other = watched.partitions[0], PlayedLink()
-    idle = SessionPoll(watched.broker, "idle-0", 0.3)
-    watched.broker.replica_fetcher.changed = lambda one: (watched.poll.mark(one), idle.mark(one))
+    idle = SessionPoll(stand_in(watched.broker), "idle-0", 0.3)
+
+    def mark_both(partition):
+        watched.poll.mark(partition)
+        idle.mark(partition)
+
+    watched.broker.replica_fetcher.changed = mark_both
     idle.add(partition)
-    idle.send(other)
+    idle.send(stand_in(other))
     other.answer(shown(0, 20), session_id=88)
     assert not idle.holds(partition), "the other poll's lease lasts as long"
     watched.broker.clock_s += 0.1
-    idle.send(other)
+    idle.send(stand_in(other))
     other.answer(session_id=88)
-    idle.send(other)
+    idle.send(stand_in(other))
     assert idle.holds(partition)
     watched.poll.mark_all()
     watched.turn()
@@ -388,15 +393,14 @@ def test_a_request_that_cannot_be_built_ends_the_session(monkeypatch):
     assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
 
 
-def test_a_request_that_cannot_be_sent_ends_the_session():
+def test_a_request_that_cannot_be_sent_ends_the_session(monkeypatch):
     watched = Watched()
     watched.open_session()
     watched.poll.mark_all()
-    send = watched.link.send
-    watched.link.send = lambda *_: 1 // 0
-    with pytest.raises(ZeroDivisionError):
-        watched.send()
-    watched.link.send = send
+    with monkeypatch.context() as patched:
+        patched.setattr(watched.link, "send", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            watched.send()
     watched.send()
     assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
 
@@ -529,17 +533,17 @@ def test_who_leaves_keeps_the_lease_but_is_not_confirmed_again():
 def test_a_response_that_cannot_be_learned_ends_the_session(monkeypatch):
     watched = Watched()
     watched.open_session()
-    watched.broker.attempt = lambda action, _doing: attempt(action)
+    failed = []
 
-    def attempt(action):
+    def attempt(action, _doing):
         try:
             action()
         except ZeroDivisionError:
             failed.append(action)
 
-    failed = []
     watched.send()
     with monkeypatch.context() as patched:
+        patched.setattr(watched.broker, "attempt", attempt)
         patched.setattr("proxy.replica_fetcher.session_poll.learn_response", lambda *_: 1 // 0)
         watched.link.answer(shown(1, 21))
     assert len(failed) == 1

@@ -28,7 +28,7 @@ from proxy.replica_fetcher.verifier import (
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +58,20 @@ def build_answer(
     return b"".join(parts)
 
 
-def judge(ours: bytes, theirs: bytes, *, cut: bool = False, offset: int = 10) -> Difference | None:
+def build_sample(
+    offset: int, records: bytes, is_cut: bool = False, committed: Committed | None = None
+) -> Sample:
+    """What memory served, of a partition that no comparison reads."""
+    return Sample(stand_in(None), 0, offset, records, is_cut, committed)
+
+
+def judge(
+    ours: bytes | bytearray, theirs: bytes | bytearray, *, cut: bool = False, offset: int = 10
+) -> Difference | None:
     frame = build_answer(bytes(theirs))
     answered = scan_answer(frame)
     assert answered is not None
-    return find_difference(Sample(None, 0, offset, bytes(ours), cut), frame, answered)  # type: ignore[arg-type]
+    return find_difference(build_sample(offset, bytes(ours), cut), frame, answered)
 
 
 RUN = build_at(10) + build_at(12) + build_at(14)
@@ -130,7 +139,7 @@ def tell_apart(
     frame = build_answer(theirs, 0, brokers, brokers_stable)
     answered = scan_answer(frame)
     assert answered is not None
-    sample = Sample(None, 0, 10, ours, False, Committed(told, stable))  # type: ignore[arg-type]
+    sample = build_sample(10, ours, committed=Committed(told, stable))
     return find_untrue(sample, frame, answered)
 
 
@@ -210,7 +219,7 @@ class Setting:
         )
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: link)
         self.partition = self.follow(0)
-        self.verifier = Verifier(self, ratio, draw)  # type: ignore[arg-type]
+        self.verifier = Verifier(stand_in(self), ratio, draw)
 
     def now(self) -> float:
         return 0.0
@@ -220,8 +229,7 @@ class Setting:
         topic.fidelity.begin_generation()
 
     def follow(self, index: int) -> Partition:
-        followed = self.partitions.follow(self.topics.find("orders"), index)
-        assert followed is not None
+        followed = known(self.partitions.follow(known(self.topics.find("orders")), index))
         followed.leader_state.epoch = 3
         return followed
 
@@ -235,7 +243,7 @@ class Setting:
     def serve(self, records: bytes, offset: int = 10, committed: Committed | None = None) -> None:
         hit = SimpleNamespace(views=(memoryview(records),), size_bytes=len(records))
         if self.verifier.draws():
-            self.verifier.take(self.partition, offset, hit, committed)  # type: ignore[arg-type]
+            self.verifier.take(self.partition, offset, stand_in(hit), committed)
 
 
 def test_a_sample_is_asked_of_the_broker_itself() -> None:

@@ -9,8 +9,8 @@ import pytest
 from protocol.fetch import FetchPartition
 from proxy.config.throttle import Disk, ThrottleConfig, Weight
 from proxy.partitions.readable import PartitionStatus, ReadState
-from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
+from tests.proxy.manual_clock import ManualClock
 from throttle.controller import ControllerRule
 from throttle.tickets import DelayRefused, DelayTicket
 
@@ -23,37 +23,12 @@ CONNECTION: Any = "connection"
 CACHE_BYTES = 100 * MIB
 
 
-class Loop:
-    """Timers on a clock that only `run` turns."""
-
-    def __init__(self):
-        self.now, self.timers = 100.0, []
-
-    def call_later(self, delay_s, action):
-        timer = SimpleNamespace(at=self.now + delay_s, action=action)
-        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
-        self.timers.append(timer)
-        return timer
-
-    def run(self, seconds, each=lambda: None):
-        """Turn the clock; `each` runs before the timers of every step."""
-        for _ in range(round(seconds / STEP_S)):
-            self.now += STEP_S
-            each()
-            while due := [timer for timer in self.timers if timer.at <= self.now]:
-                timer = min(due, key=lambda one: one.at)
-                self.timers.remove(timer)
-                timer.action()
-
-
 class Machine:
     """A disk file that moves with the loop's clock, and a pacer that looks at it."""
 
     def __init__(self, tmp_path, monkeypatch, **settings):
-        self.loop = Loop()
-        monkeypatch.setattr(
-            pacer_module, "asyncio", SimpleNamespace(get_running_loop=lambda: self.loop)
-        )
+        self.loop = ManualClock()
+        self.loop.replace_loop(monkeypatch, "proxy.scheduling.disk_throttle")
         self.path, self.pressure_path = tmp_path / "diskstats", tmp_path / "pressure"
         self.busy = False
         self.admitted_bytes = 0
@@ -104,8 +79,12 @@ class Machine:
             self.reads += 10
         self.write()
 
-    def run(self, seconds):
-        self.loop.run(seconds, self.move)
+    def run(self, seconds, each=None):
+        """Turn the clock; `each`, by default `move`, runs before the timers of every step."""
+        for _ in range(round(seconds / STEP_S)):
+            self.loop.now += STEP_S
+            (each or self.move)()
+            self.loop.advance(0.0)
 
     def saturate(self, plug_bytes=64 * MIB):
         """Busy, and a miss has gone that is paid for only after plug_bytes / rate."""
@@ -253,7 +232,7 @@ def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
     machine.run(1)
     assert machine.submit(1).granted
     assert machine.disk_throttle.statistics().ungated == 0
-    machine.loop.run(1, lambda: machine.path.write_text(""))
+    machine.run(1, lambda: machine.path.write_text(""))
     assert machine.submit(2).granted
     assert machine.disk_throttle.statistics().ungated == 1
 
@@ -302,7 +281,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
             assert isinstance(ticket, DelayTicket)
             machine.disk_throttle.done(ticket, MIB // 2)
 
-    machine.loop.run(15, answer)
+    machine.run(15, answer)
     heavy, light = (sum(one == client for one, _ in machine.went) for client in ("heavy", "light"))
     assert light > 5
     assert 2.2 < heavy / light < 4
@@ -372,7 +351,7 @@ def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
         if content is not None:
             machine.path.write_bytes(content)
 
-    machine.loop.run(3, spoil)
+    machine.run(3, spoil)
     assert waiting.granted, "fails open"
     assert machine.submit(2, size_bytes=500 * MIB).granted
     assert machine.disk.sampled is False
@@ -416,7 +395,7 @@ def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
     machine.busy = True
     move()
     machine.disk_throttle.start()
-    machine.loop.run(3, move)
+    machine.run(3, move)
     assert machine.disk.sample.busy
 
 

@@ -2,7 +2,6 @@
 
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
 from tests.proxy import asked as asking
+from tests.proxy.followed import stand_in
 
 MIB = 1 << 20
 
@@ -107,8 +107,8 @@ class Poll:
             now=lambda: 0.0,
             topics=SimpleNamespace(find=self.find),
         )
-        link: Any = SimpleNamespace(broker=broker, client_id="c")
-        absent: Any = None
+        link = stand_in(SimpleNamespace(broker=broker, client_id="c"))
+        absent = stand_in(None)
         self.fetch = ClientFetch(link, absent, absent, context, 0, 0.0)
 
     def find(self, topic):

@@ -15,41 +15,24 @@ from proxy.fetch.misses.coalescing import (
     end_forwarded,
 )
 from proxy.fetch.misses.read import Stage
-from proxy.partitions.readable import PartitionStatus, ReadState
+from proxy.partitions.readable import ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
+from proxy.partitions.transactions import Transactions
+from tests.proxy.fetch.misses import test_reads as reads
 from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
+from tests.proxy.manual_clock import ManualClock
 
-PARTITION, OTHER = (Partition(Topic(bytes(16), "t"), index, index, None) for index in range(2))
-
-
-class Loop:
-    """Keeps the timers; `run` lets those fire that were not cancelled."""
-
-    def __init__(self):
-        self.timers = []
-
-    def call_later(self, delay_s, action, *args):
-        timer = SimpleNamespace(delay_s=delay_s, action=action, args=args, cancelled=False)
-        timer.cancel = lambda: setattr(timer, "cancelled", True)
-        self.timers.append(timer)
-        return timer
-
-    def run(self):
-        timers, self.timers = self.timers, []
-        for timer in timers:
-            if not timer.cancelled:
-                assert timer.delay_s == PATIENCE_S
-                timer.action(*timer.args)
+PARTITION, OTHER = (
+    Partition(Topic(bytes(16), "t"), index, index, Transactions(10, 1.0)) for index in range(2)
+)
 
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch):
-    found = Loop()
-    monkeypatch.setattr(
-        "proxy.fetch.misses.coalescing.asyncio", SimpleNamespace(get_running_loop=lambda: found)
-    )
-    return found
+    clock = ManualClock()
+    clock.replace_loop(monkeypatch, "proxy.fetch.misses.coalescing")
+    return clock
 
 
 def several(count=3, joiners=100):
@@ -65,20 +48,16 @@ def several(count=3, joiners=100):
     return links
 
 
-def missed(wanted, partition=PARTITION, reason="cold"):
-    return PartitionStatus(wanted, partition, ReadState.MISS, reason, 500 if partition else -1)
+def missed(wanted, partition=PARTITION):
+    return reads.missed(wanted, limit=500 if partition else -1, partition=partition)
 
 
-def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
-    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
-    record = SimpleNamespace(
-        head=SimpleNamespace(api_version=version, client_id="c"), request=request
-    )
-    assert link.reads.begin(record, [missed(one, partition) for one in wanted], waiter or Waiter())
+def begin(link, *wanted, partition=PARTITION, **more):
+    assert reads.begin(link, *wanted, partition=partition, **more)
 
 
-def find(link, wanted=None, isolation_level=0, partition=PARTITION):
-    return link.reads.find(missed(wanted or asked(), partition), isolation_level, VERSION)
+def find(link, partition=PARTITION):
+    return reads.find(link, asked(), limit=500 if partition else -1, partition=partition)
 
 
 def sent(links):
@@ -196,10 +175,12 @@ def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
     links = several(3)
     for link in links:
         begin(link, asked())
-    loop.run()
+    loop.advance(0.9 * PATIENCE_S)
+    assert sent(links) == [1, 0, 0]
+    loop.advance(0.2 * PATIENCE_S)
     assert sent(links) == [1, 1, 0]
     links[0].clock.now = JOINING_S
-    loop.run()
+    loop.advance(PATIENCE_S)
     assert sent(links) == [1, 1, 1]
     links[0].upstream.answer(answer())
     links[2].upstream.answer(answer())

@@ -17,7 +17,8 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
-from throttle.tickets import DelayRefused, DelayTicket
+from tests.proxy.followed import stand_in
+from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
 VERSION = 12
 COMMITTED = 1
@@ -65,9 +66,9 @@ class Pacer:
     def submit(self, connection, client_id, status, size_bytes, go):
         if self.refuses:
             return DelayRefused("requests")
-        ticket = DelayTicket(
-            (connection, status.asked.partition), client_id, "sdx", size_bytes, 0.0
-        )
+        asked = status.asked
+        key = TicketKey(connection, asked.partition, asked.fetch_offset)
+        ticket = DelayTicket(key, client_id, "sdx", size_bytes, 0.0)
         if self.holds:
             self.held.append((ticket, go))
         else:
@@ -129,13 +130,13 @@ class Link:
             topics=SimpleNamespace(find=lambda _key: None),
         )
         self.catch_up = SimpleNamespace(usable=False)
-        self.tended = []
+        self.tended: list[object] = []
         self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False
         self.handlers = self  # rights and miss fetches
         self.authorization = SimpleNamespace(learn_answer=self._learn_answer)
         self.broker.shared_reads = SharedReads(self.broker, 100)
-        self.reads = Reads(self)
+        self.reads = Reads(stand_in(self))
 
     def _learn_answer(self, response, asked_at):
         self.learned += [(said.topic, said.error_code, asked_at) for said in response.partitions]
@@ -155,17 +156,21 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
     return FetchPartition("t", partition, epoch, offset, -1, -1, max_bytes)
 
 
-def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
+def missed(wanted, reason="cold", limit=500, partition=None):
+    return PartitionStatus(wanted, partition, ReadState.MISS, reason, limit)
+
+
+def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, **status):
+    """Read the wanted partitions. `status`: arguments of `missed`."""
     request = SimpleNamespace(max_bytes=1 << 20, isolation_level=isolation_level)
-    head = SimpleNamespace(api_version=VERSION, client_id="c")
-    missed = [PartitionStatus(one, None, ReadState.MISS, reason, limit) for one in wanted]
-    return link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter or Waiter())
+    head = SimpleNamespace(api_version=version, client_id="c")
+    record = SimpleNamespace(head=head, request=request)
+    return link.reads.begin(record, [missed(one, **status) for one in wanted], waiter or Waiter())
 
 
-def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
-    return link.reads.find(
-        PartitionStatus(wanted, None, ReadState.MISS, "cold", limit), isolation_level, version
-    )
+def find(link, wanted, isolation_level=0, limit=500, version=VERSION, partition=None):
+    status = missed(wanted, limit=limit, partition=partition)
+    return link.reads.find(status, isolation_level, version)
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
@@ -278,10 +283,10 @@ def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
         0,
         1,
     )
-    link.reads.leave(waiter)
+    link.reads.leave(stand_in(waiter))
     assert find(link, asked()) is None
     begin(link, asked(), waiter=waiter)
-    link.reads.leave(waiter)
+    link.reads.leave(stand_in(waiter))
     link.upstream.answer(answer(error_code=29, records=b""))
     assert find(link, asked()) is None, "its Fetch had left"
     assert link.broker.responses.in_flight_bytes == 0

@@ -9,7 +9,6 @@ from kio.static.constants import EntityType
 from protocol.fetch import FetchPartition
 from proxy.fetch.misses.read import Stage
 from proxy.fetch.misses.reads import PATIENCE_S
-from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import (
     RECORDS,
@@ -84,11 +83,8 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
     second = lane(link)
-    request = SimpleNamespace(max_bytes=1 << 20, isolation_level=0)
-    head = SimpleNamespace(api_version=16, client_id="c")
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
-    missed = [PartitionStatus(wanted, None, ReadState.MISS, "cold", 500)]
-    link.reads.begin(SimpleNamespace(head=head, request=request), missed, waiter)
+    begin(link, wanted, version=16, waiter=waiter)
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)

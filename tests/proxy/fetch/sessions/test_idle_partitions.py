@@ -21,6 +21,8 @@ from proxy.fetch.sessions.idle_partitions import (
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
+from proxy.partitions.transactions import Transactions
+from tests.proxy.followed import known, stand_in
 
 COUNT = 5
 PERIOD_S = 60.0
@@ -31,9 +33,12 @@ class Scene:
 
     def __init__(self, period_s=PERIOD_S):
         topic = Topic(bytes(16), "t")
-        self.partitions = [Partition(topic, index, index, None) for index in range(COUNT)]
+        self.partitions = [
+            Partition(topic, index, index, Transactions(10, 1.0)) for index in range(COUNT)
+        ]
         self.statuses = {}
-        self.covered, self.used = [], []
+        self.covered: list[int] = []
+        self.used: list[object] = []
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
@@ -48,7 +53,7 @@ class Scene:
         self.link = Link(
             broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads()
         )
-        kept = {}
+        kept: dict[tuple[str | bytes, int], Kept] = {}
         for partition in self.partitions:
             partition.leader_state.learn(1, 10, 10, 0, 99.0)
             partition.open_polls = 1
@@ -56,9 +61,9 @@ class Scene:
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
         self.table = SessionCache(10, 100, 120.0, Random(1))
-        self.session = self.table.create("owner", False, kept, 0.0)
+        self.session = known(self.table.create("owner", False, kept, 0.0))
         self.idle_partitions = self.session.idle_partitions = IdlePartitions(
-            self.session, ReaderIdentity(self.link, 0, 12), 0.0
+            self.session, ReaderIdentity(stand_in(self.link), 0, 12), 0.0
         )
 
     def evaluate(self, link, partitions, isolation_level, version, now):
@@ -278,8 +283,8 @@ def test_a_session_stands_for_one_client_and_one_way_of_asking(scene):
     assert find_idle_partitions(record(scene), 0.0) is scene.idle_partitions
     assert find_idle_partitions(record(scene, kind=Kind.FULL), 0.0) is None
     for other in ({"isolation_level": 1}, {"version": 13}, {"link": Scene().link}):
-        before = scene.session.idle_partitions
+        before = known(scene.session.idle_partitions)
         after = find_idle_partitions(record(scene, **other), 0.0)
-        assert before.closed and not after.closed
+        assert before.closed and not known(after).closed
         assert scene.session.idle_partitions is after
     assert scene.marks() == [0] * COUNT
