@@ -58,7 +58,7 @@ JUDGED = {
     "is_followed",
     "last_timely",
     "leader_state",
-    "lease_until",
+    "lease",
     "limit_bytes",
     "next_health_check_at",
     "parked",
