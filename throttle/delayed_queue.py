@@ -22,7 +22,7 @@ from throttle.tickets import (
     DelayRule,
     DelayStatistics,
     DelayTicket,
-    LaneStatistics,
+    DiskQueueStatistics,
     TicketKey,
 )
 from throttle.timing_wheel import Timer, TimingWheel
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-class _Lane:
+class _DiskQueue:
     """One disk's waiting tickets, its budget, and what was said last about it."""
 
     __slots__ = (
@@ -48,7 +48,7 @@ class _Lane:
     def __init__(self, rule: DelayRule, rate_bytes_s: float, now_s: float) -> None:
         self.bucket = TokenBucket(rate_bytes_s, rule.burst_s, rule.burst_floor_bytes, now_s)
         self.share: FairShare[DelayTicket] = FairShare(rule.fair)
-        self.counts = LaneStatistics()
+        self.counts = DiskQueueStatistics()
         self.reading: OrderedDict[DelayTicket, None] = (
             OrderedDict()
         )  # on their way, the oldest first
@@ -79,7 +79,7 @@ class DelayedQueue:
 
     def __init__(self, rule: DelayRule, now_s: float) -> None:
         self._rule = rule
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _DiskQueue] = {}
         self._wheel: TimingWheel[DelayTicket] = TimingWheel(now_s, rule.tick_s)
         self._timers: dict[DelayTicket, Timer[DelayTicket]] = {}
         self._waiting: dict[TicketKey, DelayTicket] = {}
@@ -91,31 +91,31 @@ class DelayedQueue:
 
     def has_waited(self, disk: str) -> bool:
         """Whether a miss has waited for the disk since `set_disk` was called last."""
-        lane = self._lanes.get(disk)
-        return lane is not None and (lane.waited or len(lane.share) > 0)
+        queue = self._queues.get(disk)
+        return queue is not None and (queue.waited or len(queue.share) > 0)
 
     def set_disk(self, disk: str, busy: bool, rate_bytes_s: float, now_s: float) -> None:
         """What a look at the disk has shown."""
-        lane = self._lanes.get(disk)
-        if lane is None:
-            lane = self._lanes[disk] = _Lane(self._rule, rate_bytes_s, now_s)
-        lane.known = True
-        lane.bucket.set_rate(rate_bytes_s, now_s)
+        queue = self._queues.get(disk)
+        if queue is None:
+            queue = self._queues[disk] = _DiskQueue(self._rule, rate_bytes_s, now_s)
+        queue.known = True
+        queue.bucket.set_rate(rate_bytes_s, now_s)
         if not busy:
-            lane.bucket.forgive(0)  # what was overdrawn has done no harm
-        elif not lane.counts.busy:
-            lane.bucket.forgive(
-                lane.counts.in_flight_bytes
+            queue.bucket.forgive(0)  # what was overdrawn has done no harm
+        elif not queue.counts.busy:
+            queue.bucket.forgive(
+                queue.counts.in_flight_bytes
             )  # only what is still to be read can do more
-        lane.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
-        lane.counts.busy, lane.counts.rate_bytes_s = busy, rate_bytes_s
-        lane.waited = False
+        queue.allowance_bytes = 0.0 if busy else rate_bytes_s * self._rule.surge_s
+        queue.counts.busy, queue.counts.rate_bytes_s = busy, rate_bytes_s
+        queue.waited = False
 
     def drop_disk(self, disk: str) -> None:
         """It is not known any more: nothing is delayed for it, and `advance` grants what waits."""
-        lane = self._lanes.get(disk)
-        if lane is not None:
-            lane.known = lane.counts.busy = False
+        queue = self._queues.get(disk)
+        if queue is not None:
+            queue.known = queue.counts.busy = False
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
@@ -128,19 +128,19 @@ class DelayedQueue:
         known = self._waiting.get(key)
         if known is not None:
             return known
-        lane = self._lanes.get(disk) if disk is not None else None
-        if lane is None or not lane.known:
+        queue = self._queues.get(disk) if disk is not None else None
+        if queue is None or not queue.known:
             self._ungated += 1
             return DelayTicket.build_free(key, client_id, size_bytes, now_s)
-        bound = self._reached_bound(lane.counts, size_bytes)
+        bound = self._reached_bound(queue.counts, size_bytes)
         if bound is not None:
             return DelayRefused(bound)
         ticket = DelayTicket(key, client_id, disk, size_bytes, now_s)
-        self._enter(lane, ticket)
-        if self._grant_turns(lane, now_s, only=ticket):
+        self._enter(queue, ticket)
+        if self._grant_turns(queue, now_s, only=ticket):
             return ticket
         self._timers[ticket] = self._wheel.schedule(now_s + self._rule.max_delay_s, ticket)
-        lane.waited = True
+        queue.waited = True
         return ticket
 
     def find(self, key: TicketKey) -> DelayTicket | None:
@@ -156,11 +156,11 @@ class DelayedQueue:
         if self._waiting.get(ticket.key) is not ticket:
             self.done(ticket, 0)
             return False
-        lane = self._lanes[ticket.disk or ""]
-        lane.share.remove(ticket)
-        self._leave(lane, ticket)
+        queue = self._queues[ticket.disk or ""]
+        queue.share.remove(ticket)
+        self._leave(queue, ticket)
         ticket.cancelled = True
-        lane.counts.cancelled += 1
+        queue.counts.cancelled += 1
         return True
 
     def cancel_connection(self, connection: Hashable) -> int:
@@ -172,26 +172,26 @@ class DelayedQueue:
         if not ticket.granted or ticket.finished:
             return
         ticket.finished = True
-        lane = self._lanes.get(ticket.disk or "")
-        if lane is not None:
-            if ticket in lane.reading:
-                lane.arrived(ticket)
-            lane.bucket.charge(actual_bytes - ticket.size_bytes)
-            lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
-            lane.counts.in_flight_requests -= 1
-            lane.counts.in_flight_bytes -= ticket.size_bytes
-            lane.counts.done_bytes += actual_bytes
+        queue = self._queues.get(ticket.disk or "")
+        if queue is not None:
+            if ticket in queue.reading:
+                queue.arrived(ticket)
+            queue.bucket.charge(actual_bytes - ticket.size_bytes)
+            queue.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
+            queue.counts.in_flight_requests -= 1
+            queue.counts.in_flight_bytes -= ticket.size_bytes
+            queue.counts.done_bytes += actual_bytes
 
     def advance(self, now_s: float) -> list[DelayTicket]:
         """What may go now: first what is overdue, then each disk's in their turns."""
         found = []
         for ticket in self._wheel.advance(now_s):
             ticket.overdue = True
-            lane = self._lanes[ticket.disk or ""]
-            lane.counts.overdue += 1
-            found.append(self._grant(lane, ticket, now_s))
-        for lane in self._lanes.values():
-            found += self._grant_turns(lane, now_s)
+            queue = self._queues[ticket.disk or ""]
+            queue.counts.overdue += 1
+            found.append(self._grant(queue, ticket, now_s))
+        for queue in self._queues.values():
+            found += self._grant_turns(queue, now_s)
         return found
 
     def next_due_s(self, now_s: float) -> float | None:
@@ -201,22 +201,22 @@ class DelayedQueue:
         moments = (
             [] if (deadline_s := self._wheel.next_due_s()) is None else [max(now_s, deadline_s)]
         )
-        for lane in self._lanes.values():
-            ticket = lane.share.peek()
+        for queue in self._queues.values():
+            ticket = queue.share.peek()
             if ticket is not None:
-                moments.append(self._ready_at_s(lane, ticket, now_s))
+                moments.append(self._ready_at_s(queue, ticket, now_s))
         return min(moments, default=None)
 
     def done_bytes(self, disk: str) -> int:
         """Bytes of misses that were answered, all time."""
-        lane = self._lanes.get(disk)
-        return lane.counts.done_bytes if lane is not None else 0
+        queue = self._queues.get(disk)
+        return queue.counts.done_bytes if queue is not None else 0
 
     def statistics(self) -> DelayStatistics:
-        lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}
-        return DelayStatistics(lanes, self._ungated, len(self._wheel))
+        queues = {disk: replace(queue.counts) for disk, queue in self._queues.items()}
+        return DelayStatistics(queues, self._ungated, len(self._wheel))
 
-    def _reached_bound(self, counts: LaneStatistics, size_bytes: int) -> str | None:
+    def _reached_bound(self, counts: DiskQueueStatistics, size_bytes: int) -> str | None:
         if not counts.waiting_requests:
             return None
         if counts.waiting_requests >= self._rule.waiting_requests:
@@ -227,33 +227,33 @@ class DelayedQueue:
             return "bytes"
         return None
 
-    def _ready_at_s(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> float:
-        if not lane.known:
+    def _ready_at_s(self, queue: _DiskQueue, ticket: DelayTicket, now_s: float) -> float:
+        if not queue.known:
             return now_s
-        free_at_s = lane.free_at_s(ticket, self._rule, now_s)
+        free_at_s = queue.free_at_s(ticket, self._rule, now_s)
         return max(
-            free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
+            free_at_s, queue.bucket.ready_at_s(ticket.size_bytes, queue.allowance_bytes, now_s)
         )
 
     def _grant_turns(
-        self, lane: _Lane, now_s: float, only: DelayTicket | None = None
+        self, queue: _DiskQueue, now_s: float, only: DelayTicket | None = None
     ) -> list[DelayTicket]:
         """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""
         found = []
-        while (ticket := lane.share.peek()) is not None and (only is None or ticket is only):
-            if self._ready_at_s(lane, ticket, now_s) > now_s:
+        while (ticket := queue.share.peek()) is not None and (only is None or ticket is only):
+            if self._ready_at_s(queue, ticket, now_s) > now_s:
                 break
-            found.append(self._grant(lane, ticket, now_s))
+            found.append(self._grant(queue, ticket, now_s))
         return found
 
-    def _grant(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> DelayTicket:
-        lane.share.take(ticket)
-        lane.bucket.charge(ticket.size_bytes)
-        self._leave(lane, ticket)
+    def _grant(self, queue: _DiskQueue, ticket: DelayTicket, now_s: float) -> DelayTicket:
+        queue.share.take(ticket)
+        queue.bucket.charge(ticket.size_bytes)
+        self._leave(queue, ticket)
         ticket.granted_s = now_s
-        lane.reading[ticket] = None
-        lane.reading_bytes += ticket.size_bytes
-        counts, delay_s = lane.counts, ticket.delay_s
+        queue.reading[ticket] = None
+        queue.reading_bytes += ticket.size_bytes
+        counts, delay_s = queue.counts, ticket.delay_s
         counts.in_flight_requests += 1
         counts.in_flight_bytes += ticket.size_bytes
         counts.granted += 1
@@ -263,16 +263,16 @@ class DelayedQueue:
         counts.delay_max_s = max(counts.delay_max_s, delay_s)
         return ticket
 
-    def _enter(self, lane: _Lane, ticket: DelayTicket) -> None:
-        lane.share.add(ticket.client_id, ticket, ticket.size_bytes)
-        lane.counts.waiting_requests += 1
-        lane.counts.waiting_bytes += ticket.size_bytes
+    def _enter(self, queue: _DiskQueue, ticket: DelayTicket) -> None:
+        queue.share.add(ticket.client_id, ticket, ticket.size_bytes)
+        queue.counts.waiting_requests += 1
+        queue.counts.waiting_bytes += ticket.size_bytes
         self._waiting[ticket.key] = ticket
         self._by_connection.setdefault(ticket.key.connection, {})[ticket.key] = ticket
 
-    def _leave(self, lane: _Lane, ticket: DelayTicket) -> None:
-        lane.counts.waiting_requests -= 1
-        lane.counts.waiting_bytes -= ticket.size_bytes
+    def _leave(self, queue: _DiskQueue, ticket: DelayTicket) -> None:
+        queue.counts.waiting_requests -= 1
+        queue.counts.waiting_bytes -= ticket.size_bytes
         del self._waiting[ticket.key]
         kept = self._by_connection[ticket.key.connection]
         del kept[ticket.key]

@@ -1,4 +1,4 @@
-"""Queues at their bounds: slots, waiting, expiry, lanes, early release."""
+"""Queues at their bounds: slots, waiting, expiry, order keys, early release."""
 
 import pytest
 
@@ -161,11 +161,11 @@ def test_a_lane_keeps_its_order_across_queues():
     (b1,) = queues.finished(a1, 0.2, 0.1)
     assert (a1.item, b1.item) == ("A1", "B1")
     assert offer(queues, "B2", queue=1, order_key="c").queue == 1, (
-        "nothing of the lane waits any more"
+        "nothing of that order key waits any more"
     )
 
 
-def test_a_lane_is_free_again_when_what_waited_is_gone():
+def test_an_order_key_is_free_when_its_tickets_left():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     canceled = offer(queues, "A1", order_key="c")

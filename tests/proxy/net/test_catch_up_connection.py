@@ -48,7 +48,7 @@ class PlayedBroker:
 
 
 class Client:
-    """A lane, a clock, and what was answered on it."""
+    """A catch-up connection, a clock, and the responses on it."""
 
     def __init__(self, port):
         self.clock = 1000.0

@@ -24,7 +24,7 @@ from tests.proxy.fetch.misses.test_reads import (
 TOPIC_ID = bytes(range(16))
 
 
-def lane(link):
+def open_catch_up(link):
     """A second link that may be used; its answers come from the test, too."""
     link.catch_up = Upstream()
     link.catch_up.usable = True
@@ -34,7 +34,7 @@ def lane(link):
 
 def test_history_goes_over_the_second_link_and_nothing_else_does():
     link = Link()
-    second = lane(link)
+    second = open_catch_up(link)
     begin(link, asked(0))
     begin(link, asked(1), reason="hole")
     assert (len(second.sent), len(link.upstream.sent)) == (1, 1)
@@ -47,7 +47,7 @@ def test_the_bound_holds_up_the_link_that_brought_the_bytes():
     link = Link()
     brought = []
     link.broker.responses = SimpleNamespace(add=lambda size, framed: brought.append((size, framed)))
-    second = lane(link)
+    second = open_catch_up(link)
     begin(link, asked(0))
     second.answer(answer(0))
     begin(link, asked(1), reason="hole")
@@ -82,7 +82,7 @@ def not_leader(endpoint_host):
 def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nobody():
     """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
-    second = lane(link)
+    second = open_catch_up(link)
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
     begin(link, wanted, version=16, waiter=waiter)
     frame = not_leader("second-listener.example")
