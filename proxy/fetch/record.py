@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchPartition, FetchRequest, FetchResponse
     from protocol.header import RequestHeader
-    from protocol.primitives import Frame, Topic
+    from protocol.primitives import Frame, TopicNameOrId
     from proxy.fetch.access_lines import AccessLines
     from proxy.fetch.services import FetchLink, FetchServices
     from proxy.fetch.sessions.context import FetchContext
@@ -57,7 +57,7 @@ class ClientFetch(NamedTuple):
         return self.request.partitions if self.context is None else self.context.partitions
 
     @property
-    def topics(self) -> Iterable[Topic]:
+    def topics(self) -> Iterable[TopicNameOrId]:
         """All topics that the Fetch asks for, each once."""
         if self.context is None:
             return dict.fromkeys(one.topic for one in self.request.partitions)

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from isolation.limits import FixedLimit
 from isolation.queues import QueueRule, Queues
-from isolation.refusals import MOST_IN_FLIGHT, Batch, RefusedSequences, Verdict, plan_refusal
+from isolation.refusals import (
+    MOST_IN_FLIGHT,
+    PartitionVerdict,
+    RefusedSequences,
+    SequencedBatch,
+    plan_refusal,
+)
 from isolation.tickets import State, Waits
 
 RULE = QueueRule(data_queues=1, max_waiting=2, max_wait_s=1.0, release_after_s=0.5)
@@ -28,7 +34,7 @@ class Handler:
         self.refused = []  # replies on their way, in order
 
     def plan(self, ordinal, sequence, is_refused):
-        batches = [Batch("t", 0, 7, 0, sequence)]
+        batches = [SequencedBatch("t", 0, 7, 0, sequence)]
         plan = plan_refusal(
             batches,
             lambda _batch: is_refused,
@@ -44,7 +50,7 @@ class Handler:
         batches, plan = self.plan(ordinal, sequence, is_refused)
         assert not (plan.must_wait or plan.must_close)
         self.sequences.apply(batches, plan, ordinal, self.now_s)
-        if plan.verdicts == (Verdict.REFUSE,):
+        if plan.verdicts == (PartitionVerdict.REFUSE,):
             self.refused.append(sequence)
         return plan.refuses
 

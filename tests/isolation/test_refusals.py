@@ -5,14 +5,14 @@ import pytest
 from isolation.refusals import (
     MOST_IN_FLIGHT,
     SEQUENCES,
-    Batch,
+    PartitionVerdict,
     Plan,
     RefusedSequences,
-    Verdict,
+    SequencedBatch,
     plan_refusal,
 )
 
-PASS, REFUSE = Verdict.PASS, Verdict.REFUSE
+PASS, REFUSE = PartitionVerdict.PASS, PartitionVerdict.REFUSE
 
 
 class Connection:
@@ -38,12 +38,12 @@ class Connection:
 
     def one(self, sequence, epoch=0, **more):
         """The verdict on one batch of producer 7 in partition t-0."""
-        (verdict,) = self.produce(Batch("t", 0, 7, epoch, sequence), **more).verdicts
+        (verdict,) = self.produce(SequencedBatch("t", 0, 7, epoch, sequence), **more).verdicts
         return verdict
 
     def plain(self, **more):
         """The verdict on one batch without a producer id in t-0."""
-        (verdict,) = self.produce(Batch("t", 0), **more).verdicts
+        (verdict,) = self.produce(SequencedBatch("t", 0), **more).verdicts
         return verdict
 
 
@@ -61,7 +61,9 @@ def test_other_partitions_producers_and_connections_are_not_concerned():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.produce(
-        Batch("t", 1, 7, 0, 6), Batch("u", 0, 7, 0, 6), Batch("t", 0, 8, 0, 6)
+        SequencedBatch("t", 1, 7, 0, 6),
+        SequencedBatch("u", 0, 7, 0, 6),
+        SequencedBatch("t", 0, 8, 0, 6),
     ).verdicts == (
         PASS,
         PASS,
@@ -130,7 +132,7 @@ def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
 
 def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
     def batch(sequence, records):
-        return Batch("t", 0, 7, 0, sequence, records)
+        return SequencedBatch("t", 0, 7, 0, sequence, records)
 
     link = Connection()
     link.produce(batch(10, 10), refused={"t"})
@@ -208,47 +210,49 @@ def test_without_a_producer_id_a_retry_may_be_refused_again():
 
 
 def test_only_the_topics_concerned_fail_but_a_transaction_fails_whole():
-    batches = (Batch("t", 0, 7, 0, 5), Batch("u", 0, 7, 0, 8))
+    batches = (SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("u", 0, 7, 0, 8))
     assert Connection().produce(*batches, refused={"t"}).verdicts == (REFUSE, PASS)
     link = Connection()
     assert link.produce(*batches, refused={"t"}, transactional=True).verdicts == (REFUSE, REFUSE)
-    assert link.produce(Batch("u", 0, 7, 0, 9), transactional=True).verdicts == (REFUSE,)
+    assert link.produce(SequencedBatch("u", 0, 7, 0, 9), transactional=True).verdicts == (REFUSE,)
     assert link.produce(*batches, transactional=True).verdicts == (PASS, PASS)
 
 
 def test_a_transaction_of_which_order_demands_one_fails_whole():
     link = Connection()
     link.one(5, refused={"t"}, transactional=True)
-    batches = (Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0))
+    batches = (SequencedBatch("t", 0, 7, 0, 6), SequencedBatch("u", 0, 7, 0, 0))
     assert link.produce(*batches, transactional=True).verdicts == (REFUSE, REFUSE)
 
 
 def test_acks_0_waits_and_is_never_refused():
     link = Connection()
-    plan = link.produce(Batch("t", 0), refused={"t"}, acks=0)
+    plan = link.produce(SequencedBatch("t", 0), refused={"t"}, acks=0)
     assert plan == Plan((PASS,), must_wait=True)
     link.plain(refused={"t"})
-    assert link.produce(Batch("t", 0), acks=0) == Plan((PASS,))
+    assert link.produce(SequencedBatch("t", 0), acks=0) == Plan((PASS,))
 
 
 def test_at_the_bound_newcomers_wait_and_the_known_are_refused():
     link = Connection(limit=2)
-    link.produce(Batch("t", 0, 7, 0, 5), Batch("t", 1, 7, 0, 5), refused={"t"})
-    plan = link.produce(Batch("t", 2, 7, 0, 5), refused={"t"})
+    link.produce(SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("t", 1, 7, 0, 5), refused={"t"})
+    plan = link.produce(SequencedBatch("t", 2, 7, 0, 5), refused={"t"})
     assert plan.must_wait
     assert not plan.must_close
     assert len(link.sequences) == 2
     assert link.one(6) is REFUSE
     assert link.one(5, refused={"t"}) is REFUSE
     assert [link.one(5), link.one(6)] == [PASS, PASS]
-    assert link.produce(Batch("t", 2, 7, 0, 5), refused={"t"}) == Plan((REFUSE,))
+    assert link.produce(SequencedBatch("t", 2, 7, 0, 5), refused={"t"}) == Plan((REFUSE,))
     assert link.sequences.statistics() == {"awaited": 2, "by_order": 1, "at_limit": 1}
 
 
 def test_at_the_bound_what_order_demands_of_a_transaction_closes_the_connection():
     link = Connection(limit=1)
     link.one(5, refused={"t"}, transactional=True)
-    plan = link.produce(Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0), transactional=True)
+    plan = link.produce(
+        SequencedBatch("t", 0, 7, 0, 6), SequencedBatch("u", 0, 7, 0, 0), transactional=True
+    )
     assert (plan.must_wait, plan.must_close) == (False, True)
     assert len(link.sequences) == 1
 
@@ -257,8 +261,8 @@ def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
     link = Connection(limit=2)
     link.one(5, refused={"t"}, now_s=0.0)
     assert link.one(6, now_s=1e6) is REFUSE
-    link.produce(Batch("u", 0, 7, 0, 5), refused={"u"}, now_s=10.0)
-    late = Batch("v", 0, 7, 0, 5)
+    link.produce(SequencedBatch("u", 0, 7, 0, 5), refused={"u"}, now_s=10.0)
+    late = SequencedBatch("v", 0, 7, 0, 5)
     assert link.produce(late, refused={"v"}, now_s=599.9).must_wait
     assert link.produce(late, refused={"v"}, now_s=600.0).must_wait, "it makes room for the next"
     assert link.produce(late, refused={"v"}, now_s=600.0) == Plan((REFUSE,))
@@ -267,7 +271,7 @@ def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
 
 def test_planning_has_no_effect():
     link = Connection()
-    batch = Batch("t", 0, 7, 0, 5)
+    batch = SequencedBatch("t", 0, 7, 0, 5)
     for _ in range(2):
         plan = plan_refusal(
             [batch], lambda _batch: True, link.sequences, ordinal=1, acks=-1, is_transactional=False

@@ -12,7 +12,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.refusals import NO_PRODUCER_ID, Batch, RefusedSequences, Verdict, plan_refusal
+from isolation.refusals import (
+    NO_PRODUCER_ID,
+    PartitionVerdict,
+    RefusedSequences,
+    SequencedBatch,
+    plan_refusal,
+)
 from tests.kit.examples import examples
 
 IN_FLIGHT = 5
@@ -57,9 +63,9 @@ def run(choices, total, producer_id, in_flight):
             ordinal += 1
             received.append((ordinal, number))
         elif choice in (1, 3) and received:
-            decided, number = received.popleft()  # the lane keeps the order
+            decided, number = received.popleft()  # one order key: in the order of arrival
             sequence = number if producer_id != NO_PRODUCER_ID else -1
-            batch = Batch("t", 0, producer_id, 0, sequence)
+            batch = SequencedBatch("t", 0, producer_id, 0, sequence)
             is_full = choice == 3
             plan = plan_refusal(
                 [batch],
@@ -70,7 +76,7 @@ def run(choices, total, producer_id, in_flight):
                 is_transactional=False,
             )
             sequences.apply([batch], plan, decided, 0.0)
-            if plan.verdicts == (Verdict.PASS,):
+            if plan.verdicts == (PartitionVerdict.PASS,):
                 assert log.append(batch), "OUT_OF_ORDER_SEQUENCE_NUMBER"
                 log.appended.append(number)
                 replies.append((decided, number, True))

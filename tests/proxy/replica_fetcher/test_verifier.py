@@ -21,7 +21,7 @@ from proxy.replica_fetcher.verifier import (
     VERSION,
     Committed,
     Difference,
-    Sample,
+    ServedSample,
     Verifier,
     find_difference,
     find_untrue,
@@ -60,9 +60,9 @@ def build_answer(
 
 def build_sample(
     offset: int, records: bytes, is_cut: bool = False, committed: Committed | None = None
-) -> Sample:
+) -> ServedSample:
     """What memory served, of a partition that no comparison reads."""
-    return Sample(stand_in(None), 0, offset, records, is_cut, committed)
+    return ServedSample(stand_in(None), 0, offset, records, is_cut, committed)
 
 
 def judge(

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from proxy.fetch.sessions.cache import Kept, SessionCache, next_epoch
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache, next_epoch
 from tests.proxy.asked import asked
 
 OWNER = "anonymous"
@@ -26,7 +26,7 @@ def table_of(sessions=10, partitions=1000, min_eviction_s=100, rng=None):
 
 
 def partitions_of(size):
-    return {("test", index): Kept(asked("test", index)) for index in range(size)}
+    return {("test", index): CachedPartition(asked("test", index)) for index in range(size)}
 
 
 def create(table, now_s, size, owner=OWNER):

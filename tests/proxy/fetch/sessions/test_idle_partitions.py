@@ -9,7 +9,7 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
-from proxy.fetch.sessions.cache import Kept, SessionCache
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache
 from proxy.fetch.sessions.context import Kind
 from proxy.fetch.sessions.idle_partitions import (
     EVALUATE_ALL_S,
@@ -53,11 +53,11 @@ class Scene:
         self.link = Link(
             broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads()
         )
-        kept: dict[tuple[str | bytes, int], Kept] = {}
+        kept: dict[tuple[str | bytes, int], CachedPartition] = {}
         for partition in self.partitions:
             partition.leader_state.learn(1, 10, 10, 0, 99.0)
             partition.open_polls = 1
-            kept["t", partition.index] = Kept(
+            kept["t", partition.index] = CachedPartition(
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
         self.table = SessionCache(10, 100, 120.0, Random(1))
