@@ -26,7 +26,7 @@ def note_all(peers, slowdowns, now_s=0.0):
         ([1.0] * 5 + [100.0] * 3, 1.0),
     ],
 )
-def test_three_quarters_of_the_others_must_be_as_slow(others, told):
+def test_three_quarters_of_peers_must_be_slow(others, told):
     peers = Peers()
     note_all(peers, others)
     peers.note("me", 1000.0, 0.0)
@@ -76,7 +76,7 @@ def test_without_peers_the_same_latency_shrinks_a_limit():
 
 
 @pytest.mark.parametrize("sick", [1, 2])
-def test_a_sick_queue_shrinks_though_the_others_are_slower_too(sick):
+def test_sick_queue_shrinks_while_others_are_slower(sick):
     """The others wait for handlers that the sick one's requests hold: three times their usual latency."""
     brokers = build_brokers()
     run_all(brokers, 20, lambda _number: 0.01)

@@ -97,7 +97,7 @@ class Handler:
         self.admitted(turn.admitted)
 
 
-def test_a_full_queue_then_one_that_expires_then_their_return():
+def test_refused_and_expired_batches_return_in_order():
     handler = Handler()
     for sequence in range(3):
         handler.receive(sequence)
@@ -123,7 +123,7 @@ def test_a_full_queue_then_one_that_expires_then_their_return():
     st.lists(st.sampled_from(["send", "answer", "refusal", "wait"]), max_size=120),
     st.integers(1, 10),
 )
-def test_the_broker_sees_every_sequence_once_and_in_order(steps, total):
+def test_broker_gets_each_sequence_once_in_order(steps, total):
     """As many in flight as an idempotent producer may have (max.in.flight.requests.per.connection)."""
     handler, to_send = Handler(), list(range(total))
     for step in steps + ["send", "answer", "refusal", "wait"] * 60:

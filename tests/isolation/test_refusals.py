@@ -47,7 +47,7 @@ class Connection:
         return verdict
 
 
-def test_what_was_in_flight_behind_a_refused_batch_is_refused_until_that_returns():
+def test_batches_behind_a_refused_one_are_refused():
     link = Connection()
     assert link.one(4) is PASS
     assert link.one(5, refused={"t"}) is REFUSE
@@ -81,7 +81,7 @@ def test_a_refused_batch_may_be_refused_again():
     assert link.one(6) is PASS
 
 
-def test_a_higher_epoch_starts_anew_and_a_lower_one_does_not():
+def test_higher_epoch_ends_refusals_a_lower_does_not():
     link = Connection()
     link.one(5, epoch=2, refused={"t"})
     assert link.one(9, epoch=1) is REFUSE
@@ -93,7 +93,7 @@ def test_a_higher_epoch_starts_anew_and_a_lower_one_does_not():
     assert link.one(0, epoch=4) is PASS
 
 
-def test_a_retry_of_what_was_forwarded_before_passes_and_changes_nothing():
+def test_retry_of_a_forwarded_batch_passes():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.one(4) is PASS
@@ -101,7 +101,7 @@ def test_a_retry_of_what_was_forwarded_before_passes_and_changes_nothing():
     assert [link.one(5), link.one(6)] == [PASS, PASS]
 
 
-def test_an_earlier_batch_that_is_refused_later_has_to_return_first():
+def test_earlier_refused_batch_must_return_first():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.one(4, refused={"t"}) is REFUSE
@@ -121,7 +121,7 @@ def test_sequences_wrap():
     assert len(link.sequences) == 0
 
 
-def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
+def test_new_batch_does_not_pass_refused_ones():
     link = Connection()
     link.one(5, refused={"t"})
     assert [link.one(6), link.one(5)] == [REFUSE, PASS]
@@ -130,7 +130,7 @@ def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
     assert len(link.sequences) == 0
 
 
-def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
+def test_renumbering_client_is_not_stuck():
     def batch(sequence, records):
         return SequencedBatch("t", 0, 7, 0, sequence, records)
 
@@ -143,7 +143,7 @@ def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
     assert len(link.sequences) == 0
 
 
-def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stuck():
+def test_batches_acknowledged_elsewhere_do_not_block():
     link = Connection()
     assert link.one(5, refused={"t"}) is REFUSE
     # The leader moved away, 5 to 29 were acknowledged there, and it came back to the same connection.
@@ -153,7 +153,7 @@ def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stu
 
 
 @pytest.mark.parametrize("before", range(MOST_IN_FLIGHT))
-def test_several_in_flight_behind_what_another_leader_took_reach_the_broker_in_their_order(before):
+def test_batches_after_another_leaders_pass_in_order(before):
     link = Connection()
     assert link.one(5, refused={"t"}) is REFUSE
     assert [link.one(6 + i) for i in range(before)] == [REFUSE] * before
@@ -167,7 +167,7 @@ def test_several_in_flight_behind_what_another_leader_took_reach_the_broker_in_t
     assert len(link.sequences) == 0
 
 
-def test_what_one_client_can_have_in_flight_never_passes_before_the_refused():
+def test_batches_in_flight_never_pass_refused_ones():
     link = Connection()
     for _ in range(3):
         assert link.one(5, refused={"t"}) is REFUSE
@@ -177,7 +177,7 @@ def test_what_one_client_can_have_in_flight_never_passes_before_the_refused():
         assert [link.one(later) for later in range(sequence + 2, sequence + 6)] == [REFUSE] * 4
 
 
-def test_one_who_is_no_longer_owed_may_be_refused_anew():
+def test_returned_producer_may_be_refused_again():
     link = Connection()
     link.one(5, refused={"t"})
     for _ in range(MOST_IN_FLIGHT - 1):
@@ -187,7 +187,7 @@ def test_one_who_is_no_longer_owed_may_be_refused_anew():
     assert len(link.sequences) == 0
 
 
-def test_without_a_producer_id_what_was_received_before_the_reply_left_is_refused():
+def test_without_producer_id_earlier_arrivals_are_refused():
     link = Connection()
     assert link.plain(refused={"t"}) is REFUSE
     assert [link.plain(), link.plain()] == [REFUSE, REFUSE]
@@ -199,7 +199,7 @@ def test_without_a_producer_id_what_was_received_before_the_reply_left_is_refuse
     assert len(link.sequences) == 0
 
 
-def test_without_a_producer_id_a_retry_may_be_refused_again():
+def test_without_producer_id_retry_may_be_refused():
     link = Connection()
     link.plain(refused={"t"})
     link.sequences.reply_left(1, last_received=1)
@@ -209,7 +209,7 @@ def test_without_a_producer_id_a_retry_may_be_refused_again():
     assert link.plain() is PASS
 
 
-def test_only_the_topics_concerned_fail_but_a_transaction_fails_whole():
+def test_transaction_is_refused_whole_others_by_topic():
     batches = (SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("u", 0, 7, 0, 8))
     assert Connection().produce(*batches, refused={"t"}).verdicts == (REFUSE, PASS)
     link = Connection()
@@ -218,7 +218,7 @@ def test_only_the_topics_concerned_fail_but_a_transaction_fails_whole():
     assert link.produce(*batches, transactional=True).verdicts == (PASS, PASS)
 
 
-def test_a_transaction_of_which_order_demands_one_fails_whole():
+def test_transaction_with_one_refused_batch_fails_whole():
     link = Connection()
     link.one(5, refused={"t"}, transactional=True)
     batches = (SequencedBatch("t", 0, 7, 0, 6), SequencedBatch("u", 0, 7, 0, 0))
@@ -233,7 +233,7 @@ def test_acks_0_waits_and_is_never_refused():
     assert link.produce(SequencedBatch("t", 0), acks=0) == Plan((PASS,))
 
 
-def test_at_the_bound_newcomers_wait_and_the_known_are_refused():
+def test_full_table_refuses_known_producers_only():
     link = Connection(limit=2)
     link.produce(SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("t", 1, 7, 0, 5), refused={"t"})
     plan = link.produce(SequencedBatch("t", 2, 7, 0, 5), refused={"t"})
@@ -247,7 +247,7 @@ def test_at_the_bound_newcomers_wait_and_the_known_are_refused():
     assert link.sequences.statistics() == {"awaited": 2, "by_order": 1, "at_limit": 1}
 
 
-def test_at_the_bound_what_order_demands_of_a_transaction_closes_the_connection():
+def test_full_table_closes_a_transactions_connection():
     link = Connection(limit=1)
     link.one(5, refused={"t"}, transactional=True)
     plan = link.produce(
@@ -257,7 +257,7 @@ def test_at_the_bound_what_order_demands_of_a_transaction_closes_the_connection(
     assert len(link.sequences) == 1
 
 
-def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
+def test_full_table_forgets_old_refusals():
     link = Connection(limit=2)
     link.one(5, refused={"t"}, now_s=0.0)
     assert link.one(6, now_s=1e6) is REFUSE

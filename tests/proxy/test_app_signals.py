@@ -24,7 +24,7 @@ def is_said(log: Path, text: str) -> bool:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name
 )
-def test_signals_that_end_it_do_so_in_order_and_others_are_ignored_and_said(
+def test_only_ending_signals_stop_the_process(
     forebay: tuple[Alone, Path], number: signal.Signals
 ) -> None:
     """Others have another meaning elsewhere."""

@@ -58,7 +58,7 @@ async def test_a_fetch_that_names_its_topic(world, version, most):
     assert calls <= most
 
 
-async def test_a_fetch_that_waits_at_the_tail_and_is_woken(world):
+async def test_fetch_that_waits_and_is_woken(world):
     for number in range(WARM):
         world.receive(build_fetch(END + number, correlation_id=number))
         world.arrive(1000)

@@ -32,7 +32,7 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     assert not partition.transactions.holds_any
 
 
-def test_idle_connections_are_not_looked_after_and_a_frame_that_has_begun_is_until_it_ends():
+def test_only_begun_frames_are_tended():
     async def scenario():
         async with front() as stand:
             listener = stand.forebay.listeners[0]
@@ -51,7 +51,7 @@ def test_idle_connections_are_not_looked_after_and_a_frame_that_has_begun_is_unt
     asyncio.run(scenario())
 
 
-def test_a_frame_that_has_begun_must_end_in_time_whatever_came_before_it():
+def test_begun_frame_must_end_in_time():
     async def scenario():
         async with front() as stand:
             listener, broker = stand.forebay.listeners[0], stand.forebay.broker

@@ -96,9 +96,7 @@ def test_who_waits_for_something_is_not_idle(kind):
 
 @both_loops
 @pytest.mark.parametrize("kind", ["idle", "asked lately", "waiting"])
-def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_if_that_is_idle(
-    run, kind
-):
+def test_idle_upstream_close_closes_an_idle_client(run, kind):
     async def scenario():
         async with front(SETTINGS) as played:
             await greet(played)
@@ -122,7 +120,7 @@ def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_i
 
 
 @both_loops
-def test_accepted_sockets_end_by_themselves_when_the_peer_has_vanished(run):
+def test_accepted_sockets_end_when_the_peer_vanishes(run):
     async def scenario():
         async with front(SETTINGS) as played:
             await until(lambda: played.forebay.listeners[0].links)

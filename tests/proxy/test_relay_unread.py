@@ -221,7 +221,7 @@ async def test_no_session_of_the_brokers_is_opened(version):
         assert asked.partitions == sorted(partitions(version, 2000))
 
 
-async def test_a_session_of_the_brokers_stays_where_memory_does_not_serve():
+async def test_brokers_session_is_relayed_without_a_cache():
     async with front({**OFF, "limits": {"requestPartitions": 100}}) as played:
         frame = whole(11, 2000)
         await played.send(frame)
@@ -235,7 +235,7 @@ async def test_a_wide_fetch_is_answered_and_counted():
         assert played.counters["fetch_partitions"] == {("pass", "version"): 1}
 
 
-async def test_a_wide_produce_without_acks_leaves_no_place_behind():
+async def test_wide_produce_without_acks_leaves_no_place():
     body = b"\0" + struct.pack(">hi", 0, 1000) + b"\2\2a" + many(b"\0\0\0\1\0\0", 10_000) + b"\0\0"
     async with front(limited(100)) as played:
         await played.send(build(PRODUCE, 9, body))

@@ -76,9 +76,7 @@ def test_responses_of_an_interval_are_one_line(logged: Logged) -> None:
 @pytest.mark.parametrize(
     "other", [key_of(connection=2), key_of(topic="clicks"), key_of(result="miss")]
 )
-def test_each_connection_topic_and_result_has_a_sum_of_its_own(
-    logged: Logged, other: SumKey
-) -> None:
+def test_each_connection_topic_and_result_has_a_sum(logged: Logged, other: SumKey) -> None:
     for key in (key_of(), other, key_of()):
         logged.add(key, 0)
     logged.sums.close()
@@ -86,9 +84,7 @@ def test_each_connection_topic_and_result_has_a_sum_of_its_own(
 
 
 @pytest.mark.parametrize("step_ms", [1, -1])
-def test_no_sum_covers_two_intervals_whichever_way_the_clock_goes(
-    logged: Logged, step_ms: int
-) -> None:
+def test_no_sum_covers_two_intervals(logged: Logged, step_ms: int) -> None:
     """An interval ends at the same multiple in every process, so that the audit's windows are exact."""
     logged.now_ms = START_MS - (step_ms > 0)
     logged.add(key_of(), 0)
@@ -102,7 +98,7 @@ def test_no_sum_covers_two_intervals_whichever_way_the_clock_goes(
     assert all(first == last for first, last in intervals)
 
 
-def test_the_sums_of_an_interval_end_a_tenth_with_each_tick(logged: Logged) -> None:
+def test_each_tick_ends_a_tenth_of_the_sums(logged: Logged) -> None:
     for connection in range(25):
         logged.add(key_of(connection), 0)
     logged.pass_interval()
@@ -114,7 +110,7 @@ def test_the_sums_of_an_interval_end_a_tenth_with_each_tick(logged: Logged) -> N
     assert [line.connection for line in logged.lines] == list(range(25))
 
 
-def test_sums_that_are_due_longer_than_an_interval_end_first(logged: Logged) -> None:
+def test_overdue_sums_end_first(logged: Logged) -> None:
     """The loop was held: no tick for two intervals."""
     for number in range(3):
         logged.add(key_of(number), 0)
@@ -138,14 +134,14 @@ def test_at_the_bound_the_oldest_sums_end(logged: Logged) -> None:
     assert (len(logged.sums), [line.connection for line in logged.lines]) == (2, [1, 2])
 
 
-def test_a_response_beyond_the_bound_is_a_line_at_once(logged: Logged) -> None:
+def test_response_beyond_the_limit_is_a_line(logged: Logged) -> None:
     logged.add(key_of(), *range(LIMIT + 1))
     assert len(logged.sums) == 0
     (line,) = logged.lines
     assert line.counts == {0: dict.fromkeys(range(LIMIT + 1), 1)}
 
 
-def test_every_partition_of_every_response_is_in_one_line(logged: Logged) -> None:
+def test_each_partition_is_in_exactly_one_line(logged: Logged) -> None:
     random = Random(1)
     added: Counter[tuple[SumKey, int | None, int]] = Counter()
     for number in range(500):

@@ -33,7 +33,7 @@ def test_torn_sums_and_an_observing_arena_say_so() -> None:
     assert "an index and no data" in describe(picture(observe=True), True, 0)
 
 
-def test_partitions_are_listed_largest_first_and_the_rest_counted() -> None:
+def test_largest_partitions_are_listed_the_rest_counted() -> None:
     three = tuple(partition(partition=i, live_bytes=i * 1024) for i in range(3))
     lines = describe(picture(partitions=three), True, 2).splitlines()
     assert [line.split()[1] for line in lines[-3:-1]] == ["2", "1"]

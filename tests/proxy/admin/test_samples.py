@@ -79,7 +79,7 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
         return runner.run(run())
 
 
-def test_the_scrape_and_the_catalog_name_the_same_metrics(tmp_path: Path) -> None:
+def test_scrape_and_catalog_name_the_same_metrics(tmp_path: Path) -> None:
     assert shown(tmp_path).keys() == CATALOG.keys()
 
 

@@ -79,7 +79,7 @@ def test_a_formatted_size_is_read_back(size_bytes: int) -> None:
 
 
 @given(st.integers(0, 10**13))
-def test_a_formatted_duration_is_read_back_to_the_microsecond(microseconds: int) -> None:
+def test_formatted_duration_is_exact_to_the_microsecond(microseconds: int) -> None:
     assert parse_duration(format_duration(microseconds / 1e6)) == pytest.approx(
         microseconds / 1e6, abs=5e-7
     )

@@ -42,7 +42,7 @@ def outcome(world, index, size_bytes=0, offset=END, verdict=("hit", ""), followe
     return PartitionOutcome(status, size_bytes, *verdict, **more)
 
 
-async def test_a_partition_with_records_or_a_delay_has_a_line_and_others_are_counted(world):
+async def test_records_or_a_delay_make_a_line(world):
     log(
         world,
         outcome(world, 0, 5),
@@ -65,7 +65,7 @@ async def test_a_partition_with_records_or_a_delay_has_a_line_and_others_are_cou
     ("behind", "lag"),
     [(-3, 0), (0, 0), (1, 1), (9, 1), (10, 10), (99, 10), (10**6, 10**6), (10**7 - 1, 10**6)],
 )
-async def test_the_lag_is_rounded_down_to_a_power_of_ten(world, behind, lag):
+async def test_lag_is_rounded_to_a_power_of_ten(world, behind, lag):
     world.partition.leader_state.high_watermark = 10**8
     log(world, outcome(world, 0, offset=10**8 - behind))
     assert [one.lag for one in world.log.count_empty()] == [lag]
@@ -79,14 +79,14 @@ async def test_the_lag_is_unknown_without_a_high_watermark(world):
     assert {(one.partition, one.lag) for one in world.log.count_empty()} == {(7, None), (1, None)}
 
 
-async def test_a_partition_that_the_status_lacks_is_looked_up(world):
+async def test_partition_missing_in_the_status_is_found(world):
     """A Fetch that passes knows no partitions, but Forebay may follow them for others."""
     log(world, outcome(world, 0, offset=END - 1, followed=False, verdict=("pass", "disabled")))
     (one,) = world.log.count_empty()
     assert (one.topic, one.lag) == ("orders", 1)
 
 
-async def test_a_sum_is_of_the_client_id_of_the_request(world):
+async def test_sum_has_the_client_id_of_its_request(world):
     for client_id in ("one", "other", "one"):
         world.link.client_id = client_id
         log(world, outcome(world, 0))
@@ -96,7 +96,7 @@ async def test_a_sum_is_of_the_client_id_of_the_request(world):
     ]
 
 
-async def test_the_calls_are_those_of_partitions_with_records_not_of_all_that_are_named(world):
+async def test_calls_grow_with_partitions_that_have_records(world):
     """300 partitions, three with records: 34 calls, and 1,212 when each of them had a line."""
 
     def count(named, filled):

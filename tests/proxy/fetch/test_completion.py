@@ -62,7 +62,7 @@ class Mixed(Scene):
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-async def test_it_is_answered_with_what_was_read_for_it(max_wait_ms):
+async def test_response_has_the_records_read_for_it(max_wait_ms):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)
     (asked,) = scene.asked
@@ -78,7 +78,7 @@ async def test_it_is_answered_with_what_was_read_for_it(max_wait_ms):
 @pytest.mark.parametrize(
     ("max_wait_ms", "most_s"), [(500, READ_WAIT_S), (20, 0.02), (0, READ_WAIT_S)]
 )
-async def test_it_waits_no_longer_than_a_disk_may_take(max_wait_ms, most_s):
+async def test_fetch_waits_at_most_the_read_wait(max_wait_ms, most_s):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)
     scene.clock_s += most_s * 0.9
@@ -94,7 +94,7 @@ async def test_it_waits_no_longer_than_a_disk_may_take(max_wait_ms, most_s):
     assert scene.sizes()[1] == len(RECORDS), "what came late is the next one's"
 
 
-async def test_a_read_that_was_too_slow_once_holds_nobody_any_more():
+async def test_slow_read_delays_only_one_fetch():
     scene = Mixed()
     await scene.fetch()
     scene.clock_s += READ_WAIT_S
@@ -117,7 +117,7 @@ async def test_a_client_that_has_finished_calls_it_away():
     assert scene.sizes()[0] > 0 == scene.sizes()[1]
 
 
-async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
+async def test_throttled_read_is_not_waited_for(monkeypatch):
     scene, held = Mixed(), []
 
     def submit(_link, client_id, status, size_bytes, go):
@@ -140,7 +140,7 @@ async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
     assert scene.sizes()[1] == len(RECORDS)
 
 
-async def test_a_slow_read_of_anothers_is_not_waited_for():
+async def test_slow_shared_read_is_not_waited_for():
     scene = Mixed()
     await scene.fetch()
     scene.clock_s += READ_WAIT_S

@@ -5,7 +5,7 @@ from tests.proxy.hitting import World, build_fetch
 LEASE_S = 1.0
 
 
-async def test_a_lease_that_ends_while_a_long_request_is_read_serves_nothing(monkeypatch):
+async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     world = World()
     world.change("lease", world.clock_s + LEASE_S)
     fetches = type(world.link.handlers.fetches)

@@ -47,7 +47,7 @@ def test_what_leaves_alone_is_counted_at_once():
     assert (broker.counters.fetch_hit_s.sum, broker.counters.fetch_wait_s.sum) == (1.0, 3.0)
 
 
-def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_which_each_did():
+def test_held_responses_are_counted_with_their_times():
     broker = build_broker()
     broker.accounts.hold()
     for size_bytes in (5, 6):
@@ -62,7 +62,7 @@ def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_whi
     assert dict(broker.counters.fetch_partitions) == {("hit", ""): 2}, "once"
 
 
-def test_what_never_left_is_counted_as_such_also_while_others_leave():
+def test_undelivered_response_is_counted_while_others_leave():
     broker = build_broker()
     broker.accounts.hold()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), False, False)
@@ -74,7 +74,7 @@ def test_what_never_left_is_counted_as_such_also_while_others_leave():
     assert not broker.counters.fetch_partitions
 
 
-def test_lines_of_what_left_together_are_handed_on_together():
+def test_lines_of_held_responses_are_put_together():
     broker = build_broker()
     handed: list[list[object]] = []
     broker.accounts.lines = stand_in(SimpleNamespace(put_departed=handed.append))
@@ -86,7 +86,7 @@ def test_lines_of_what_left_together_are_handed_on_together():
     assert [len(departed) for departed in handed] == [2]
 
 
-async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
+async def test_line_holds_only_shown_text():
     """Lines wait in a queue, and what they have in common is cached: 1,000 of them in 32 kB each would be 125 MB."""
     world = World()
     for number, offset in enumerate((0, 3, 9)):

@@ -113,7 +113,7 @@ def setting(tmp_path):
         runner.run(setting.forebay.stop())
 
 
-def test_what_waits_in_memory_costs_nothing_until_the_arena_wants_the_block(setting):
+def test_waiting_response_is_free_until_eviction(setting):
     setting.fetch(0)
     setting.fetch(0)
     charged = setting.broker.responses
@@ -126,7 +126,7 @@ def test_what_waits_in_memory_costs_nothing_until_the_arena_wants_the_block(sett
     assert setting.transport.sent.count(build_batch(0, size=BATCH_BYTES)) == 2
 
 
-def test_what_may_not_be_pinned_is_a_copy_from_the_start(setting):
+def test_unpinnable_records_are_copied(setting):
     setting.write(40)
     for offset in range(40):
         setting.fetch(offset)
@@ -144,7 +144,7 @@ def test_a_client_that_goes_gives_its_copies_back(setting):
     assert (setting.broker.responses.in_flight_bytes, setting.pinned_bytes) == (0, 0)
 
 
-def test_at_the_bound_memory_answers_little_at_a_time(setting):
+def test_full_budget_answers_little_at_a_time(setting):
     setting.write(10)
     charged = setting.broker.responses
     charged.in_flight_bytes = charged.limit_bytes
@@ -157,7 +157,7 @@ def test_at_the_bound_memory_answers_little_at_a_time(setting):
     setting.transport.drain()
 
 
-def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
+def test_client_without_room_to_copy_is_closed(setting):
     setting.fetch(0)
     setting.fetch(0)
     charged = setting.broker.responses
@@ -175,7 +175,7 @@ def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
     assert charged.in_flight_bytes == 0
 
 
-def test_a_client_that_does_not_take_its_answers_is_not_read(setting):
+def test_stalled_client_is_not_read(setting):
     setting.write(10)
     limit_bytes = setting.broker.config.limits.connection_response_memory_bytes
     answered = 0

@@ -15,6 +15,6 @@ def test_what_is_left_is_the_rest(sent_bytes):
     assert all(len(one) for one in left), "nothing empty is sent"
 
 
-def test_what_has_not_begun_to_leave_is_not_touched():
+def test_unsent_buffers_are_left_whole():
     left = cut_buffers((b"head", b"records"), 4)
     assert left[0] is cut_buffers(left, 0)[0]

@@ -95,12 +95,12 @@ def test_by_what_is_known_of_transactions(steps, options, offset, expected):
         (21, (ReadState.AT_END, "", 21)),
     ],
 )
-def test_a_marker_that_the_watch_is_about_to_bring_is_waited_for(offset, expected):
+def test_expected_marker_is_waited_for(offset, expected):
     broker, partition = build([PLAIN, PLAIN, ("data", A)], high_watermark=21, stable=21)
     assert look(broker, partition, offset) == expected
 
 
-def test_a_marker_that_has_not_come_in_time_is_a_miss():
+def test_late_marker_is_a_miss():
     broker, partition = build([("data", A)], high_watermark=21, stable=21)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 10, -1, -1, 1 << 20)
     status = plan_given_up(plan_partition(broker.cache, asked, partition, COMMITTED, 13, 0.0))
@@ -129,7 +129,7 @@ def test_an_lso_that_was_never_shown_holds_nobody():
 
 
 @pytest.mark.parametrize(("seen", "stable"), [(20, 20), (18, 14), (14, 14)])
-def test_the_lso_is_the_greater_of_what_batches_tell_and_what_was_shown(seen, stable):
+def test_lso_is_the_greater_of_batches_and_response(seen, stable):
     steps = [*OPEN_AT_14, PLAIN, PLAIN, PLAIN, ("commit", A)]
     partition = build(steps, seen=seen, stable=12)[1]
     assert partition.last_stable_offset() == stable

@@ -106,7 +106,7 @@ def expect_judgement(partition, one, base_offset):
     return STAMPED if is_changed or (codec == ZSTD and not partition.zstd) else AS_SENT
 
 
-def test_a_batch_is_judged_by_all_that_is_known_of_it():
+def test_batch_is_judged_by_all_known_state():
     seen = set()
     for (
         append_time,
@@ -159,7 +159,7 @@ def test_a_batch_below_the_log_start_is_history():
     assert plan(forwarded, 200) == "store"
 
 
-def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
+def test_epoch_change_voids_forwarded_batches():
     partition = build_partition()
     forwarded = note(partition, build_sent())
     assert plan(forwarded, 100) == "store"
@@ -167,7 +167,7 @@ def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
     assert plan(forwarded, 100) == "no-epoch"
 
 
-def test_what_is_known_when_it_is_forwarded_goes_with_it():
+def test_state_at_forwarding_goes_with_the_batch():
     partition = build_partition(high_watermark=100)
     forwarded = note(partition, build_sent())
     learn(partition, 150)
@@ -179,7 +179,7 @@ def test_what_is_known_when_it_is_forwarded_goes_with_it():
     assert plan(forwarded, 120) == "store"
 
 
-def test_a_producers_first_five_are_left_to_the_watch():
+def test_first_five_batches_of_a_producer_are_unstored():
     partition = build_partition()
     plans = []
     for i in range(NUM_BATCHES_TO_RETAIN + 1):
@@ -209,7 +209,7 @@ def test_where_the_tail_settles(tail, lapsed, log_start, expected):
     assert partition.tail == expected
 
 
-def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
+def test_runs_around_a_conflict_are_both_logged():
     told = []
 
     class Truncating(QuietBroker):

@@ -71,7 +71,7 @@ def shape(pieces):
     return [(one.start, one.end, one.events) for one in pieces]
 
 
-def test_only_the_first_batch_of_a_transaction_is_kept():
+def test_only_first_batch_of_transaction_is_kept():
     made = piece(0, 9, begun(0), begun(2), begun(3, 2), ended(4), ended(5), begun(6), begun(7))
 
     assert made.events == [begun(0), begun(3, 2), ended(4), ended(5), begun(6)]

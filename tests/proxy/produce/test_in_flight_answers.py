@@ -89,7 +89,7 @@ async def test_behind_another_it_waits_for_its_turn(played):
     assert counts(played) == (3, 0, 0, 0)
 
 
-async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
+async def test_unsent_bytes_are_held_until_they_leave(played):
     client_of(played).is_stuck = True
     answer = acknowledge(played)
     assert counts(played) == (1, 0, len(answer), 0)
@@ -102,7 +102,7 @@ async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
     assert counts(played) == (3, 0, 0, 0)
 
 
-async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(played):
+async def test_finished_client_gets_the_last_response(played):
     assert played.link.framed.eof_received(), "an answer is owed"
     assert not client_of(played).closed
     acknowledge(played)

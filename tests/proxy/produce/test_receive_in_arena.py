@@ -109,12 +109,12 @@ def test_too_little_of_it_says_nothing(link, begun):
     ],
     ids=["partitions", "topics", "acks", "more", "batches", "transaction", "codec"],
 )
-def test_of_another_kind_it_is_received_on_the_heap(link, records, values):
+def test_other_produce_is_received_on_the_heap(link, records, values):
     assert lend(link, build(9, records=records, index=0, **values)) is None
 
 
 @pytest.mark.parametrize("why", ["epoch", "timestamps", "log append time", "zstd", "not stored"])
-def test_where_it_would_not_be_stored_so_it_is_received_on_the_heap(link, why):
+def test_unstorable_produce_is_received_on_the_heap(link, why):
     partition, records = partition_of(link), large_batch()
     if why == "epoch":
         partition.leader_state.epoch = -1
@@ -131,7 +131,7 @@ def test_where_it_would_not_be_stored_so_it_is_received_on_the_heap(link, why):
     assert lend(link, build(9, records=records, index=0)) is None
 
 
-def test_an_error_and_a_lost_link_give_it_back(link):
+def test_error_or_lost_connection_returns_the_memory(link):
     frame = build(9, records=large_batch(), index=0)
     go(link, frame)
     assert counts(link)[1] > 0
@@ -144,7 +144,7 @@ def test_an_error_and_a_lost_link_give_it_back(link):
     link.broker.cache.check()
 
 
-def test_a_transport_that_has_not_sent_all_keeps_it(link):
+def test_unsent_request_keeps_the_memory(link):
     """The broker may answer before it has read all: an error, or even a success."""
     sent = large_batch()
     frame = build(9, records=sent, index=0)
@@ -188,7 +188,7 @@ def test_where_it_must_be_stamped_it_is_copied(link):
     link.broker.cache.check()
 
 
-def test_beyond_the_bound_it_is_received_on_the_heap(link):
+def test_produce_beyond_the_limit_uses_the_heap(link):
     frame, held = build(9, records=large_batch(), index=0), []
     while (memory := lend(link, frame)) is not None:
         held.append(memory)
@@ -209,7 +209,7 @@ class Receiving(Listening):
         self.framed.framer.lend = find_lender(link.broker, stores=True)
 
 
-def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):
+def test_transport_receives_into_the_arena(link):
     frame = build(9, records=large_batch(), index=0)
     played = Receiving(link)
     played.receive(frame[:BEGUN])
@@ -225,7 +225,7 @@ def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_no_more_is_lent_than_a_peer_may_hold_that_sends_nothing(link, more):
+def test_lent_memory_per_connection_is_limited(link, more):
     frame = build(9, records=large_batch(), index=0)
     played = Receiving(link, eager_bytes=len(frame) - more)
     played.receive(frame[:BEGUN])

@@ -68,7 +68,7 @@ def test_without_a_hint_all_are_asked(monkeypatch):
     assert broker.node_id == 9
 
 
-def test_once_known_only_that_node_is_asked_again_and_again(monkeypatch):
+def test_known_node_alone_is_asked_again(monkeypatch):
     broker = AskedBroker(monkeypatch)
     node = Node(stand_in(broker))
     node.tick(0.0)
@@ -86,7 +86,7 @@ def test_once_known_only_that_node_is_asked_again_and_again(monkeypatch):
     assert broker.node_id == 2
 
 
-def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, caplog):
+def test_refusal_is_logged_once_with_the_right(monkeypatch, caplog):
     broker = AskedBroker(monkeypatch, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     node = Node(stand_in(broker))
     node.tick(0.0)
@@ -98,7 +98,7 @@ def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, capl
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_without_a_link_of_its_own_nothing_is_asked(monkeypatch, usable):
+def test_nothing_is_asked_without_an_own_connection(monkeypatch, usable):
     broker = AskedBroker(monkeypatch)
     broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: None)
     Node(stand_in(broker)).tick(0.0)

@@ -287,7 +287,7 @@ class Script:
 
 
 @pytest.mark.parametrize("first", range(0, SCRIPTS, PORTION))
-def test_a_lease_rests_on_what_the_broker_was_within_its_time(first: int) -> None:
+def test_lease_matches_the_brokers_state_in_time(first: int) -> None:
     leases = 0
     for seed in range(first, first + PORTION):
         script = Script(seed)

@@ -67,7 +67,7 @@ class Played:
             self.questions.tick(self.broker.clock_s)
 
 
-def test_a_wanted_name_is_asked_at_once_and_learned():
+def test_wanted_name_is_asked_and_learned():
     played = Played()
     played.want("new")
     assert played.own.asked == [["new"]]
@@ -80,7 +80,7 @@ def test_a_wanted_name_is_asked_at_once_and_learned():
     assert len(played.questions) == 0
 
 
-def test_who_leads_a_followed_partition_is_told_to_the_watch():
+def test_leader_of_followed_partition_is_suggested():
     played = Played()
     partition = played.broker.follow()
     topic = partition.topic
@@ -89,13 +89,13 @@ def test_who_leads_a_followed_partition_is_told_to_the_watch():
     assert played.suggested == [partition]
 
 
-def test_the_id_that_stands_for_no_topic_is_not_asked():
+def test_zero_topic_id_is_not_asked():
     played = Played()
     played.want(NO_TOPIC_ID)
     assert played.own.asked == []
 
 
-def test_a_question_is_out_by_name_and_one_by_id_and_the_rest_goes_together():
+def test_names_and_ids_have_one_question_each():
     played = Played()
     for number in range(5):
         played.want(f"t-{number}")
@@ -115,7 +115,7 @@ def test_no_question_has_more_than_its_most_names():
     assert [len(asked) for asked in played.own.asked] == [1, NAMES_A_QUESTION, NAMES_A_QUESTION, 4]
 
 
-def test_one_topic_is_asked_about_at_most_every_quarter_of_a_second_and_no_question_is_lost():
+def test_each_topic_is_asked_every_quarter_second():
     played = Played()
     topic = played.broker.follow().topic
     for _ in range(10):
@@ -128,7 +128,7 @@ def test_one_topic_is_asked_about_at_most_every_quarter_of_a_second_and_no_quest
     assert played.own.asked == [[topic.id], [topic.id]]
 
 
-def test_what_is_not_explained_leaves_and_is_left_alone_for_a_pause_that_doubles():
+def test_unexplained_topic_is_retried_after_doubling_pauses():
     played = Played()
     played.want("gone")
     pauses, asked_at = [], 0.0
@@ -144,7 +144,7 @@ def test_what_is_not_explained_leaves_and_is_left_alone_for_a_pause_that_doubles
     assert pauses == [FIRST_REFUSED_S * 2**n for n in range(6)] + [MOST_REFUSED_S] * 3
 
 
-def test_nothing_asks_again_for_what_nobody_wants_any_more():
+def test_unwanted_topic_is_not_asked_again():
     played = Played()
     played.want("gone")
     played.own.refuse()
@@ -152,7 +152,7 @@ def test_nothing_asks_again_for_what_nobody_wants_any_more():
     assert len(played.own.asked) == 1
 
 
-def test_refused_names_are_one_question_a_second_however_many():
+def test_refused_names_share_one_question_a_second():
     played = Played()
     names = [f"t-{number}" for number in range(1001)]
     for name in names:
@@ -171,7 +171,7 @@ def test_refused_names_are_one_question_a_second_however_many():
     assert len(played.own.asked) - first <= 10 / RETRY_EVERY_S + 1
 
 
-def test_the_line_is_bounded_and_what_is_left_out_is_counted():
+def test_topic_queue_is_limited_and_drops_counted():
     played = Played()
     for number in range(TOPICS_LIMIT + 11):
         played.want(f"t-{number}")
@@ -183,7 +183,7 @@ def test_the_line_is_bounded_and_what_is_left_out_is_counted():
 @pytest.mark.parametrize(
     "error", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID]
 )
-def test_what_forebay_may_not_describe_is_asked_on_the_link_of_who_reads_it(error):
+def test_undescribable_topic_is_asked_on_the_clients_connection(error):
     played = Played()
     key = ID if error == ErrorCode.UNKNOWN_TOPIC_ID else "secret"
     played.want(key)
@@ -196,7 +196,7 @@ def test_what_forebay_may_not_describe_is_asked_on_the_link_of_who_reads_it(erro
     assert len(played.own.asked) == 1
 
 
-def test_without_own_links_the_clients_carry_it_at_its_own_pace():
+def test_clients_connections_carry_questions_without_own_ones():
     played = Played(usable=False)
     for _ in range(5):
         played.want("new")
@@ -211,7 +211,7 @@ def test_without_own_links_the_clients_carry_it_at_its_own_pace():
     assert played.broker.counters.topic_questions == {"client": 2}
 
 
-def test_a_question_whose_link_was_lost_is_asked_on_the_next():
+def test_lost_question_is_asked_again():
     played = Played()
     played.want("new")
     played.own.lose()
@@ -219,7 +219,7 @@ def test_a_question_whose_link_was_lost_is_asked_on_the_next():
     assert played.own.asked == [["new"], ["new"]]
 
 
-def test_an_answer_that_cannot_be_read_counts_as_a_refusal():
+def test_unreadable_response_counts_as_refusal():
     played = Played()
     played.want("new")
     played.own._pending.pop(0)(b"\0\0\0\4abcd")

@@ -79,7 +79,7 @@ ONE = len(build_at(10))
 
 
 @pytest.mark.parametrize("size_bytes", [ONE, 2 * ONE, 2 * ONE + 30, 3 * ONE])
-def test_a_shorter_or_longer_answer_is_compared_as_far_as_both_go(size_bytes: int) -> None:
+def test_responses_are_compared_over_their_common_part(size_bytes: int) -> None:
     assert judge(RUN, RUN[:size_bytes]) is None
     assert judge(RUN[: size_bytes // ONE * ONE], RUN) is None
     assert judge(RUN[:size_bytes], RUN, cut=True) is None
@@ -95,7 +95,7 @@ def test_any_changed_byte_is_found_where_it_is(number: int, at: int) -> None:
     assert found.is_whole == (at in (0, 12)), "what lies outside the CRC"
 
 
-def test_a_batch_that_the_broker_rewrote_is_a_difference_with_both_crcs() -> None:
+def test_rewritten_batch_is_a_difference() -> None:
     brokers = build_at(10, value=b"other")
     found = judge(build_at(10), brokers)
     assert found is not None and found.is_whole
@@ -104,7 +104,7 @@ def test_a_batch_that_the_broker_rewrote_is_a_difference_with_both_crcs() -> Non
     assert judge(build_at(10, 2), build_at(10, 3)) is not None, "more records than we have"
 
 
-def test_a_batch_that_we_have_not_is_a_difference() -> None:
+def test_missing_batch_is_a_difference() -> None:
     assert judge(build_at(12), build_at(10) + build_at(12)) is not None
 
 
@@ -187,7 +187,7 @@ def test_other_aborted_transactions_are_a_difference(
     assert "offsets 10 to 15" in tell_apart(told, brokers)
 
 
-def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> None:
+def test_transactions_are_compared_over_common_batches() -> None:
     assert tell_apart([(7, 14)], [], theirs=bytes(RUN[: 2 * ONE])) == "", (
         "the broker's answer ends before it"
     )
@@ -198,7 +198,7 @@ def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> Non
     assert "offsets 10 to 13" in tell_apart([(7, 12)], [], theirs=bytes(RUN[: 2 * ONE]))
 
 
-def test_a_last_stable_offset_may_have_moved_on_but_not_back() -> None:
+def test_lso_may_be_higher_but_not_lower() -> None:
     assert tell_apart([], [], stable=16, brokers_stable=17) == ""
     assert "16, the broker's is 15" in tell_apart([], [], stable=16, brokers_stable=15)
 
@@ -262,7 +262,7 @@ def test_a_sample_is_asked_of_the_broker_itself() -> None:
     assert setting.counters.upstream_fetch_bytes["verify"] == len(RUN)
 
 
-def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) -> None:
+def test_difference_drops_the_topic_and_is_logged(caplog) -> None:
     setting = Setting()
     other = setting.follow(1)
     setting.partition.topic.fidelity.log_append_time = False
@@ -278,7 +278,7 @@ def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) ->
 
 
 @pytest.mark.parametrize("aborted", [[], [(7, 12)]], ids=["untrue", "true"])
-def test_what_read_committed_was_told_is_asked_as_it_asks(
+def test_read_committed_sample_is_asked_as_committed(
     aborted: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     setting = Setting()
@@ -312,7 +312,7 @@ def test_another_epoch_since_makes_a_sample_worthless() -> None:
     assert setting.counters.verified == {"outdated": 1} and not setting.dropped
 
 
-def test_one_is_in_flight_and_the_rest_waits_up_to_its_bound() -> None:
+def test_one_sample_is_in_flight_others_wait() -> None:
     setting = Setting()
     for _ in range(1 + QUEUE_SAMPLES):
         setting.serve(bytes(RUN))
@@ -343,7 +343,7 @@ def test_of_a_long_answer_the_beginning_is_compared() -> None:
     assert setting.counters.verified == {"equal": 1}
 
 
-def test_without_a_link_samples_wait_and_a_refused_topic_is_left_alone() -> None:
+def test_samples_wait_without_a_connection() -> None:
     setting = Setting()
     setting.own_connections.usable = False
     setting.serve(bytes(RUN))

@@ -177,7 +177,7 @@ def test_off_it_says_why_and_delays_nothing(tmp_path, monkeypatch, caplog, setti
     machine.disk_throttle.stop()
 
 
-def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machine):
+def test_idle_disk_grants_and_full_disk_delays(machine):
     machine.run(1)
     assert machine.submit(0).granted
     machine.saturate(plug_bytes=4 * MIB)
@@ -204,7 +204,7 @@ def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machin
     ],
     ids=["hole", "transaction", "not-nameable", "by-id-alone"],
 )
-def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
+def test_only_history_of_known_topics_has_a_disk(machine, other, ungated):
     machine.saturate()
     ticket = machine.submit(5, size_bytes=64 * MIB, **other)
     assert ticket.granted
@@ -218,7 +218,7 @@ def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
     assert (machine.disk.queue.granted, machine.disk.queue.done_bytes) == (granted, 0)
 
 
-def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, monkeypatch):
+def test_history_without_a_disk_is_counted(tmp_path, monkeypatch):
     disks = (Disk(device="sdx", broker_directory="/a"), Disk(device="sdy", broker_directory="/b"))
     machine = Machine(tmp_path, monkeypatch, disks=disks, lag_threshold=100)
     for reason in ("cold", "evicted"):
@@ -228,7 +228,7 @@ def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, 
     assert machine.disk_throttle.statistics().ungated == 2, "behind by less than the threshold"
 
 
-def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
+def test_history_on_an_unseen_disk_is_counted(machine):
     machine.run(1)
     assert machine.submit(1).granted
     assert machine.disk_throttle.statistics().ungated == 0
@@ -237,7 +237,7 @@ def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
     assert machine.disk_throttle.statistics().ungated == 1
 
 
-def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
+def test_reader_below_the_lag_threshold_does_not_wait(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, lag_threshold=100)
     machine.disk_throttle.start()
     machine.saturate()
@@ -245,7 +245,7 @@ def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
     assert machine.submit(901, size_bytes=64 * MIB).granted
 
 
-def test_a_miss_that_has_waited_long_enough_goes_regardless(machine):
+def test_miss_goes_after_the_longest_delay(machine):
     machine.saturate()
     tickets = [machine.submit(offset, size_bytes=500 * MIB) for offset in range(1, 4)]
     machine.run(19.8)
@@ -317,7 +317,7 @@ def test_what_nobody_wants_does_not_go(machine):
     )
 
 
-def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
+def test_failed_grant_does_not_hold_the_next(machine):
     machine.saturate(plug_bytes=MIB)
     machine.disk_throttle.submit("link", "c", missed(1), MIB, lambda: 1 / 0)
     machine.submit(2)
@@ -338,9 +338,7 @@ def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
     ],
     ids=["missing", "empty", "odd", "binary", "another-disk", "odd-line"],
 )
-def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
-    machine, caplog, content
-):
+def test_unreadable_disk_file_delays_nothing(machine, caplog, content):
     caplog.set_level("INFO")
     machine.saturate()
     waiting = machine.submit(1, size_bytes=500 * MIB)
@@ -363,9 +361,7 @@ def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
 
 
 @pytest.mark.parametrize("content", [None, "odd\n"], ids=["missing", "odd"])
-def test_without_pressure_the_disk_is_seen_all_the_same_and_it_is_said_once(
-    tmp_path, monkeypatch, caplog, content
-):
+def test_missing_pressure_file_is_logged_once(tmp_path, monkeypatch, caplog, content):
     caplog.set_level("INFO")
     machine = Machine(tmp_path, monkeypatch, busy_pressure=0.3)
     if content is not None:
@@ -432,7 +428,7 @@ class Restarted:
         self.machine.admitted_bytes += size_bytes
 
 
-def test_after_a_start_what_memory_would_hold_does_not_wait(tmp_path, monkeypatch):
+def test_recent_records_do_not_wait_after_start(tmp_path, monkeypatch):
     """100 records a second, which are 1 MiB with all other partitions' of that second: memory is 100 s."""
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(9_000)
@@ -446,14 +442,14 @@ def test_after_a_start_what_memory_would_hold_does_not_wait(tmp_path, monkeypatc
     assert after.waits(9_999), "memory would have lost it by now"
 
 
-def test_what_is_followed_since_the_start_is_history_once_it_is_missed(tmp_path, monkeypatch):
+def test_followed_partition_is_history_once_missed(tmp_path, monkeypatch):
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(9_999)
     after.go_on(100, MIB)
     assert after.waits(10_000)
 
 
-def test_of_an_idle_partition_the_traffic_of_others_tells(tmp_path, monkeypatch):
+def test_idle_partition_ages_by_other_traffic(tmp_path, monkeypatch):
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(0), "ten thousand records of a KiB would be in memory"
     after.go_on(0, MIB)

@@ -64,7 +64,7 @@ def sent(links):
     return [len(link.upstream.sent) for link in links]
 
 
-def test_one_read_serves_all_who_ask_the_same_meanwhile():
+def test_one_read_serves_all_equal_misses():
     links = several()
     waiters = [Waiter() for _ in links]
     for link, waiter in zip(links, waiters, strict=True):
@@ -109,14 +109,14 @@ def test_another_question_is_another_read(wanted, options):
     assert sent(links) == [1, 1]
 
 
-def test_fewer_bytes_are_a_part_of_what_is_read():
+def test_smaller_miss_joins_a_larger_read():
     links = several(2)
     begin(links[0], asked())
     begin(links[1], asked(max_bytes=10))
     assert sent(links) == [1, 0]
 
 
-def test_only_what_the_broker_answers_at_once_is_shared():
+def test_only_immediate_reads_are_shared():
     wanted = asked(offset=500)
     assert build_coalescing_key(missed(wanted), VERSION, 0) is None, (
         "at the end the broker would wait"
@@ -136,7 +136,7 @@ def test_only_what_the_broker_answers_at_once_is_shared():
     ],
     ids=["out-of-range", "not-authorized", "empty", "not-named", "link-lost"],
 )
-def test_what_is_not_records_is_the_first_ones_alone(said):
+def test_only_records_are_shared(said):
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -150,7 +150,7 @@ def test_what_is_not_records_is_the_first_ones_alone(said):
     assert links[0].broker.counters.shared_reads == 0
 
 
-def test_of_those_whom_the_first_one_leaves_one_reads_and_the_others_join_it():
+def test_lost_reader_is_replaced_by_one_joiner():
     links = several(4)
     for link in links:
         begin(link, asked())
@@ -161,7 +161,7 @@ def test_of_those_whom_the_first_one_leaves_one_reads_and_the_others_join_it():
     assert [find(link).stage for link in links[1:]] == [Stage.ARRIVED] * 3
 
 
-def test_a_first_one_that_no_longer_wants_it_reads_for_the_others():
+def test_reader_without_interest_reads_for_joiners():
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -171,7 +171,7 @@ def test_a_first_one_that_no_longer_wants_it_reads_for_the_others():
     assert links[0].broker.responses.in_flight_bytes == 0
 
 
-def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
+def test_joiners_leave_a_slow_read(loop):
     links = several(3)
     for link in links:
         begin(link, asked())
@@ -191,7 +191,7 @@ def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
     ]
 
 
-def test_one_has_as_many_joiners_as_the_bound_says():
+def test_joiners_of_a_read_are_limited():
     links = several(4, joiners=2)
     for link in links:
         begin(link, asked())
@@ -202,7 +202,7 @@ def test_one_has_as_many_joiners_as_the_bound_says():
     assert sent(links) == [1, 1]
 
 
-def test_nobody_joins_what_its_client_or_its_link_holds_up():
+def test_held_up_read_is_not_joined():
     links = several(3)
     begin(links[0], asked(partition=7), partition=OTHER)
     begin(links[0], asked())
@@ -213,7 +213,7 @@ def test_nobody_joins_what_its_client_or_its_link_holds_up():
     assert sent(links) == [2, 1, 1], "the second one's client does not drain"
 
 
-def test_who_has_lost_its_right_meanwhile_gets_nothing_of_it():
+def test_joiner_without_right_gets_nothing():
     links = several(3)
     for link in links:
         begin(link, asked())
@@ -236,7 +236,7 @@ def test_a_joiner_that_goes_away_is_charged_nothing():
     assert links[0].broker.counters.shared_reads == 0
 
 
-def test_a_joiner_without_a_link_to_the_broker_opens_none():
+def test_joiner_opens_no_broker_connection():
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -246,7 +246,7 @@ def test_a_joiner_without_a_link_to_the_broker_opens_none():
     assert links[1].broker.responses.in_flight_bytes == len(RECORDS)
 
 
-def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
+def test_throttle_is_charged_once_for_a_shared_read():
     links = several(3)
     disk_throttle = links[0].broker.disk_throttle
     disk_throttle.holds = True
@@ -262,7 +262,7 @@ def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
     assert [find(link).stage for link in links] == [Stage.ARRIVED] * 3
 
 
-def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
+def test_read_is_not_begun_at_the_throttles_limit():
     links, waiter = several(2), Waiter()
     begin(links[0], asked())
     begin(links[1], asked(), waiter=waiter)
@@ -271,7 +271,7 @@ def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
     assert (find(links[1]), waiter.wakeups) == (None, 1)
 
 
-def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
+def test_delayed_read_joins_an_earlier_one():
     links, held = several(2), []
     links[1].broker.scheduler.submit = lambda link, go, refuse, **_: held.append(go)
     links[1].broker.scheduler.open = 1
@@ -290,13 +290,13 @@ def forwarding(link, min_bytes=1, rack_id=""):
 
 
 @pytest.mark.parametrize("options", [{"min_bytes": 2}, {"rack_id": "a"}])
-def test_a_forwarded_fetch_that_may_wait_or_be_sent_elsewhere_is_not_joined(options):
+def test_waiting_or_redirected_fetch_is_not_joined(options):
     link = Link()
     assert begin_forwarded(forwarding(link, **options), [missed(asked())]) == []
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
+def test_fetch_forwarded_whole_serves_equal_misses(comes):
     links = several(2)
     pipeline = begin_forwarded(forwarding(links[0]), [missed(asked()), missed(asked(5), None)])
     assert len(pipeline) == 1

@@ -32,7 +32,7 @@ def open_catch_up(link):
     return link.catch_up
 
 
-def test_history_goes_over_the_second_link_and_nothing_else_does():
+def test_only_history_uses_the_catch_up_connection():
     link = Link()
     second = open_catch_up(link)
     begin(link, asked(0))
@@ -43,7 +43,7 @@ def test_history_goes_over_the_second_link_and_nothing_else_does():
     assert (len(second.sent), len(link.upstream.sent)) == (1, 2)
 
 
-def test_the_bound_holds_up_the_link_that_brought_the_bytes():
+def test_byte_budget_holds_the_connection_that_read():
     link = Link()
     brought = []
     link.broker.responses = SimpleNamespace(add=lambda size, framed: brought.append((size, framed)))
@@ -79,7 +79,7 @@ def not_leader(endpoint_host):
     return oracle.response_frame(body, 0)
 
 
-def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nobody():
+def test_leader_endpoints_of_the_second_listener_are_dropped():
     """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
     second = open_catch_up(link)
@@ -92,7 +92,7 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     assert (read.stage, read.frame, read.answered, waiter.wakeups) == (Stage.FAILED, b"", None, 1)
 
 
-def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
+def test_silent_connection_fails_its_reads_in_time():
     link = Link()
     link.broker.disk_throttle.holds = True
     begin(link, asked())

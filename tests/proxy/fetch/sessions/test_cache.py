@@ -106,7 +106,7 @@ def test_resized_sessions_are_counted_when_touched():
 
 
 @pytest.mark.parametrize(("size", "granted"), [(5, False), (6, True)])
-def test_only_a_larger_session_evicts_one_that_is_not_stale(size, granted):
+def test_only_larger_sessions_evict_fresh_ones(size, granted):
     table = table_of(sessions=1)
     session = create(table, 0, 5)
     table.touch(session, 101)
@@ -178,7 +178,7 @@ def test_a_session_that_outgrows_the_bound_is_evicted():
     assert table.statistics() == (0, 0, 1, 1, 0)
 
 
-def test_a_growing_session_makes_stale_ones_go_but_not_itself():
+def test_growing_session_evicts_stale_ones_only():
     table = table_of(partitions=5)
     stale, growing = create(table, 0, 2), create(table, 0, 3)
     growing.put([asked("more", 0)])

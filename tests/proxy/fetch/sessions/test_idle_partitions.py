@@ -129,7 +129,7 @@ def test_what_is_quiet_is_not_looked_at_again(scene):
     assert len(scene.link.reads.dropped) == COUNT, "what was read of it before is of no use"
 
 
-def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
+def test_woken_partition_is_evaluated_until_idle(scene):
     scene.look()
     scene.statuses[3] = ReadState.READABLE
     scene.wake(3)
@@ -144,7 +144,7 @@ def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
 @pytest.mark.parametrize(
     "what", ["hw", "log-start", "uncovered", "refused", "no-own-link", "not-at-the-tail"]
 )
-def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
+def test_partition_with_news_is_not_idle(scene, what):
     partition = scene.partitions[2]
     if what == "hw":
         scene.session.partitions["t", 2].high_watermark = 9
@@ -161,7 +161,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
 
 
-def test_what_a_request_names_or_takes_out_is_new(scene):
+def test_named_or_forgotten_partition_is_not_idle(scene):
     scene.look()
     scene.session.put([FetchPartition("t", 1, -1, 7, -1, -1, 1000)])
     scene.statuses[1] = ReadState.READABLE
@@ -194,7 +194,7 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     assert scene.look(1.0) == ([], COUNT)
 
 
-def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
+def test_news_wakes_the_delayed_fetch_once(scene):
     class Fetch:
         status = 0
 
@@ -213,7 +213,7 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
     assert scene.covered == []
 
 
-def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
+def test_news_is_evaluated_after_the_whole_response(scene):
     status = []
     scene.look()
     scene.idle_partitions.fetch = SimpleNamespace(
@@ -228,14 +228,14 @@ def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
     assert status == [2], "without a turn of the loop"
 
 
-def test_between_two_polls_news_has_the_watch_keep_it(scene):
+def test_news_between_polls_keeps_the_partition_followed(scene):
     scene.look()
     scene.wake(3)
     assert scene.covered == [3]
 
 
 @pytest.mark.parametrize("how", ["removed", "closed"])
-def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
+def test_ended_session_or_client_leaves_no_mark(scene, how):
     scene.look()
     if how == "removed":
         scene.table.remove(scene.session)
@@ -254,7 +254,7 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
     assert scene.marks() == [0] * COUNT
 
 
-def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
+def test_removed_session_makes_its_fetch_evaluate_all(scene):
     wakeups = []
 
     async def play():
@@ -278,7 +278,7 @@ def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREME
     )
 
 
-def test_a_session_stands_for_one_client_and_one_way_of_asking(scene):
+def test_session_serves_one_client_version_and_level(scene):
     scene.look()
     assert find_idle_partitions(record(scene), 0.0) is scene.idle_partitions
     assert find_idle_partitions(record(scene, kind=Kind.FULL), 0.0) is None
