@@ -1,4 +1,4 @@
-"""Requests find their queue: stable hashes, and the slowest of several topics."""
+"""Queues of requests: stable hashes, and the slowest queue of several topics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A topic that hangs is found, refused, probed and taken back; others do not notice."""
+"""A hanging topic is found, refused, probed and restored; other topics are not affected."""
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_a_closed_link_neither_condemns_nor_clears(health):
     assert health.plan("a", 70.5) is Verdict.REFUSE
 
 
-def test_what_has_nothing_unanswered_takes_no_memory(health):
+def test_answered_key_takes_no_memory(health):
     for number in range(100):
         sent = health.sent([number], float(number))
         assert health.statistics()["watched"] == 1
@@ -124,7 +124,7 @@ def test_what_has_nothing_unanswered_takes_no_memory(health):
     assert health.statistics()["watched"] == 0
 
 
-def test_at_the_bound_newcomers_pass_unwatched(health):
+def test_new_keys_beyond_the_limit_pass_unwatched(health):
     for key in "abc":
         health.sent([key], 0.0)
     fourth = health.sent(["d"], 0.0)

@@ -1,4 +1,4 @@
-"""Limits against model brokers: what concurrency helps is allowed, what only queues is not."""
+"""Limits against model brokers: concurrency that helps is allowed, queueing is not."""
 
 import random
 from heapq import heappop, heappush
@@ -69,7 +69,7 @@ def test_limit_recovers_from_lasting_longer_waits():
     assert limit.slots_at(broker.now_s) == limit.rule.ceiling
 
 
-def test_it_does_not_oscillate_between_dips():
+def test_limit_does_not_oscillate_between_dips():
     rule = AdaptiveRule(quiet_for_s=1000.0)
     broker = Broker(AdaptiveLimit(rule), is_serial=True)
     broker.run(60, lambda _now: 0.02)

@@ -1,4 +1,4 @@
-"""Queues and limits of the default configuration before a model broker whose log is sick.
+"""Queues and limits by default, before a model broker with a sick log.
 
 `Model` has the handler threads that all topics share. A request of the sick topic holds one while it waits for the log,
 which works on one request at a time (UnifiedLog's lock around append and flush).
@@ -110,7 +110,7 @@ def test_healthy_log_refuses_nothing_and_keeps_slots():
     assert model.answered > 200 * PRODUCERS / (THINK_S + 0.05)
 
 
-def test_it_recovers():
+def test_sick_log_recovers():
     model = started(lambda now_s: 1.0 if 30 < now_s < 60 else 0.002)
     model.run(70)
     refused, answered = model.refused, model.answered

@@ -1,4 +1,4 @@
-"""What most limits share is told to each of them, and what few have is not."""
+"""Latency that most limits share is told to each limit; latency of a few is not."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_three_quarters_of_peers_must_be_slow(others, told):
     assert peers.slowdown_beside("me", 0.0) == told
 
 
-def test_what_is_old_says_nothing():
+def test_old_samples_of_peers_do_not_count():
     peers = Peers()
     note_all(peers, [5.0] * LEAST_PEERS)
     assert peers.slowdown_beside("me", RECENT_S) == 5.0
@@ -68,7 +68,7 @@ def test_latency_that_all_share_shrinks_no_limit():
     assert min(slots(brokers)) >= min(before)
 
 
-def test_without_peers_the_same_latency_shrinks_a_limit():
+def test_latency_shrinks_a_limit_without_peers():
     alone = Broker(AdaptiveLimit(), is_serial=False)
     alone.run(20, lambda _now: 0.01)
     before = alone.limit.slots_at(alone.now_s)

@@ -1,4 +1,4 @@
-"""Queues at their bounds: slots, waiting, expiry, order keys, early release."""
+"""Queues at their limits: slots, waiting, expiry, order keys, early release."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_waiting_bytes_at_their_bound(sizes, last):
     assert states == [State.WAITING, last]
 
 
-def test_one_request_larger_than_the_bound_waits_alone():
+def test_request_larger_than_the_limit_waits_alone():
     queues, _ = make(max_waiting_bytes=100)
     offer(queues, "in service")
     assert offer(queues, "large", size_bytes=1000).state is State.WAITING
@@ -87,7 +87,7 @@ def test_unrefusable_request_waits_beyond_all_limits():
     assert queues.finished(first, 1e9, None) == [waiting[0]]
 
 
-def test_who_waited_for_too_long_expires_when_due():
+def test_ticket_expires_when_due():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     early, late = offer(queues, "early", now_s=0.0), offer(queues, "late", now_s=0.5)
@@ -98,7 +98,7 @@ def test_who_waited_for_too_long_expires_when_due():
     assert queues.next_due_s(1.0) == 1.5
 
 
-def test_nobody_expires_while_the_queue_is_being_answered():
+def test_answered_queue_expires_no_ticket():
     queues, _ = make(slots=2, max_wait_s=1.0)
     served = [offer(queues, "a"), offer(queues, "b")]
     waiting = [offer(queues, number) for number in range(3)]
@@ -121,7 +121,7 @@ def test_wait_expires_while_the_queue_is_answered():
     assert queues.statistics(5.0)[0]["waiting"] == 0
 
 
-def test_who_is_given_up_is_no_answer():
+def test_dropped_request_is_no_answer():
     queues, _ = make(slots=2, max_wait_s=1.0)
     first = offer(queues, "first")
     offer(queues, "second")

@@ -1,4 +1,4 @@
-"""Any sequence of offers, answers, cancellations and turns: what must hold of the queues after each step."""
+"""Any sequence of offers, answers, cancellations and turns keeps the invariants of the queues."""
 
 from typing import Any
 

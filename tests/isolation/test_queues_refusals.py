@@ -1,4 +1,4 @@
-"""Queues and refusals together, as a handler of Produce uses them: one connection, a topic that is too slow.
+"""Queues and refusals together, as Produce uses them: one connection, a slow topic.
 
 `Handler` is the order of calls in small: plan, offer, plan again when admitted, remember when refused.
 """

@@ -1,4 +1,4 @@
-"""Quotas at their bounds: bytes in flight, fetched bytes per second, the table of keys."""
+"""Quotas at their limits: bytes in flight, fetched bytes per second, the table of keys."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_debt_of_any_key_is_known():
     assert quotas.owes(10.0)
 
 
-def test_who_owes_in_the_common_account_counts():
+def test_debt_of_the_common_account_counts():
     quotas = make(RATE, max_keys=1)
     quotas.charge("a", 1000, 0.0)
     for number in range(5):
@@ -112,7 +112,7 @@ def test_idle_keys_make_room_for_newcomers():
     assert quotas.statistics()["keys"] <= 2
 
 
-def test_at_the_bound_newcomers_share_one_account():
+def test_new_keys_beyond_the_limit_share_an_account():
     asked = []
 
     def quota_of(key):

@@ -1,4 +1,4 @@
-"""Refusals: what a refusal does to the batches after it, the table at its bound."""
+"""Refusals: their effect on later batches, and the table at its limit."""
 
 import pytest
 

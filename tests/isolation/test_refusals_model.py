@@ -1,4 +1,4 @@
-"""Producers against a broker behind random refusals: nothing lost, doubled or reordered.
+"""Producers against random refusals: no record is lost, doubled or reordered.
 
 The model broker checks sequences as ProducerAppendInfo.checkSequence does: any first sequence is accepted
 where it has no state, which is what refusals without an order rule would run into. The model client keeps five

@@ -1,4 +1,4 @@
-"""Two Forebays side by side, each between two sockets, with one clock: one has pipelines, the other none.
+"""Two Forebays between sockets, with one clock: the first has a pipeline, the second has none.
 
 Owns both, and what can be seen of each from outside and in its books. Must not know what a test does. Invariants: what
 is done to one is done to the other; nothing sleeps; times stand still unless a test moves them.
@@ -33,7 +33,7 @@ SIP_BYTES = 50_000
 
 
 class Ended:
-    """One end of a real connection as a transport: what the kernel does not take waits here."""
+    """One end of a real connection as a transport; bytes that the kernel does not take wait here."""
 
     def __init__(self):
         self.ours, self.theirs = socket.socketpair()
@@ -47,7 +47,7 @@ class Ended:
         return {"socket": self.ours, "peername": ("played", 1)}.get(name)
 
     def set_write_buffer_limits(self, **_limits):
-        """One byte is too many."""
+        """The limits are fixed: one waiting byte pauses the writer."""
 
     def write(self, data):
         self.backlog += data
@@ -66,7 +66,7 @@ class Ended:
                 return
 
     def fill(self):
-        """Until the kernel takes nothing more; how much that was."""
+        """Write until the kernel takes nothing more; return the number of bytes."""
         filled = 0
         while True:
             try:
@@ -80,7 +80,7 @@ class Ended:
                 return filled
 
     def read(self):
-        """The other end reads all there is."""
+        """Return all bytes that the other end can read."""
         got = bytearray()
         while True:
             stuck = bool(self.backlog)
@@ -94,7 +94,7 @@ class Ended:
                 self.framed.resume_writing()
 
     def pause_reading(self):
-        """Frames are fed by hand."""
+        """Nothing: tests feed the frames."""
 
     resume_reading = pause_reading
 
@@ -142,18 +142,18 @@ class World:
         return partition
 
     def feed(self, chunk):
-        """From the client."""
+        """The client sends `chunk`."""
         self.link.framed.data_received(chunk)
         self.flown += self.in_flight
 
     def answer(self, chunk):
-        """From the broker."""
+        """The broker sends `chunk`."""
         if self.link.upstream.is_connected:
             self.back.framed = self.link.upstream.framed
             self.back.framed.data_received(chunk)
 
     def read(self):
-        """Broker and client take what there is."""
+        """Broker and client read all bytes."""
         if self.link.upstream.is_connected:
             self.back.framed = self.link.upstream.framed
         for end, got in ((self.back, self.to_broker), (self.front, self.to_client)):
@@ -161,7 +161,7 @@ class World:
             self.filled[end] = 0
 
     def sip(self, name):
-        """One side has read something, and the transport does not know of it yet."""
+        """One side reads at most SIP_BYTES; the transport is not told."""
         end = getattr(self, name)
         try:
             got = end.theirs.recv(SIP_BYTES)
@@ -174,29 +174,29 @@ class World:
         self.filled[end] = left
 
     def fill(self, name):
-        """The kernel takes no more toward one side, until that reads."""
+        """Fill one side's socket; the kernel takes no more until that side reads."""
         self.read()
         end = getattr(self, name)
         self.filled[end] = end.fill()
 
     def pass_time(self):
-        """The clock has moved."""
+        """Run the scheduler's turns that are due."""
         scheduler, now = self.broker.scheduler, self.broker.now()
         if scheduler.due_at <= now:
             scheduler._turn()
         scheduler.tick(now)
 
     def learn(self, number, *offsets):
-        """An answer of the broker's about one of the partitions."""
+        """The broker's response shows offsets of one partition."""
         self.partitions[number].leader_state.learn(*offsets, self.broker.now() + 3600.0)
 
     def park(self):
-        """A Fetch waits for memory: nothing of it is at the broker."""
+        """A delayed Fetch takes a place in the response order; the broker does not see it."""
         self.link._materialize()  # as with each frame
         self.parked.append(self.link.replies.reserve())
 
     def wake(self):
-        """It is answered."""
+        """The oldest delayed Fetch is answered."""
         if self.parked:
             self.parked.pop(0).complete((b"parked",))
 
@@ -209,7 +209,7 @@ class World:
         return len(self.link.pipeline) if self.link.pipeline is not None else 0
 
     def seen(self):
-        """All that must not tell one from the other, whatever is in flight."""
+        """State that is equal with and without a pipeline, whatever is in flight."""
         broker, link = self.broker, self.link
         broker.pipeline_counts.settle(broker.counters)
         counters = {}
@@ -251,7 +251,7 @@ class World:
         }
 
     def status(self):
-        """What is seen by whoever looks: all that flies is booked by it."""
+        """Statistics of the scheduler; reading them turns pipelined requests into queued ones."""
         queues, health = self.broker.scheduler.statistics()
         return queues, health, len(self.broker.scheduler.lines.get(self.link, ()))
 
@@ -263,7 +263,7 @@ class World:
 
 
 class Twins:
-    """Both: what is done is done to each, and what is seen must be the same."""
+    """Runs each step on both Forebays; their visible state must be the same."""
 
     def __init__(self, worlds, clock):
         self.worlds, self.clock = worlds, clock
@@ -309,7 +309,7 @@ class Twins:
         return self.waiting
 
     def request(self, topic="orders", partition=0, producer=None, acks=-1):
-        """The frame of one more Produce. `producer`: id, epoch and sequence."""
+        """Return the frame of another Produce. `producer`: id, epoch and sequence; None: no id."""
         self.correlation_id += 1
         batch = bytearray(BATCH)
         if producer is not None:
@@ -323,14 +323,14 @@ class Twins:
         return bytes(frame)
 
     def request_several(self):
-        """The frame of one more Produce, to two partitions."""
+        """Return the frame of another Produce, to two partitions."""
         self.correlation_id += 1
         frame = bytearray(build_many((0, 1)))
         frame[8:12] = self.correlation_id.to_bytes(4, "big")
         return bytes(frame)
 
     def control(self):
-        """The frame of one more Heartbeat."""
+        """Return the frame of another Heartbeat."""
         self.correlation_id += 1
         body = (
             struct.pack(">hhi", 12, 0, self.correlation_id)
@@ -342,7 +342,7 @@ class Twins:
         return struct.pack(">i", len(body)) + body
 
     def build_answer(self, owed, error_code=0):
-        """What the broker says to it."""
+        """Return the broker's response to an entry of `owed`."""
         correlation_id, topic, partition = owed
         if topic is None:
             body = struct.pack(">ih", correlation_id, error_code)

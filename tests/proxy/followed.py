@@ -1,4 +1,4 @@
-"""A followed partition over a small real cache, and a broker without links: what the core's tests stand on.
+"""A followed partition over a small real cache, and a broker without connections.
 
 Owns the fixtures' values: topic id, epoch 5, a lease until second 1 of a clock that stands still. It must not
 know sockets. Invariants: batches have one record each and are real to the cache (`tests.kit.cache_batches`).
@@ -34,18 +34,18 @@ Found = TypeVar("Found")
 
 
 def stand_in(fake: object) -> Any:
-    """`fake`, where the product asks for its own type: the fake has what the test's subject uses of it."""
+    """Return `fake` for a parameter of a product type; `fake` has all members that the subject uses."""
     return fake
 
 
 def known(found: Found | None) -> Found:
-    """What was looked up and must be there."""
+    """Return `found`, which must not be None."""
     assert found is not None
     return found
 
 
 class QuietWatch:
-    """Remembers what the watch would have been told."""
+    """A replica fetcher that records its calls."""
 
     def __init__(self):
         self.polls: list[object] = []
@@ -62,7 +62,7 @@ class QuietWatch:
         )
 
     def pump(self):
-        """Nothing waits to be asked."""
+        """Nothing: no question waits."""
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
@@ -74,14 +74,14 @@ class QuietWatch:
         self.doubted.append(partition)
 
     def produced(self, _partition, _now=None):
-        """Nobody waits."""
+        """Nothing: no Fetch waits."""
 
     def back_off_s(self, _partition):
         return 1.0
 
 
 class QuietBroker:
-    """What handlers share, with a clock that the test moves and nobody to send to."""
+    """The services of handlers, with a clock that the test moves and without connections."""
 
     def __init__(self, size_bytes=1 << 20, **sections):
         self.cache = BlockCache(size_bytes, **sections)
@@ -114,7 +114,7 @@ class QuietBroker:
         return known(self.partitions.follow(known(self.topics.find(TOPIC_ID)), index))
 
     def attempt(self, action, _doing, otherwise=None):
-        """What raises in a test ends it."""
+        """Run `action`; its error ends the test."""
         action()
 
     def is_this(self, node_id):
@@ -131,14 +131,14 @@ class QuietBroker:
 
 
 def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):
-    """The broker answers; without a divergence to check."""
+    """The broker shows offsets, and no divergence is to be checked."""
     stable = high_watermark if last_stable_offset is None else last_stable_offset
     partition.leader_state.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
     partition.leader_state.frozen = False
 
 
 def store(broker, partition, first_offset, next_offset):
-    """Batches of [first, next) enter, and the tail stands behind them."""
+    """Store batches of [first, next), and move the tail behind them."""
     run = build_run(first_offset, next_offset - first_offset, epoch=EPOCH)
     insert(broker.cache, partition.slot, run)
     partition.tail = max(partition.tail, next_offset)

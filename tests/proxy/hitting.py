@@ -1,4 +1,4 @@
-"""One client of one Forebay whose memory holds a partition; its Fetches may go the short way, or all the general one.
+"""One client of one Forebay whose memory holds a partition.
 
 Owns the scene: batches of three sizes (offsets 0 to 29), a transport that the test fills and drains, a clock
 that it moves, a broker that never answers. It must not know what a test expects. `World.sent` is what has left
@@ -51,7 +51,7 @@ OF_LEADER_STATE = {
 
 
 class SilentDial:
-    """A broker that takes no connection and refuses none."""
+    """A broker that neither accepts nor refuses a connection."""
 
     host, port, max_frame_bytes = "broker", 9092, 1 << 20
 
@@ -89,7 +89,7 @@ class Clear(PlayedTransport):
                 self._junk_bytes += self.ours.send(b"-" * 4096)
 
     def stick(self):
-        """What is written from here on waits, until not `full`; the kernel takes what it has room for."""
+        """Later writes wait until `full` is False; the kernel takes bytes while it has room."""
         self._read()
         self._full = True
 
@@ -115,7 +115,7 @@ class Clear(PlayedTransport):
 
 
 class World:
-    """With `room_bytes` the client's socket has a descriptor, by which responses leave past the transport."""
+    """With `room_bytes` above 0 the client's socket has a descriptor, and responses bypass the transport."""
 
     def __init__(self, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0):
         self.clock_s = 100.0
@@ -169,7 +169,7 @@ class World:
         partition.tail = end
 
     def arrive(self, size, aborted=None):
-        """A batch more is stored and shown, and whoever waits at the tail hears of it."""
+        """Store and show another batch, and wake the delayed Fetches of the partition."""
         partition, end = self.partition, self.partition.tail + 1
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
@@ -180,14 +180,14 @@ class World:
         for waiting in list(partition.parked):
             waiting.wake(partition)
 
-    # -- what a script says --------------------------------------------------------------------------------
+    # -- steps of a script --------------------------------------------------------------------------------
 
     def receive(self, frame):
         self.link.framed.data_received(frame)
         assert self.sent is not None  # a client that reads has it before the next arrives
 
     def change(self, what, value):
-        """Something of what decides changes."""
+        """Set one of the values that a Fetch depends on."""
         leader_state, partition, link = self.partition.leader_state, self.partition, self.link
         if what in OF_LEADER_STATE:
             setattr(leader_state, what, value)
@@ -219,7 +219,7 @@ class World:
             link.client_id = value
 
     def fill(self, is_full):
-        """The kernel takes no more than it has; or all of it, and more."""
+        """Fill the client's socket, or drain it."""
         self.transport.full = is_full
         if not is_full and self.link.framed.unsent_bytes:
             self.transport.drain()
@@ -230,15 +230,15 @@ class World:
         self.transport.stick()
 
     def leave(self):
-        """What waits leaves with what there is. Whether nothing waits any more."""
+        """Answer the delayed Fetches with the bytes at hand; return whether none is left."""
         self.broker.purgatory.leave(self.link)
         return not self.link.replies.places
 
     def end(self):
-        """The client goes away."""
+        """The client closes its connection."""
         self.link.framed.connection_lost(None)
 
-    # -- what is looked at ---------------------------------------------------------------------------------
+    # -- visible state -------------------------------------------------------------------------------------
 
     @property
     def sent(self):
@@ -255,7 +255,7 @@ class World:
             "lookups",
             "copied_lookups",
             "gathered_lookups",
-        ):  # the general way looks twice
+        ):  # a delayed Fetch is evaluated twice
             del arena[how_often]
         return {
             "sent": list(self.sent),
@@ -297,7 +297,7 @@ def read(value):
 
 
 def read_session(session):
-    """What a session remembers; turns have no meaning but their order."""
+    """State of a fetch session, without turns, since only their order matters."""
     kept = [
         (key, one.asked, one.high_watermark, one.log_start_offset)
         for key, one in session.partitions.items()
@@ -323,7 +323,7 @@ def build_fetch(
     last_epoch=-1,
     rack_id="",
 ):
-    """A Fetch of `partitions` partitions from `index` on."""
+    """Return the frame of a Fetch of `partitions` partitions from `index` on."""
     topic = TOPIC_ID if version >= IDS else "orders"
     asked = [
         FetchPartition(topic, number, epoch, offset, last_epoch, -1, partition_max_bytes)

@@ -1,4 +1,4 @@
-"""An access log in memory, for tests of what is logged.
+"""An access log in memory.
 
 Owns the lines that were put, and the sums of partitions without records that `empty` has, or has put. It must not know
 how a line is written. Invariant: `count_empty` sees each partition of each response once, whether its sum has ended or

@@ -1,4 +1,4 @@
-"""What the composition root does by itself: the arena is touched before requests need it, and the collector eased."""
+"""The composition root: it touches the arena before requests need it, and eases the collector."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) ->
     cache.close()
 
 
-def test_what_stands_is_not_collected_again() -> None:
+def test_startup_objects_are_not_collected() -> None:
     before = gc.get_freeze_count()
     try:
         app.freeze_what_stands()

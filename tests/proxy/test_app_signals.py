@@ -1,4 +1,4 @@
-"""Signals that a process manager, a terminal or a log rotator may send: none ends Forebay but in order."""
+"""Signals of process managers, terminals and log rotators: each ends Forebay in order, or not at all."""
 
 import signal
 from collections.abc import Iterator

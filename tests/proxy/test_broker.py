@@ -1,4 +1,4 @@
-"""A fence around handlers (`Broker.fall_back`): an error of ours, wherever it is raised, costs a miss and no more."""
+"""`Broker.fall_back`: an error of Forebay's own costs a miss, and no more."""
 
 import itertools
 import logging

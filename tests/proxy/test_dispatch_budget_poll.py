@@ -1,4 +1,4 @@
-"""How many of the product's Python functions a turn of the hot poll calls: its response, and the next request.
+"""Budgets of the Python functions that a turn of the hot poll calls: its response and the next request.
 
 Owns the budgets of a turn in which one partition has news, at 1, 16 and 300 hot ones. It must not know how long a call
 takes. Calls into C and the standard library are not counted.

@@ -1,4 +1,4 @@
-"""What timed work forgets of transactions: what lies below all that memory holds. Which connections it looks after."""
+"""Periodic work: transactions below the stored records are forgotten, and begun frames are tended."""
 
 import asyncio
 

@@ -1,5 +1,4 @@
-"""Clients that have nothing more to say, or are not there any more: closed after `limits.idleTimeout`, and where the
-broker has closed their link for idleness; nobody else is.
+"""Only idle and vanished clients are closed: after `limits.idleTimeout`, or once the broker has closed theirs.
 
 Owns a Forebay in this process before a played broker. It must not know how idleness is found. Invariants: time is an
 argument.
@@ -51,7 +50,7 @@ async def ends(one):
 
 
 @both_loops
-def test_who_says_nothing_for_so_long_is_closed(run):
+def test_silent_client_is_closed(run):
     async def scenario():
         async with front(SETTINGS) as played:
             await until(lambda: played.forebay.listeners[0].links)
@@ -72,7 +71,7 @@ def test_who_says_nothing_for_so_long_is_closed(run):
 
 
 @pytest.mark.parametrize("kind", ["unanswered", "flying", "begun", "waiting"])
-def test_who_waits_for_something_is_not_idle(kind):
+def test_waiting_client_is_not_idle(kind):
     async def scenario():
         async with front(SETTINGS) as played:
             await greet(played)

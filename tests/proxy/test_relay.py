@@ -1,4 +1,4 @@
-"""What is passed on without being understood."""
+"""Opaque requests are passed on unread."""
 
 import pytest
 

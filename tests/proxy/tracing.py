@@ -1,4 +1,4 @@
-"""The product's Python functions that an action calls: a figure that no other work on the machine changes.
+"""Python functions of the product that an action calls: a count that no other work on the machine changes.
 
 Owns the count of calls, files, rooms and crossings. It must not know how long a call takes. Invariant: calls into C and
 the standard library are not counted.

@@ -1,4 +1,4 @@
-"""The token bucket and the deficit round-robin: what is conserved, who gets how much, what a grant costs."""
+"""Token bucket and deficit round-robin: conservation, shares, and the cost of a grant."""
 
 from collections import Counter
 
@@ -53,7 +53,7 @@ def test_slower_rate_keeps_its_own_burst() -> None:
     st.floats(1e3, 1e8),
     st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 50 * MIB)), min_size=1, max_size=60),
 )
-def test_what_is_granted_is_paid(rate: float, requests: list[tuple[float, int]]) -> None:
+def test_granted_bytes_are_charged(rate: float, requests: list[tuple[float, int]]) -> None:
     bucket = TokenBucket(rate, 0.1, 4096, now_s=0.0)
     now_s, granted, excess = 0.0, 0, 0.0
     for pause_s, size in requests:
@@ -107,7 +107,7 @@ def test_lone_client_gets_all() -> None:
     assert serve(share, 20) == {"a": 1000 * MIB}
 
 
-def test_who_was_away_has_saved_nothing() -> None:
+def test_absent_client_saves_nothing() -> None:
     share: FairShare[tuple[str, int]] = FairShare(FairRule())
     for client in ("a", "b"):
         share.add(client, (client, MIB), MIB)

@@ -1,4 +1,4 @@
-"""The controller on a model disk: it settles, does not swing, shares, and comes back. Simulated time.
+"""The controller on a model disk in simulated time: it settles, does not swing, shares, and recovers.
 
 Bars: 10 s means within 5 points of the target within 20 s of any change; no swing of more than 5 points to
 and fro on a steady disk; laggards get what the target leaves.

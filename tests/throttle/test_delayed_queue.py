@@ -1,4 +1,4 @@
-"""Tickets: granted in turn within the rate, overdue, refused at the bounds, cancelled, found again."""
+"""Tickets: granted in turn within the rate, overdue, refused at limits, cancelled, found again."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_reads_in_flight_are_limited_on_idle_disks() -> None:
     assert queue.advance(0.5) == [tickets[2]]
 
 
-def test_one_is_always_on_its_way_however_large() -> None:
+def test_one_read_is_always_in_flight() -> None:
     queue = DelayedQueue(replace(RULE, in_flight_s=0.001, surge_s=1e6), 0.0)
     queue.set_disk("sda", False, 1.0, 0.0)
     first, second = submit(queue, 0, size=64 * MIB), submit(queue, 1, size=1)
@@ -197,7 +197,7 @@ def test_larger_than_the_bound_waits_alone() -> None:
     assert queue.advance(30.0) == []
 
 
-def test_one_disks_laggards_leave_the_others_their_room() -> None:
+def test_disks_have_separate_room() -> None:
     queue = busy_queue()
     for offset in range(5):
         submit(queue, offset)

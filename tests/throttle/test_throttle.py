@@ -1,4 +1,4 @@
-"""The throttle as a whole: which disks delay, when eyes close, what a look does, what is counted."""
+"""The whole throttle: disks that delay, samples, stale disks, counts."""
 
 import pytest
 

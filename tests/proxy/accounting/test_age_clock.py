@@ -1,11 +1,11 @@
-"""When what is now the oldest was admitted."""
+"""Age in time of the oldest admitted bytes."""
 
 import pytest
 
 from proxy.accounting.age_clock import AgeClock
 
 
-def test_without_a_mark_there_is_no_age():
+def test_age_is_unknown_without_a_mark():
     assert AgeClock().age_s(100, 50.0) == 0.0
 
 
@@ -39,7 +39,7 @@ def test_old_marks_get_coarser_never_later(limit):
     assert all(age >= 10.0 * limit - i for i, age in enumerate(ages))
 
 
-def test_at_the_limit_nothing_is_thinned():
+def test_marks_at_the_limit_are_all_kept():
     clock = AgeClock(4)
     for i in range(4):
         clock.mark(i, float(i))

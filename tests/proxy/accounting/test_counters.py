@@ -1,4 +1,4 @@
-"""What is counted by key of a request: known keys each, all others as one."""
+"""Requests are counted by API key; all unknown keys share one counter."""
 
 from protocol.api import APIS, FETCH
 from proxy.accounting.counters import UNKNOWN_KEY, Counters

@@ -120,7 +120,7 @@ def test_overdue_sums_end_first(logged: Logged) -> None:
     assert [line.connection for line in logged.lines] == [0, 1, 2]
 
 
-def test_at_the_bound_the_oldest_sums_end(logged: Logged) -> None:
+def test_oldest_sums_end_at_the_limit(logged: Logged) -> None:
     assert logged.sums.limit == LIMIT
     logged.add(key_of(1), 0)
     logged.pass_interval()

@@ -62,7 +62,7 @@ def admitted():
     return Admitted()
 
 
-def test_what_follows_without_a_gap_is_one_line(admitted):
+def test_contiguous_batches_are_one_line(admitted):
     orders = partition_of(3)
     for offset in range(5, 25, 5):
         admitted.add(orders, offset, offset + 5)

@@ -40,7 +40,7 @@ def test_largest_partitions_are_listed_the_rest_counted() -> None:
     assert lines[-1] == "and 1 smaller ones"
 
 
-def test_of_many_runs_the_newest_are_shown() -> None:
+def test_newest_of_many_runs_are_shown() -> None:
     runs = tuple(StoredSpan(i * 10, i * 10 + 4) for i in range(6))
     text = describe(picture(partitions=(partition(runs=runs, block_bytes=65536),)), True, 9)
     assert "64.0 KiB" in text

@@ -1,4 +1,4 @@
-"""A line of the log: its form, its bounds, and what never stands in it."""
+"""A line of the log: its form, its limits, and the values that it never shows."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The way of a line to standard error: never waited for, limited by cause, bounded, and told what was left out."""
+"""The log's queue toward standard error: writers never wait, lines are limited by cause, drops are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start-up refusals: each rule at its edge, and what only deserves a warning."""
+"""The start-up checks: each rule at its edge, refusals and warnings."""
 
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the models say."""
+"""docs/configuration.md agrees with the models."""
 
 from pathlib import Path
 

@@ -58,7 +58,7 @@ def test_variables_are_named_in_upper_snake(path: KeyPath, name: str) -> None:
         "CACHE_SIZE",
     ],
 )
-def test_what_is_no_key_has_no_path(name: str) -> None:
+def test_unknown_key_has_no_path(name: str) -> None:
     assert find_variable(name) is None
 
 

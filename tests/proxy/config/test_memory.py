@@ -1,4 +1,4 @@
-"""Memory limits as containers show them, read below a made-up root, and the size that follows."""
+"""Memory limits of cgroups, read below a prepared root, and the cache size derived from them."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def build_root(root: Path, *files: tuple[str, str]) -> Path:
     return root
 
 
-def test_without_a_limit_the_machine_counts(tmp_path: Path) -> None:
+def test_machine_counts_without_a_limit(tmp_path: Path) -> None:
     root = build_root(
         tmp_path, MACHINE, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "max\n")
     )

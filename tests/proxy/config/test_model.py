@@ -1,4 +1,4 @@
-"""The models: naming, units, bounds, and that a Config cannot be changed."""
+"""The models: names, units, limits; a Config is immutable."""
 
 import typing
 
@@ -101,7 +101,7 @@ def test_identity_is_shared_with_client_certificates() -> None:
     assert small().model_copy(update={"upstream_tls": upstream_tls}).shares_identity
 
 
-def test_at_least_one_and_at_most_64_listeners() -> None:
+def test_listeners_number_1_to_64() -> None:
     Config(listeners=(small(),) * 64)
     for count in (0, 65):
         with pytest.raises(ValidationError, match="item"):

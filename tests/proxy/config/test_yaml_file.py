@@ -1,4 +1,4 @@
-"""Reading YAML: places, refusals and bounds."""
+"""Reading YAML: places, refusals and limits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which partitions of a response have a line, and which are counted in a sum; and how many calls that takes."""
+"""Lines and sums of the access log for the partitions of a response, and their number of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection's rights: learned from its own Fetch answers, renewed at the tail, every byte accounted for."""
+"""Rights of one connection: learned from its own Fetch responses, renewed at the tail."""
 
 from types import SimpleNamespace
 
@@ -168,7 +168,7 @@ def test_unlimited_sasl_session_keeps_its_rights(rights):
     assert rights.allows(TOPIC_ID, 21.5 + PERIOD_S - 0.1)
 
 
-def test_what_ends_with_the_session_is_not_renewed(link, rights):
+def test_right_that_ends_with_sasl_is_not_renewed(link, rights):
     rights.begin_session(0.0, 0.0, 20.0)
     rights.used(TOPIC_ID, link.broker.follow(), 19.0)
     assert link.upstream.sent == []

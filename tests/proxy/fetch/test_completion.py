@@ -1,4 +1,4 @@
-"""A Fetch of which memory has a part waits for its own reads as a client does for a broker's disk, but not for long."""
+"""A Fetch with one partition in memory waits for the miss fetches of the others, for a limited time."""
 
 import pytest
 
@@ -103,7 +103,7 @@ async def test_slow_read_delays_only_one_fetch():
     assert len(scene.sent) == 2
 
 
-async def test_what_must_not_wait_calls_it_away():
+async def test_later_request_calls_the_fetch_away():
     scene = Mixed()
     await scene.fetch()
     scene.receive(HEARTBEAT)
@@ -151,7 +151,7 @@ async def test_slow_shared_read_is_not_waited_for():
     assert len(scene.asked) == 1, "it has joined"
 
 
-async def test_it_is_answered_where_nobody_may_wait(monkeypatch):
+async def test_full_purgatory_answers_at_once(monkeypatch):
     """At the bound of fetches that wait, hits do not become misses."""
     scene = Mixed()
     monkeypatch.setattr(scene.broker.purgatory, "park", lambda _link, _fetch: False)

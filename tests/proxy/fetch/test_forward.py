@@ -1,4 +1,4 @@
-"""A Fetch that the broker answers: what its session makes of the answer."""
+"""A Fetch that the broker answers: the response in its fetch session."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A Fetch that memory answers: it leaves at once, is counted once, and shows what the log has, whatever changes."""
+"""A Fetch served from memory leaves at once, is counted once, and shows the log's records."""
 
 import asyncio
 from types import SimpleNamespace
@@ -158,7 +158,7 @@ IS_TOLD = [
 
 @pytest.mark.parametrize(("what", "value"), KEEPS_FROM_MEMORY)
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_what_memory_may_not_show_is_not_shown(what, value, in_session):
+async def test_unreadable_records_are_not_served(what, value, in_session):
     client = Client(room_bytes=ROOM_BYTES)
     for _ in range(3):
         assert client.fetch(LARGE, in_session)
@@ -172,7 +172,7 @@ async def test_what_memory_may_not_show_is_not_shown(what, value, in_session):
 @pytest.mark.parametrize(("what", "value"), IS_TOLD)
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_what_changes_is_told(what, value, isolation_level, in_session):
+async def test_changed_offsets_are_told(what, value, isolation_level, in_session):
     client = Client(room_bytes=ROOM_BYTES)
     world, asked = client.world, {"isolation_level": isolation_level, "in_session": in_session}
     for _ in range(2):
@@ -257,7 +257,7 @@ async def test_a_session_is_its_connections_and_its_epochs(client):
     assert client.said()[1] == stored(client.world, LARGE)
 
 
-async def test_who_ends_a_session_is_answered_without_one(client):
+async def test_final_epoch_is_answered_without_a_session(client):
     client.fetch(LARGE, in_session=True)
     assert client.fetch(LARGE, session=(client.session[0], FINAL_EPOCH))
     assert fetch.scan_response(client.world.sent[-1], 13).session_id == 0
@@ -351,7 +351,7 @@ async def test_partly_sent_lost_response_is_not_counted(slow):
     assert (read_traffic(slow), len(slow.lines)) == (traffic, lines)
 
 
-async def test_who_has_closed_is_met_by_the_transport(slow):
+async def test_response_to_closed_client_is_left_to_transport(slow):
     slow.transport.theirs.close()
     slow.receive(build_fetch(LARGE, correlation_id=3))
     assert slow.link.framed.unsent_bytes > 0
@@ -401,7 +401,7 @@ async def test_few_bytes_are_copied_out(over, is_copied, before):
     assert is_pinned or charged > COPIED_BYTES, "a copy that waits is charged"
 
 
-async def test_what_may_not_be_pinned_is_charged(client):
+async def test_unpinnable_response_is_charged(client):
     client.world.cache._a.pin_limit_bytes = 0
     client.change("full", True)
     assert client.fetch(10)
@@ -548,9 +548,7 @@ async def test_unsent_rest_of_many_partitions_is_sent():
         *((13, 0, size) for size in SIZES),
     ],
 )
-async def test_who_waits_at_the_tail_gets_the_records(
-    client, version, isolation_level, in_session, size
-):
+async def test_waiting_fetch_gets_the_records(client, version, isolation_level, in_session, size):
     world, asked = client.world, {"version": version, "isolation_level": isolation_level}
     if in_session:
         client.fetch(0, True, **asked)
@@ -564,7 +562,7 @@ async def test_who_waits_at_the_tail_gets_the_records(
     assert world.broker.counters.fetch_wait_s.count == 3
 
 
-async def test_what_was_aborted_is_told_to_who_waited(client):
+async def test_waiting_fetch_gets_aborted_transactions(client):
     for offset, aborted in ((END, None), (END + 1, END + 1)):
         assert not client.fetch(offset, isolation_level=1)
         client.world.arrive(1_000, aborted)
@@ -589,7 +587,7 @@ async def test_two_that_waited_leave_in_their_order(client):
         ({}, "full", True, True),
     ],
 )
-async def test_what_changed_while_it_waited_decides(client, asked, what, value, leaves):
+async def test_changes_during_the_wait_decide(client, asked, what, value, leaves):
     world = client.world
     assert not client.fetch(END, **asked)
     if what:

@@ -1,4 +1,4 @@
-"""A lease that ends while a request is being read is over: the clock is asked afterwards."""
+"""A lease that ends while a request is read serves nothing: the clock is read afterwards."""
 
 from tests.proxy.hitting import World, build_fetch
 

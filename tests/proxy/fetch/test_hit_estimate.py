@@ -1,4 +1,4 @@
-"""What an observing cache says that memory would have answered: by where the fetch stands, never more than came."""
+"""Bytes that memory would have served, estimated in observe mode: at most the broker's bytes."""
 
 from __future__ import annotations
 

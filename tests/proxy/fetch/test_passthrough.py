@@ -1,4 +1,4 @@
-"""A Fetch that passes: the same bytes, counts and lines whether C or Python has read it, whatever it asks."""
+"""A passthrough Fetch gives the same bytes, counts and lines whether C or Python reads it."""
 
 import asyncio
 import socket

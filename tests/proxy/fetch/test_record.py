@@ -1,4 +1,4 @@
-"""What has left is counted once: at once, or after all that leave together have left."""
+"""Responses are counted once: at once, or after all of a held group have left."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def build_broker():
     return broker
 
 
-def test_what_leaves_alone_is_counted_at_once():
+def test_single_response_is_counted_at_once():
     broker = build_broker()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
     assert dict(broker.counters.fetch_bytes) == {("hit", ""): 5}

@@ -1,4 +1,4 @@
-"""An answer from memory whose client does not read: what it holds of the heap is charged, and given back."""
+"""A response from memory to a stalled client: its heap bytes are charged and returned."""
 
 import asyncio
 import json

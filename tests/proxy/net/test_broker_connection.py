@@ -1,4 +1,4 @@
-"""One connection to the broker, against a loopback server: who gets which answer, and what a close means.
+"""One broker connection, against a loopback server: order of responses, and the effect of a close.
 
 Owns a server that reads frames and answers or closes as a test tells it. It must not know Kafka beyond the
 length and the correlation id. Invariants: nothing sleeps; what is waited for is looked at at every turn of

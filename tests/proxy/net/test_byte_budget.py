@@ -1,4 +1,4 @@
-"""How many bytes may be in flight, and who stops reading when they are."""
+"""The limit of bytes in flight, and the connections that pause at it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Answers whose clients do not take them: held up to the bound, and no other client waits for them.
+"""Responses to stalled clients are held up to the limit, and no other client waits for them.
 
 Owns a Forebay in this process, clients that ask and do not read, and one that does. It must not know how an answer is
 kept. Invariants: time is an argument; both event loops are tried, and connections that C may move bytes between as well

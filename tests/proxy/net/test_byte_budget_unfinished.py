@@ -1,4 +1,4 @@
-"""Requests that have begun and not ended: charged whole before they are received, never in others' way for long.
+"""Unfinished requests are charged whole in advance, and do not hold others up for long.
 
 Owns a Forebay in this process and clients' sockets of which each sends a part of a request. It must not know how a
 frame is received. Invariants: time is an argument; both event loops are tried.

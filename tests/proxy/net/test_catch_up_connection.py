@@ -1,4 +1,4 @@
-"""The second link against a played broker: what is shown on it, what its loss means, when it comes again."""
+"""The catch-up connection against a played broker: its authentication, its loss, its retries."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -106,7 +106,7 @@ def test_the_played_answer_is_one():
     assert not control.is_authenticated(authenticated(51, 58), VERSION)
 
 
-def test_without_an_address_there_is_none():
+def test_no_address_means_no_catch_up_connection():
     client = Client(None)
     client.sign_in()
     assert (client.catch_up.usable, client.done) == (False, [50])
@@ -199,7 +199,7 @@ async def test_refusals_are_retried_after_doubling_pauses(caplog):
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_one_answer_makes_the_pause_short_again():
+async def test_response_resets_the_pause():
     async with played() as (broker, client):
         for answers in (False, False, True):
             await fetch_and_see(broker, client)

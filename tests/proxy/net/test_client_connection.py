@@ -1,4 +1,4 @@
-"""The bounds of one connection: a client is read again once its requests have left, and the broker while it must be."""
+"""Limits of one client connection: reading resumes when its requests have left."""
 
 import asyncio
 

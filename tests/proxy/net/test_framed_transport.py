@@ -1,4 +1,4 @@
-"""One framed socket, on a transport that the test plays: what leaves when, and who learns it."""
+"""One framed transport on a played socket: departure of bytes, and the calls that report it."""
 
 from typing import Any
 

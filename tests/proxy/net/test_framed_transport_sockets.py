@@ -1,4 +1,4 @@
-"""A wire on real sockets, under both event loops: what the kernel does not take is known of, to the byte."""
+"""A framed transport on real sockets, under both event loops: unsent bytes are known exactly."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Forebay's own links: whether the broker answers, and what is said where it does not.
+"""Forebay's own connections: the state of the broker, and the log lines without one.
 
 Owns a broker that answers ApiVersions and Metadata, or nothing, and a clock that the test moves. It must not know what
 else is asked. Invariants: sockets are real; nothing sleeps.

@@ -1,4 +1,4 @@
-"""Replies leave in the order of their requests."""
+"""Responses leave in the order of their requests."""
 
 import gc
 import weakref
@@ -138,7 +138,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_who_was_answered_is_held_by_nobody(leaves):
+def test_answered_request_is_not_referenced(leaves):
     line = Delivered()
     asked = Asked(line)
     outgoing = asked.reply.outgoing

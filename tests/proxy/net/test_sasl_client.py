@@ -1,4 +1,4 @@
-"""Forebay's own authentication, against the server's half of each exchange computed here.
+"""Forebay's own authentication, against a server's half that the test computes.
 
 Owns a broker that knows one user. It must not know `proxy.net.sasl_client`'s arithmetic: the server's side of SCRAM
 (RFC 5802) is computed from the stored and the server key alone.

@@ -1,4 +1,4 @@
-"""What is left of buffers once some of their bytes have left."""
+"""The rest of buffers after some of their bytes have left."""
 
 import pytest
 
@@ -8,7 +8,7 @@ BUFFERS = (b"head", b"", memoryview(b"records"), b"end")
 
 
 @pytest.mark.parametrize("sent_bytes", range(15))
-def test_what_is_left_is_the_rest(sent_bytes):
+def test_rest_follows_the_sent_bytes(sent_bytes):
     whole = b"".join(BUFFERS)
     left = cut_buffers(BUFFERS, sent_bytes)
     assert b"".join(left) == whole[sent_bytes:]

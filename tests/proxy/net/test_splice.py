@@ -1,4 +1,4 @@
-"""Large answers past this process's memory, between real sockets: every byte in its place, whoever is slow or goes.
+"""Large responses spliced between real sockets: every byte in its place, with slow and lost peers.
 
 Owns a played broker, a link to it whose answers may pass, and a client's socket. It must not know Kafka beyond the
 length and the correlation id. Invariants: both event loops are tried; nothing sleeps.
@@ -273,7 +273,7 @@ def wire_like(fd=5, is_idle=True):
         (wire_like(), wire_like(is_idle=False), LEAST_BYTES, False),
     ],
 )
-def test_what_may_pass(source, sink, lacking_bytes, may):
+def test_spliceable_responses(source, sink, lacking_bytes, may):
     assert may_pass(source, sink, lacking_bytes, 3) is may
 
 

@@ -1,4 +1,4 @@
-"""TLS handshakes count as connections, are bounded, and none lasts: on a real listener, between real sockets."""
+"""TLS handshakes count as connections, are limited in number and in time: real listeners and sockets."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the broker said of a partition, and how long memory may rely on it."""
+"""The broker's statements on a partition, and their validity in time."""
 
 import pytest
 

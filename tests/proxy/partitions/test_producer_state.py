@@ -1,4 +1,4 @@
-"""Which produced batches may be a broker's duplicates."""
+"""Produced batches that may be duplicates at the broker."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_first_five_batches_may_be_retries():
     assert send(ledger, [following, following + 10]) == [NOT_DUPLICATE, NOT_DUPLICATE]
 
 
-def test_without_a_producer_id_there_are_no_duplicates():
+def test_batches_without_producer_id_are_no_duplicates():
     ledger = ProducerLedger()
     assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [
         NOT_DUPLICATE,

@@ -1,4 +1,4 @@
-"""What memory says to a partition of a Fetch: every look and every reason, over a small real cache.
+"""State of a partition of a Fetch in memory: each result and each reason, over a small real cache.
 
 The partition has log start 0 and stores 10 to 20; where a case says nothing else, 20 is the high watermark,
 the last stable offset and the tail, epoch 5 is proven, and the lease stands.
@@ -95,14 +95,14 @@ def test_negative_byte_limit_is_left_to_the_broker():
     assert status == (asked, partition, ReadState.PASS, "version", -1)
 
 
-def test_without_a_proven_epoch_the_broker_is_asked():
+def test_unproven_epoch_asks_the_broker():
     broker = QuietBroker()
     partition = broker.follow()
     assert look(broker, partition, 0) == (ReadState.UNCONFIRMED, "unproven", -1)
 
 
 @pytest.mark.parametrize("offset", [15, 20])
-def test_without_a_lease_the_broker_is_asked(offset):
+def test_missing_lease_asks_the_broker(offset):
     broker, partition = build_stored()
     assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (
         ReadState.UNCONFIRMED,
@@ -228,7 +228,7 @@ def test_late_records_are_a_miss(look_before, look_after, limit):
     assert (given_up.state, given_up.limit_offset) == (look_after, limit)
 
 
-def test_what_the_fifo_let_go_is_evicted():
+def test_records_of_an_evicted_block_are_evicted():
     broker = QuietBroker(64 * 1024)
     partition = broker.follow()
     for first in range(0, 1000, 10):
@@ -296,7 +296,7 @@ def test_stored_records_are_readable_unless_forbidden():
     assert {look for look, _, _ in seen} == set(ReadState)
 
 
-def test_without_a_proven_epoch_there_is_no_limit():
+def test_unproven_epoch_has_no_limit():
     broker = QuietBroker()
     partition = broker.follow()
     asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)

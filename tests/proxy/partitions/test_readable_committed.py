@@ -1,4 +1,4 @@
-"""What memory says to read_committed: up to the last stable offset, as far as aborted transactions are known.
+"""Memory for read_committed: up to the LSO, as far as aborted transactions are known.
 
 The partition stores 10 to 20, which is also its tail; epoch 5 is proven, the lease stands. Its log is told by steps,
 one an offset from 10 on, of which transactions have seen as many as a case says.
@@ -108,7 +108,7 @@ def test_late_marker_is_a_miss():
     assert status.offsets_known
 
 
-def test_at_the_lso_nothing_needs_to_be_stored():
+def test_reader_at_the_lso_needs_no_records():
     """Forebay came in the middle of a long transaction: its consumers wait here all the same."""
     broker, partition = build([], stable=5, known_from=None)
     assert look(broker, partition, 5) == (ReadState.AT_END, "", 5)

@@ -1,4 +1,4 @@
-"""Whether a broker stores what producers send: one sample a codec, held against what is fetched."""
+"""The recompression check: one sample for each codec, compared with a fetched batch."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_samples_of_two_codecs_stand_side_by_side():
     assert fidelity.equal_codecs == {NONE, GZIP}
 
 
-def test_one_sample_a_codec_the_latest():
+def test_latest_sample_of_a_codec_is_kept():
     fidelity = build_sampled()
     fidelity.keep_sample(0, 200, NONE, b"later")
     assert fetched(fidelity) is None

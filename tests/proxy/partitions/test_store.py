@@ -1,4 +1,4 @@
-"""What becomes of an acknowledged batch, and of the tail after an answer."""
+"""Storing of an acknowledged batch, and the tail after a response."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -85,7 +85,7 @@ FRESH: dict[str, Any] = {
         ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
     ],
 )
-def test_what_becomes_of_it(topic, sent, forwarded, base_offset, expected):
+def test_judgement_and_storing_of_a_batch(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
     planned = Forwarded(build_partition(**topic), b"t", batch, **(FRESH | forwarded))
     assert plan(planned, base_offset) == expected
@@ -141,7 +141,7 @@ def test_batch_is_judged_by_all_known_state():
     assert seen == {NOT_STORED, SAMPLED, STAMPED, AS_SENT}
 
 
-def test_without_a_proven_epoch_nothing_is_stored():
+def test_unproven_epoch_prevents_storing():
     partition = QuietBroker().follow()
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
@@ -201,7 +201,7 @@ def test_first_five_batches_of_a_producer_are_unstored():
         (80, False, 90, 90),
     ],
 )
-def test_where_the_tail_settles(tail, lapsed, log_start, expected):
+def test_tail_after_a_response(tail, lapsed, log_start, expected):
     partition = QuietBroker().follow()
     learn(partition, 100, log_start_offset=log_start)
     partition.tail = tail

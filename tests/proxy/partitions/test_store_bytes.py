@@ -1,4 +1,4 @@
-"""Bytes into a real cache: a produced batch as the broker would return it, and a fetched one at the tail.
+"""Bytes in a real cache: a produced batch as the broker returns it, and a fetched one at the tail.
 
 Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand.
 """
@@ -228,7 +228,7 @@ def test_only_records_beyond_the_tail_are_stored():
     assert storing.read(100) == new
 
 
-def test_what_is_stored_from_produce_tells_of_transactions():
+def test_produced_batches_teach_transactions():
     storing = Storing()
     transactions = storing.partition.transactions
     transactions.shown(100, 100, 0, 0.0)

@@ -1,4 +1,4 @@
-"""A partition that was forgotten is followed no more, whoever still holds it, and cannot take its successor along."""
+"""A forgotten partition is not followed, whoever refers to it, and does not affect its successor."""
 
 from tests.proxy.followed import TOPIC_ID, QuietBroker, known
 

@@ -1,4 +1,4 @@
-"""Topic names and ids, and which of them stand for which."""
+"""Topic names and ids, and their relation."""
 
 from proxy.partitions.topics import Leader, Topics
 from tests.proxy.followed import LEADERS, known
@@ -24,7 +24,7 @@ def test_learning_the_same_again_replaces_nothing():
     assert topic.fidelity.log_append_time is True
 
 
-def test_new_id_of_a_name_returns_the_old_topic():
+def test_new_id_of_name_returns_the_old_topic():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     old = known(topics.find(OLD))

@@ -1,4 +1,4 @@
-"""What batches say of transactions, and how ranges out of order are put together."""
+"""Transaction events of batches, and the join of ranges out of order."""
 
 from itertools import pairwise
 
@@ -41,7 +41,7 @@ def test_markers(raw, event):
     ],
     ids=["plain", "idempotent", "old", "leader change", "unknown type"],
 )
-def test_what_says_nothing(raw):
+def test_batches_without_transaction_events(raw):
     assert events_of(raw) == []
 
 

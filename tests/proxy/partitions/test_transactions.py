@@ -1,4 +1,4 @@
-"""Transactions of one partition, case by case; `test_transactions_model` has the long lives."""
+"""Transactions of one partition, case by case; `test_transactions_model` has long scripts."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_nothing_is_known_at_first():
     assert transactions.aborted(5, 5) == []
 
 
-def test_without_batches_the_greatest_stable_offset_shown_counts():
+def test_greatest_shown_lso_counts_without_batches():
     transactions = Transactions(LIMIT, PATIENCE_S)
     for stable in (7, 5):
         transactions.shown(9, stable, 0, 0)
@@ -103,7 +103,7 @@ def test_aborted_lists(fetch_offset, end_offset, aborted):
     assert sorted(aborted) == sorted(expected) or fetch_offset == end_offset
 
 
-def test_one_entry_too_many_would_drop_committed_records():
+def test_extra_aborted_entry_would_drop_committed_records():
     """Why a list is never too long: the consumer waits for a marker that it does not read."""
     log = log_of(("data", A), ("abort", A), ("data", A), ("commit", A))
 

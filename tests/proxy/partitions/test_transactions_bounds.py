@@ -1,4 +1,4 @@
-"""What is held of one partition's transactions is bounded, and what goes at a bound is not missed."""
+"""State of one partition's transactions is limited, and memory never serves without the dropped part."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""What an answer means for memory: errors, and when the partition may be asked again; new epochs and divergences; what
-it tells of transactions.
-"""
+"""Responses to Forebay's own Fetches: errors and their pauses, new epochs, divergences, transactions."""
 
 from types import SimpleNamespace
 
@@ -253,7 +251,7 @@ def test_divergence_drops_batches_of_unknown_epochs(broker):
     assert not log.leader_state.frozen
 
 
-def test_what_goes_on_diverging_goes_whole(broker):
+def test_repeated_divergence_drops_all(broker):
     log = Log(broker, EPOCH)
     for end_offset in (8, 7):
         log.answer(EPOCH + 1, diverging=(EPOCH, end_offset))

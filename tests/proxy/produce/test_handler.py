@@ -1,4 +1,4 @@
-"""Produce through the gate: forwarded, held, cut or refused, and in order whatever happens."""
+"""Produce through the request scheduler: forwarded, delayed, cut or refused, always in order."""
 
 import gc
 
@@ -97,7 +97,7 @@ def test_unread_request_does_not_follow_a_refused_one(monkeypatch):
     assert sent == 1
 
 
-def test_who_waits_for_too_long_is_refused_then(monkeypatch):
+def test_expired_produce_is_refused(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="1s", release_after_s="60s")
     first, second = Link(broker), Link(broker)
     first.produce(("a", 0, 0))

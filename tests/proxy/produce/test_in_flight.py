@@ -1,4 +1,4 @@
-"""A Produce there and back: what is noted of it, what the client gets, and what is stored."""
+"""A Produce there and back: state, response and storing."""
 
 import struct
 
@@ -93,7 +93,7 @@ def test_targets_are_limited_and_forgotten(link, monkeypatch):
     assert link.broker.routes.count == 1
 
 
-def test_where_nothing_is_stored_a_name_is_enough(link):
+def test_topic_name_suffices_without_a_cache(link):
     silent = Link(link.broker, stores=False)
     assert silent.produce(batch_v2(1), topic="other")
     assert link.broker.routes.count == 1

@@ -1,6 +1,4 @@
-"""The short way on a real client link, between played transports: an answer whose turn it is not, that the kernel does
-not take whole, or that is the last.
-"""
+"""Acknowledgements on a real client connection between played transports: out of turn, sent in part, or the last."""
 
 from typing import Any
 
@@ -69,7 +67,7 @@ def counts(played):
     )
 
 
-async def test_it_leaves_at_once_and_nothing_is_held(played):
+async def test_acknowledgement_leaves_at_once(played):
     size_bytes = len(played.frame)
     assert counts(played) == (1, size_bytes, 0, 1)
     answer = acknowledge(played)
@@ -111,7 +109,7 @@ async def test_finished_client_gets_the_last_response(played):
 
 
 @pytest.mark.parametrize("ends", ["client", "broker"])
-async def test_whoever_ends_it_nothing_is_left(played, ends):
+async def test_ended_connection_leaves_nothing(played, ends):
     feed(played.link.framed, played.frame)
     framed = played.link.framed if ends == "client" else played.link.upstream.framed
     framed.connection_lost(None)

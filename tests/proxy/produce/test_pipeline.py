@@ -1,4 +1,4 @@
-"""What flies and what does not is the same to the client, the broker, the books and the arena, whatever happens."""
+"""A pipelined Produce looks the same as an ordinary one to client, broker, counters and arena."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ def answer_all(pair):
         pair.check()
 
 
-def test_it_flies_and_lands(pair):
+def test_pipelined_produce_is_acknowledged(pair):
     for number in range(20):
         pair.do("feed", pair.request(partition=number % 2))
         assert pair.flying.in_flight == 1 and pair.other.in_flight == 0

@@ -1,4 +1,4 @@
-"""A large Produce in memory of the arena: who gets it, what is stored where it lies, and that it comes back."""
+"""A large Produce received in the arena: its conditions, storing without a copy, and the return of memory."""
 
 import pytest
 
@@ -66,12 +66,12 @@ def counts(link):
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_it_is_lent_in_every_version(link, version):
+def test_every_version_is_received_in_the_arena(link, version):
     assert link.produce(batch_v2(1), version=version)
     assert lend(link, build(version, records=large_batch(), index=0)) is not None
 
 
-def test_what_is_acknowledged_is_stored_where_it_lies(link):
+def test_acknowledged_batch_is_stored_without_a_copy(link):
     sent = large_batch()
     frame = build(9, records=sent, index=0)
     go(link, frame)
@@ -83,7 +83,7 @@ def test_what_is_acknowledged_is_stored_where_it_lies(link):
     link.broker.cache.check()
 
 
-def test_who_is_not_known_yet_gets_none(link):
+def test_unknown_partition_gets_no_memory(link):
     frame = build(9, records=large_batch(), index=0)
     link.broker.routes.clear()
     assert lend(link, frame) is None
@@ -164,7 +164,7 @@ def test_unsent_request_keeps_the_memory(link):
     link.broker.cache.check()
 
 
-def test_what_comes_before_its_turn_is_copied(link):
+def test_early_acknowledgement_copies_the_batch(link):
     sent = large_batch()
     frame = build(9, records=sent, index=0)
     go(link, frame)
@@ -178,7 +178,7 @@ def test_what_comes_before_its_turn_is_copied(link):
     link.broker.cache.check()
 
 
-def test_where_it_must_be_stamped_it_is_copied(link):
+def test_stamped_batch_is_copied(link):
     sent, partition = large_batch(), partition_of(link)
     go(link, build(9, records=sent, index=0))
     partition.topic.fidelity.log_append_time = True
@@ -245,6 +245,6 @@ def test_an_error_of_ours_costs_the_client_nothing(link):
     assert link.failures == ["lending memory to a Produce"]
 
 
-def test_who_stores_nothing_has_no_lender(link):
+def test_listener_without_cache_has_no_lender(link):
     assert find_lender(link.broker, stores=False) is None
     assert find_lender(stand_in(QuietBroker(observe=True)), stores=True) is None

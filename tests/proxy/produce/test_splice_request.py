@@ -1,4 +1,4 @@
-"""A large Produce on its way to the broker while it comes: the same bytes, answers and counts as one received whole."""
+"""A large Produce forwarded while it arrives gives the same bytes, responses and counts as a whole one."""
 
 import asyncio
 import random

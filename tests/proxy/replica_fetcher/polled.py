@@ -1,5 +1,4 @@
-"""The broker's end of a poll's connection: requests as the broker reads them, and answers that the test gives; and
-partitions that a whole Forebay keeps in its hot poll.
+"""The broker's end of a poll's connection, which a test answers for, and partitions in the hot poll of a Forebay.
 
 Owns what was asked. It must not know which poll asks. Invariants: every frame is a whole Fetch of the version that
 the polls use; an answer has no records but those that the test names.

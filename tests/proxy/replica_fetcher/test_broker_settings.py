@@ -1,4 +1,4 @@
-"""Which node the broker is: one question after the other, a hint taken, a refusal told once."""
+"""The node id of the broker: one question at a time, a hint is used, a refusal is logged once."""
 
 from types import SimpleNamespace
 
@@ -61,7 +61,7 @@ def test_the_brokers_hint_saves_the_other_questions(monkeypatch):
     assert broker.suggested == [partition]
 
 
-def test_without_a_hint_all_are_asked(monkeypatch):
+def test_all_nodes_are_asked_without_a_hint(monkeypatch):
     broker = AskedBroker(monkeypatch, message=None)
     Node(stand_in(broker)).tick(0.0)
     assert broker.described == [4, 2, 9]
@@ -105,7 +105,7 @@ def test_nothing_is_asked_without_an_own_connection(monkeypatch, usable):
     assert broker.described == []
 
 
-def test_who_leads_is_known_of_metadatas_epoch_alone(monkeypatch):
+def test_leader_is_known_in_metadatas_epoch_only(monkeypatch):
     broker = AskedBroker(monkeypatch)
     leader_state = broker.follow().leader_state
     leader_state.suggest(EPOCH, False)

@@ -1,4 +1,4 @@
-"""Which topics may be compacted: asked of the broker, believed only where it says no; and what the cleaner leaves."""
+"""Topics that may be compacted: the broker is asked, and its "no" alone counts."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Which standing poll asks about a partition: with news the hot one, else an idle one; and always one of them."""
+"""The standing poll of a partition: the hot one with news, else an idle one, and always one of them."""
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer
@@ -109,7 +109,7 @@ class Silent:
         """Nothing follows."""
 
 
-def test_who_is_not_wanted_leaves() -> None:
+def test_unwanted_partition_leaves() -> None:
     hot = Hot(2)
     hot.partitions[1].wanted_at = hot.clock_s + 1
     hot.clock_s += WANTED_S + SWEEP_S

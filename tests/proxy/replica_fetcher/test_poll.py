@@ -1,4 +1,4 @@
-"""A Fetch of Forebay's own: what it asks about each partition, and a poll without a session."""
+"""Forebay's own Fetch: its question about each partition, and a poll without a session."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ class Watched:
         (0, 0, 0, FEW_BYTES),
     ],
 )
-def test_where_the_watch_stands(tail, high_watermark, offset, max_bytes):
+def test_poll_position_and_byte_limit(tail, high_watermark, offset, max_bytes):
     partition = QuietBroker().follow()
     learn(partition, high_watermark)
     partition.tail = tail

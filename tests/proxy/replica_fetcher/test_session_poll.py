@@ -1,4 +1,4 @@
-"""A standing poll in a fetch session: what its requests name, and what a response confirms without naming it."""
+"""A standing poll in a fetch session: the partitions that requests name, and confirmation by omission."""
 
 from functools import partial
 
@@ -174,7 +174,7 @@ def test_leaving_and_joining_partitions_are_told():
     assert (watched.link.named, watched.link.forgotten) == ([], [])
 
 
-def test_who_leaves_and_returns_between_two_requests_stays():
+def test_partition_returning_before_a_request_stays():
     watched = Watched()
     watched.open_session()
     watched.poll.discard(watched.partitions[1])
@@ -498,7 +498,7 @@ def test_a_divergence_that_has_been_overtaken_confirms_nothing(monkeypatch):
     assert watched.leases() == [False, True]
 
 
-def test_what_another_poll_refutes_leaves_the_shared_lease():
+def test_refuted_partition_leaves_the_shared_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -757,7 +757,7 @@ def test_without_session_unaskable_partitions_are_uncovered():
     assert [p.open_polls for p in watched.partitions] == [1, 0]
 
 
-def test_without_a_session_the_poll_pauses():
+def test_poll_pauses_without_a_session():
     watched = Watched()
     watched.turn(shown(0, 20), session_id=0)
     watched.turn(shown(0, 20), session_id=0)

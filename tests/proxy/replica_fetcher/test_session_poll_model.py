@@ -1,4 +1,4 @@
-"""Random scripts of a poll in a session, held against a broker that keeps sessions as Kafka does (FetchSession.scala).
+"""Random scripts of a poll in a session, against a broker with sessions as Kafka's (FetchSession.scala).
 
 Owns the model of the broker: partitions with epoch, HW and log start, sessions with what they last showed. It must not
 know how the poll decides. Invariant that every script checks: a lease until second t rests on a response that the

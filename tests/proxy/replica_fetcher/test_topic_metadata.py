@@ -1,4 +1,4 @@
-"""What is asked of Metadata about topics, how often, and over whose link."""
+"""Metadata questions about topics: their number, their pace and their connection."""
 
 from types import SimpleNamespace
 

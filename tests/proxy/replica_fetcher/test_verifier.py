@@ -1,4 +1,4 @@
-"""The verifier: what is a difference and what is not, its bounds, and what follows."""
+"""The verifier: differences, equal records, limits and consequences."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def stamp_last_delta(built: bytearray, delta: int) -> bytearray:
     return built
 
 
-def test_what_compaction_does_is_no_difference() -> None:
+def test_compaction_is_no_difference() -> None:
     cleaned = stamp_last_delta(build_at(12, 1), 1)
     assert judge(RUN, build_at(10) + cleaned + build_at(14)) is None
     assert judge(RUN, build_at(10) + build_at(14)) is None, "removed between"
@@ -334,7 +334,7 @@ def test_the_ratio_is_a_share(ratio: float, draw: float, taken: int) -> None:
     assert len(setting.sent) == taken
 
 
-def test_of_a_long_answer_the_beginning_is_compared() -> None:
+def test_beginning_of_a_long_response_is_compared() -> None:
     setting = Setting()
     run = b"".join(bytes(build_at(10 + 2 * n, value=bytes(30_000))) for n in range(20))
     assert len(run) > SAMPLE_BYTES

@@ -1,4 +1,4 @@
-"""The throttle at work on a loop whose clock the test turns: looks, grants, bounds, odd files."""
+"""The disk throttle on a clock that the test moves: samples, grants, limits, unreadable files."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -255,7 +255,7 @@ def test_miss_goes_after_the_longest_delay(machine):
     assert machine.disk.queue.overdue >= 2
 
 
-def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
+def test_heavier_client_gets_more(tmp_path, monkeypatch):
     weights = (Weight(client_id="heavy", weight=3.0),)
     machine = Machine(
         tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights
@@ -292,7 +292,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     [{"waiting_requests": 2}, {"waiting_size_bytes": 100 * MIB}],
     ids=["requests", "bytes"],
 )
-def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
+def test_throttle_refuses_at_its_limit(tmp_path, monkeypatch, settings):
     machine = Machine(tmp_path, monkeypatch, max_delay_s="1h", **settings)
     machine.disk_throttle.start()
     machine.saturate()
@@ -301,7 +301,7 @@ def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
     assert [isinstance(answer, DelayRefused) for answer in answers] == [False, False, True]
 
 
-def test_what_nobody_wants_does_not_go(machine):
+def test_cancelled_miss_is_not_granted(machine):
     machine.saturate()
     ticket = machine.submit(1, size_bytes=64 * MIB)
     machine.disk_throttle.cancel(ticket)

@@ -1,4 +1,4 @@
-"""Which disk a partition lies on: directories, the broker's word, one disk for all, what is not known."""
+"""The disk of a partition: directories, the broker's answer, one disk for all, unknown disks."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Quotas as configured: patterns, the first that matches, and the join of a client's and its topics'."""
+"""Configured quotas: patterns, the first match, and a client's together with its topics'."""
 
 from random import Random
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The gate at its bounds: whose turn, in which order, what it counts, and that nothing is left."""
+"""The request scheduler at its limits: turns, order, counts, and an empty state in the end."""
 
 import json
 
@@ -149,7 +149,7 @@ def test_only_produces_are_measured(monkeypatch):
     assert limit.samples == [0.2, 0.3]
 
 
-def test_what_it_counts_is_what_happened(monkeypatch):
+def test_statistics_count_what_happened(monkeypatch):
     broker = make_broker(
         monkeypatch, queue_requests=3, max_queue_wait_s="1s", release_after_s="60s"
     )

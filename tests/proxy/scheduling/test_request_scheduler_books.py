@@ -1,4 +1,4 @@
-"""What the gate's books say of Produces: topics that hang, samples, slots, reports."""
+"""The request scheduler's state of Produces: hanging topics, samples, slots, reports."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_later_quick_response_clears_its_topic(wide):
     assert link.seen() == [[("a", 1)]]
 
 
-def test_one_that_began_earlier_does_not(wide):
+def test_earlier_response_clears_nothing(wide):
     first, stuck, link = Link(wide), Link(wide), Link(wide)
     first.produce(("a", 0, 0))
     wide.clock.advance(0.1)

@@ -1,4 +1,4 @@
-"""Several consumers miss the same range: one read, each its own right, and nobody waits for somebody else's trouble."""
+"""Several consumers miss the same range: they share one read, and each needs its own right."""
 
 from types import SimpleNamespace
 

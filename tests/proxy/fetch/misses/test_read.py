@@ -1,4 +1,4 @@
-"""What of a read fits into an answer, and what it is said to be."""
+"""Records of a read that fit into a response, and their offsets."""
 
 from protocol.fetch import FetchedPartition, FetchPartition
 from proxy.fetch.misses.read import Asker, Read, Stage

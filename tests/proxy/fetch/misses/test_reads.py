@@ -1,4 +1,4 @@
-"""Reads beside: begun, arrived, handed out once, dropped. The upstream answers when the script tells it to."""
+"""Miss fetches: started, arrived, served once, dropped. The test answers for the broker."""
 
 from types import SimpleNamespace
 

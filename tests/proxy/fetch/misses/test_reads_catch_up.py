@@ -1,4 +1,4 @@
-"""Reads beside over the client's second link: which go there, and that only records come back."""
+"""Miss fetches over the catch-up connection: only history goes there, and only records come back."""
 
 from types import SimpleNamespace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The table of sessions: who may find one, who must go; the numbers are FetchSessionTest's where it has any."""
+"""The cache of fetch sessions: lookup and eviction, with the numbers of Kafka's FetchSessionTest."""
 
 from random import Random
 

@@ -128,7 +128,7 @@ def test_full_requests_close_the_session_they_name(table, epoch, kind):
     assert opened(table, (session_id, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_nobody_closes_anothers_session(table):
+def test_client_cannot_close_another_clients_session(table):
     session_id = begun(table, answer(A, 0), owner="me")
 
     opened(table, (session_id, -1), owner="another")
@@ -190,7 +190,7 @@ def test_requests_change_what_is_asked(table):
         (answer(A, 0, 10, stable=3), False),
     ],
 )
-def test_what_an_incremental_answer_names(table, now, is_named):
+def test_incremental_response_names_changes(table, now, is_named):
     """CachedPartition.maybeUpdateResponseData; FetchSessionTest.testUpdateAndGenerateResponseData."""
     session_id = begun(table, answer(A, 0, 10, stable=10))
     context = opened(table, (session_id, 1))
@@ -267,7 +267,7 @@ def test_empty_full_request_gets_a_growing_session(table):
     assert named(context, answer(A, 0)) == [(A, 0)]
 
 
-def test_without_room_an_answer_is_full_and_sessionless():
+def test_full_table_answers_without_a_session():
     table = SessionCache(1, 1000, 100, Random(7))
     begun(table, answer(A, 0))
 
@@ -362,7 +362,7 @@ def test_a_partition_named_and_forgotten_is_forgotten(table):
     assert (keys(context.partitions), context.changed) == ([(A, 1)], [])
 
 
-def test_what_the_caller_keeps_goes_with_the_session(table):
+def test_session_keeps_its_idle_partitions(table):
     context = opened(table, INITIAL, asked(A, 0))
     session_id = context.plan_response([answer(A, 0)], 0).session_id
     context.session.idle_partitions = "parked"

@@ -1,4 +1,4 @@
-"""Fetch sessions beside a real broker's: the same requests, the same errors, the same partitions in the same order.
+"""Fetch sessions compared with a real broker's: same requests, errors, partitions and order.
 
 Each random request goes to the broker in its session, and to Forebay's table; what the latter names is planned
 from a session-less Fetch of all that its session asks for.

@@ -1,4 +1,4 @@
-"""Quiet partitions of a session are not looked at; whatever may change what is said of them makes them lively."""
+"""Idle partitions of a session are not evaluated; each change that may concern their response wakes them."""
 
 import asyncio
 from collections import defaultdict
@@ -121,7 +121,7 @@ def scene(monkeypatch):
     return found
 
 
-def test_what_is_quiet_is_not_looked_at_again(scene):
+def test_idle_partition_is_not_evaluated_again(scene):
     assert scene.look() == ([], COUNT)
     assert scene.look() == ([], 0)
     assert (scene.idle_partitions.clean_count, scene.marks()) == (COUNT, [1] * COUNT)
@@ -172,7 +172,7 @@ def test_named_or_forgotten_partition_is_not_idle(scene):
     assert scene.look() == ([], 0)
 
 
-def test_what_is_lively_keeps_the_sessions_order(scene):
+def test_evaluated_partitions_keep_the_sessions_order(scene):
     scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
     scene.session.move_to_end([("t", 0)])
