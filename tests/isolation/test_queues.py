@@ -165,7 +165,7 @@ def test_a_lane_keeps_its_order_across_queues():
     )
 
 
-def test_an_order_key_is_free_when_its_tickets_left():
+def test_order_key_is_free_when_its_tickets_left():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     canceled = offer(queues, "A1", order_key="c")
