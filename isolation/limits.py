@@ -41,6 +41,10 @@ class Limit(Protocol):
         """
         ...
 
+    def statistics(self) -> dict[str, float]:
+        """Its state, to be shown: the limit in slots, at least."""
+        ...
+
 
 class FixedLimit:
     """A number that does not move."""

@@ -25,14 +25,14 @@ MOST_IN_FLIGHT: Final = 5
 SEQUENCES: Final = 1 << 31  # 0 follows on 2**31 - 1 (DefaultRecordBatch.incrementSequence)
 
 
-class Verdict(Enum):
+class PartitionVerdict(Enum):
     """What becomes of one partition of a Produce."""
 
     PASS = "pass"
     REFUSE = "refuse"
 
 
-class Batch(NamedTuple):
+class SequencedBatch(NamedTuple):
     """One partition of a Produce; `records`: their number (last offset delta + 1). Where the batch is missing
     or unreadable: the defaults.
     """
@@ -54,22 +54,22 @@ class Plan(NamedTuple):
     is closed, as if it had broken; its client repeats what is unanswered, in order.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PartitionVerdict, ...]
     must_wait: bool = False
     must_close: bool = False
 
     @property
     def refuses(self) -> bool:
         """Whether any partition is refused."""
-        return Verdict.REFUSE in self.verdicts
+        return PartitionVerdict.REFUSE in self.verdicts
 
     @property
     def passes(self) -> bool:
         """Whether any partition goes to the broker."""
-        return Verdict.PASS in self.verdicts
+        return PartitionVerdict.PASS in self.verdicts
 
 
-class _Refused:
+class _RefusedRun:
     """`awaited`: the sequence that must return next; `end`: the one after the last refused; `passed_over`: batches
     beyond `awaited` that were refused since it last came, and `earliest`: the first sequence of theirs. Without a
     producer id: `until`, the last ordinal received before the refusal's reply left; None while it has not.
@@ -77,7 +77,7 @@ class _Refused:
 
     __slots__ = ("awaited", "earliest", "end", "passed_over", "producer_epoch", "since_s", "until")
 
-    def __init__(self, batch: Batch, now_s: float) -> None:
+    def __init__(self, batch: SequencedBatch, now_s: float) -> None:
         self.producer_epoch = batch.producer_epoch
         self.awaited = batch.base_sequence
         self.end = _end_of(batch)
@@ -86,7 +86,7 @@ class _Refused:
         self.since_s = now_s
         self.until: int | None = None
 
-    def extend(self, batch: Batch) -> None:
+    def extend(self, batch: SequencedBatch) -> None:
         """One more of the run is refused."""
         if not self.passed_over or _is_earlier(batch.base_sequence, self.earliest):
             self.earliest = batch.base_sequence
@@ -97,7 +97,7 @@ class _Refused:
             self.end = _end_of(batch)
 
 
-def _end_of(batch: Batch) -> int:
+def _end_of(batch: SequencedBatch) -> int:
     return (batch.base_sequence + batch.records) % SEQUENCES
 
 
@@ -105,7 +105,7 @@ def _is_earlier(sequence: int, than: int) -> bool:
     return 0 < (than - sequence) % SEQUENCES < SEQUENCES // 2
 
 
-def _must_refuse(batch: Batch, refused: _Refused, ordinal: int) -> bool:
+def _must_refuse(batch: SequencedBatch, refused: _RefusedRun, ordinal: int) -> bool:
     if batch.producer_id == NO_PRODUCER_ID:
         return refused.until is None or ordinal <= refused.until
     if batch.producer_epoch != refused.producer_epoch:
@@ -125,9 +125,9 @@ class RefusedSequences:
     def __init__(self, limit: int = 1000, forget_after_s: float = 600.0) -> None:
         self.limit = limit
         self.forget_after_s = forget_after_s
-        self.entries: dict[tuple[Hashable, int, int], _Refused] = {}
+        self.entries: dict[tuple[Hashable, int, int], _RefusedRun] = {}
         self._unseen: dict[
-            int, list[_Refused]
+            int, list[_RefusedRun]
         ] = {}  # by ordinal: refusals whose reply has not left
         self.at_limit = 0
         self.by_order = 0
@@ -135,19 +135,21 @@ class RefusedSequences:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def must_refuse(self, batch: Batch, ordinal: int) -> bool:
+    def must_refuse(self, batch: SequencedBatch, ordinal: int) -> bool:
         """Whether a refused batch before this one has yet to return."""
         refused = self.entries.get(batch[:3])
         return refused is not None and _must_refuse(batch, refused, ordinal)
 
-    def has_room_for(self, batches: Sequence[Batch]) -> bool:
+    def has_room_for(self, batches: Sequence[SequencedBatch]) -> bool:
         """Whether refusals of all of these can be remembered."""
         if len(self.entries) + len(batches) <= self.limit:
             return True
         new = {batch[:3] for batch in batches} - self.entries.keys()
         return not new or len(self.entries) + len(new) <= self.limit
 
-    def apply(self, batches: Sequence[Batch], plan: Plan, ordinal: int, now_s: float) -> None:
+    def apply(
+        self, batches: Sequence[SequencedBatch], plan: Plan, ordinal: int, now_s: float
+    ) -> None:
         """The plan is carried out: what is refused is remembered, what returned is forgotten; not to be called
         for a plan whose PASS is not followed yet by forwarding (a request that only begins to wait).
         `ordinal`: the request's number on its connection, growing in the order of arrival.
@@ -160,7 +162,7 @@ class RefusedSequences:
             self.at_limit += plan.refuses
             return
         for batch, verdict in zip(batches, plan.verdicts, strict=True):
-            if verdict is Verdict.REFUSE:
+            if verdict is PartitionVerdict.REFUSE:
                 self._remember(batch, ordinal, now_s)
             else:
                 self._forget(batch, ordinal)
@@ -172,7 +174,7 @@ class RefusedSequences:
                 return
             del self.entries[key]
 
-    def _remember(self, batch: Batch, ordinal: int, now_s: float) -> None:
+    def _remember(self, batch: SequencedBatch, ordinal: int, now_s: float) -> None:
         key = batch[:3]
         known = self.entries.get(key)
         same_run = known is not None and batch.producer_epoch == known.producer_epoch
@@ -182,13 +184,13 @@ class RefusedSequences:
                 known.extend(batch)
             return  # a consequence of the first refusal, which stands
         self.entries.pop(key, None)  # the oldest stays first
-        refused = self.entries[key] = _Refused(batch, now_s)
+        refused = self.entries[key] = _RefusedRun(batch, now_s)
         if batch.producer_id == NO_PRODUCER_ID:
             self._unseen.setdefault(ordinal, []).append(refused)
         elif known is not None and same_run and _is_earlier(refused.end, known.end):
             refused.end = known.end
 
-    def _forget(self, batch: Batch, ordinal: int) -> None:
+    def _forget(self, batch: SequencedBatch, ordinal: int) -> None:
         key = batch[:3]
         known = self.entries.get(key)
         if known is None or _must_refuse(batch, known, ordinal):
@@ -214,8 +216,8 @@ class RefusedSequences:
 
 
 def plan_refusal(
-    batches: Sequence[Batch],
-    is_refused: Callable[[Batch], bool],
+    batches: Sequence[SequencedBatch],
+    is_refused: Callable[[SequencedBatch], bool],
     sequences: RefusedSequences,
     *,
     ordinal: int,
@@ -228,7 +230,7 @@ def plan_refusal(
     hangs, it is over its quota). To be asked when the request arrives and, if it waited, again when it is
     admitted or expires: one before it may have been refused meanwhile.
     """
-    passing = tuple(Verdict.PASS for _ in batches)
+    passing = tuple(PartitionVerdict.PASS for _ in batches)
     concerned = [is_refused(batch) for batch in batches]
     if acks == 0:
         return Plan(passing, must_wait=any(concerned))
@@ -240,7 +242,7 @@ def plan_refusal(
         return Plan(passing)
     if is_transactional:
         refused = [True] * len(batches)
-    verdicts = tuple(Verdict.REFUSE if one else Verdict.PASS for one in refused)
+    verdicts = tuple(PartitionVerdict.REFUSE if one else PartitionVerdict.PASS for one in refused)
     to_remember = [batch for batch, one in zip(batches, refused, strict=True) if one]
     if sequences.has_room_for(to_remember):
         return Plan(verdicts)

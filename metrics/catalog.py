@@ -9,14 +9,14 @@ a closed set.
 
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
     """One metric. `labels` are names in the order in which samples give their values."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 

@@ -28,7 +28,7 @@ from protocol.api import (
 from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame
 from protocol.header import build_request_header, response_body_start
-from protocol.primitives import CLASSIC, INT32, Frame, Topic, refuses_garbage
+from protocol.primitives import CLASSIC, INT32, Frame, TopicNameOrId, refuses_garbage
 
 METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)
@@ -136,7 +136,11 @@ def scan_api_versions_response(frame: Frame, version: int) -> ApiVersions:
 
 
 def build_metadata_request(
-    version: int, correlation_id: int, client_id: str | None, *, topics: Sequence[Topic] | None
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    *,
+    topics: Sequence[TopicNameOrId] | None,
 ) -> bytes:
     """A Metadata request for topics by name, or by id (version 12 on); None is all. Never creates a topic."""
     if (
@@ -164,7 +168,7 @@ def build_metadata_request(
     return _build(METADATA, version, correlation_id, client_id, values)
 
 
-def _topic_row(topic: Topic) -> dict[str, object]:
+def _topic_row(topic: TopicNameOrId) -> dict[str, object]:
     if isinstance(topic, str):
         return {"name": topic, "topic_id": None}
     return {"name": None, "topic_id": UUID(bytes=bytes(topic))}

@@ -36,7 +36,7 @@ _PREFIX: Final = {"string": 2, "bytes": 4, "records": 4}
 _VARINT_BYTES: Final = 5
 
 
-class _Field(NamedTuple):
+class _FieldSchema(NamedTuple):
     """`element`: the schema of a nested message, or a key of _FIXED or _PREFIX."""
 
     tag: int | None
@@ -46,7 +46,7 @@ class _Field(NamedTuple):
 
 
 @cache
-def _fields_of(schema: Any) -> tuple[_Field, ...]:
+def _fields_of(schema: Any) -> tuple[_FieldSchema, ...]:
     hints = get_type_hints(schema)
     found = []
     for one in fields(schema):
@@ -56,7 +56,7 @@ def _fields_of(schema: Any) -> tuple[_Field, ...]:
         is_array = get_origin(inner) is tuple
         inner = get_args(inner)[0] if is_array else inner
         element = inner if is_dataclass(inner) else one.metadata["kafka_type"]
-        found.append(_Field(one.metadata.get("tag"), is_array, len(options) > 1, element))
+        found.append(_FieldSchema(one.metadata.get("tag"), is_array, len(options) > 1, element))
     return tuple(found)
 
 
@@ -114,7 +114,7 @@ def _walk(frame: Frame, at: int, schema: Any) -> int:
     return at
 
 
-def _walk_field(frame: Frame, at: int, field: _Field, flexible: bool) -> int:
+def _walk_field(frame: Frame, at: int, field: _FieldSchema, flexible: bool) -> int:
     if field.is_array:
         count, at = _read_length(frame, at, flexible, 4)
         _need(frame, at, 0 if field.is_nullable and count == -1 else count)

@@ -24,7 +24,7 @@ from protocol.primitives import (
     INT64_PAIR,
     Encoding,
     Frame,
-    Topic,
+    TopicNameOrId,
     read_array,
     read_string,
     read_topic_id,
@@ -54,7 +54,7 @@ _TAG_CURRENT_LEADER: Final = 1
 class FetchPartition(NamedTuple):
     """One partition asked for; -1 stands for no epoch and no log start offset."""
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     current_leader_epoch: int
     fetch_offset: int
@@ -79,7 +79,7 @@ class FetchRequest(NamedTuple):
     session_at: int
     rack_id: str
     partitions: list[FetchPartition]
-    forgotten: list[tuple[Topic, int]]
+    forgotten: list[tuple[TopicNameOrId, int]]
     offsets_at: Sequence[int] = ()
 
     @property
@@ -95,7 +95,7 @@ class FetchedPartition(NamedTuple):
     offset), `current_leader`: (leader id, epoch), `aborted`: pairs of (producer id, first offset) or null.
     """
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     error_code: int
     high_watermark: int
@@ -153,7 +153,9 @@ def fetch_encoding(version: int) -> Encoding:
     return FLEXIBLE if version >= FLEXIBLE_FROM else CLASSIC
 
 
-def _read_topic(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[Topic, int]:
+def _read_topic(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[TopicNameOrId, int]:
     if version >= TOPIC_IDS_FROM:
         return read_topic_id(frame, at)
     return read_string(encoding, frame, at)
@@ -175,7 +177,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
         session_id, session_epoch = INT32_PAIR.unpack_from(frame, at)
         at += INT32_PAIR.size
     partitions, offsets_at, at = _scan_asked(encoding, version, frame, at)
-    forgotten: list[tuple[Topic, int]] = []
+    forgotten: list[tuple[TopicNameOrId, int]] = []
     if version >= SESSIONS_FROM:
         forgotten, at = _scan_forgotten(encoding, version, frame, at)
     rack_id = ""
@@ -238,7 +240,7 @@ def _scan_asked(
 
 def _scan_forgotten(
     encoding: Encoding, version: int, frame: Frame, at: int
-) -> tuple[list[tuple[Topic, int]], int]:
+) -> tuple[list[tuple[TopicNameOrId, int]], int]:
     found = []
     topics, at = read_array(encoding, frame, at)
     for _ in topics:
@@ -306,7 +308,7 @@ def _scan_top(frame: Frame, version: int) -> tuple[int, int, int, int]:
 
 
 def _scan_answer(
-    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic
+    encoding: Encoding, version: int, frame: Frame, at: int, topic: TopicNameOrId
 ) -> tuple[FetchedPartition, int]:
     found, at = _scan_to_records(encoding, version, frame, at, topic)
     if encoding is FLEXIBLE:
@@ -318,7 +320,12 @@ def _scan_answer(
 
 
 def _scan_to_records(
-    encoding: Encoding, version: int, frame: Frame, at: int, topic: Topic, frame_bytes: int = 0
+    encoding: Encoding,
+    version: int,
+    frame: Frame,
+    at: int,
+    topic: TopicNameOrId,
+    frame_bytes: int = 0,
 ) -> tuple[FetchedPartition, int]:
     """A partition without its hints, and where its records end: not there yet where `frame_bytes` will be."""
     if version >= LOG_START_FROM:

@@ -36,14 +36,14 @@ from protocol.primitives import (
     TOPIC_ID_BYTES,
     Encoding,
     Frame,
-    Topic,
+    TopicNameOrId,
 )
 
 CONSUMER = -1
 _HEAD = Struct(">iii")  # length, correlation id, throttle time
 _SESSION_HEAD = Struct(">iiihi")  # and error code, session id
 _FLEXIBLE_HEAD = Struct(">iibihi")  # with the header's tags
-KEY: Callable[[tuple[Any, ...]], tuple[Topic, int]] = itemgetter(0, 1)
+KEY: Callable[[tuple[Any, ...]], tuple[TopicNameOrId, int]] = itemgetter(0, 1)
 """Topic and partition of a FetchPartition or FetchAnswer."""
 _TOPIC = itemgetter(0)
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -55,7 +55,7 @@ class FetchAnswer(NamedTuple):
     in buffers of together `records_bytes`.
     """
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     error_code: int
     high_watermark: int
@@ -66,14 +66,14 @@ class FetchAnswer(NamedTuple):
     records_bytes: int
 
 
-def _by_topic(entries: Sequence[T]) -> list[tuple[Topic, list[T]]]:
+def _by_topic(entries: Sequence[T]) -> list[tuple[TopicNameOrId, list[T]]]:
     """Consecutive entries of one topic, which is their first field, together."""
     if len(entries) == 1:
         return [(entries[0][0], list(entries))]
     return [(topic, list(group)) for topic, group in groupby(entries, key=_TOPIC)]
 
 
-def _build_topic(encoding: Encoding, version: int, topic: Topic) -> bytes:
+def _build_topic(encoding: Encoding, version: int, topic: TopicNameOrId) -> bytes:
     """The name, or from version 13 the id; ValueError where the caller has the wrong one."""
     if version < TOPIC_IDS_FROM:
         if not isinstance(topic, str):
@@ -96,7 +96,7 @@ def build_request(
     session_id: int,
     session_epoch: int,
     partitions: Sequence[FetchPartition],
-    forgotten: Sequence[tuple[Topic, int]] = (),
+    forgotten: Sequence[tuple[TopicNameOrId, int]] = (),
     rack_id: str = "",
 ) -> bytes:
     """A consumer's Fetch request as a whole frame. Below version 7 there is no session, below 11 no rack id."""
@@ -133,7 +133,10 @@ def _put_asked(
 
 
 def _put_forgotten(
-    frame: bytearray, encoding: Encoding, version: int, forgotten: Sequence[tuple[Topic, int]]
+    frame: bytearray,
+    encoding: Encoding,
+    version: int,
+    forgotten: Sequence[tuple[TopicNameOrId, int]],
 ) -> None:
     topics = _by_topic(forgotten)
     frame += encoding.build_count(len(topics))
@@ -155,7 +158,7 @@ class ResponseLayout(NamedTuple):
     """
 
     version: int
-    keys: list[tuple[Topic, int]]
+    keys: list[tuple[TopicNameOrId, int]]
     befores: list[tuple[bytes, Callable[..., bytes]]]
     end: bytes
     null_aborted: bytes
@@ -168,7 +171,7 @@ stand before `heads[cuts[n]]`.
 """
 
 
-def plan_layout(version: int, keys: list[tuple[Topic, int]]) -> ResponseLayout:
+def plan_layout(version: int, keys: list[tuple[TopicNameOrId, int]]) -> ResponseLayout:
     """Return the layout of a response; ValueError where the version does not name topics so."""
     encoding = fetch_encoding(version)
     no_tags, build_count = encoding.no_tags, encoding.build_count

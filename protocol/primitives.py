@@ -16,7 +16,7 @@ from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 from protocol.errors import BadFrame
 
 Frame: TypeAlias = bytes | bytearray | memoryview
-Topic: TypeAlias = str | bytes
+TopicNameOrId: TypeAlias = str | bytes
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")

@@ -12,7 +12,7 @@ from protocol.primitives import (
     FLEXIBLE,
     Encoding,
     Frame,
-    Topic,
+    TopicNameOrId,
     read_array,
     read_string,
     read_topic_id,
@@ -33,14 +33,16 @@ def _encoding(version: int) -> Encoding:
     return FLEXIBLE if is_flexible(PRODUCE, version) else CLASSIC
 
 
-def _read_topic(encoding: Encoding, version: int, frame: Frame, at: int) -> tuple[Topic, int]:
+def _read_topic(
+    encoding: Encoding, version: int, frame: Frame, at: int
+) -> tuple[TopicNameOrId, int]:
     if version >= TOPIC_IDS_FROM:
         return read_topic_id(frame, at)
     return read_string(encoding, frame, at)
 
 
 @refuses_garbage
-def peek_topic(frame: Frame, version: int, at: int) -> Topic:
+def peek_topic(frame: Frame, version: int, at: int) -> TopicNameOrId:
     """The topic of a Produce message that begins at `at`: its name, from version 13 its id; raises `BadFrame`."""
     return _read_topic(_encoding(version), version, frame, at)[0]
 

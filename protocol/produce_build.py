@@ -19,7 +19,7 @@ from protocol.primitives import (
     TOPIC_ID_BYTES,
     Encoding,
     Frame,
-    Topic,
+    TopicNameOrId,
     read_array,
     refuses_garbage,
 )
@@ -42,24 +42,24 @@ _VIEW_FROM_BYTES = 512  # shorter pieces are copied: a buffer costs more than th
 class Refused(NamedTuple):
     """A partition that was not handed to the broker, and what to say of it."""
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     error_code: int
 
 
-class _Entry(NamedTuple):
+class _TopicEntry(NamedTuple):
     """A topic's entry in a frame: where it starts, where its partitions' count does, where each partition
     starts (and the last one ends), where the entry ends.
     """
 
-    topic: Topic
+    topic: TopicNameOrId
     start: int
     count_start: int
     bounds: list[int]
     end: int
 
 
-def _build_topic(encoding: Encoding, version: int, topic: Topic) -> bytes:
+def _build_topic(encoding: Encoding, version: int, topic: TopicNameOrId) -> bytes:
     """The name, or from version 13 the id; ValueError where the caller has the wrong one."""
     if version < TOPIC_IDS_FROM:
         if not isinstance(topic, str):
@@ -142,7 +142,7 @@ def _walk(
     frame: Frame,
     at: int,
     skip_partition: Callable[[Encoding, int, Frame, int], int],
-) -> tuple[list[_Entry], int]:
+) -> tuple[list[_TopicEntry], int]:
     """The entries of an array of topics, and where it ends."""
     topics, at = read_array(encoding, frame, at)
     entries = []
@@ -155,7 +155,7 @@ def _walk(
             at = encoding.skip_tags(frame, skip_partition(encoding, version, frame, at))
             bounds.append(at)
         at = encoding.skip_tags(frame, at)
-        entries.append(_Entry(topic, start, count_start, bounds, at))
+        entries.append(_TopicEntry(topic, start, count_start, bounds, at))
     return entries, at
 
 
@@ -179,7 +179,7 @@ def merge_response(frame: Frame, version: int, refused: Sequence[Refused]) -> by
     entries, rest = _walk(encoding, version, frame, body_start, _skip_answered)
     if rest + INT32.size > len(frame):
         raise BadFrame("the throttle time is missing")
-    added: dict[Topic, list[Refused]] = {}
+    added: dict[TopicNameOrId, list[Refused]] = {}
     for one in refused:
         added.setdefault(one.topic, []).append(one)
     out = bytearray()

@@ -18,7 +18,7 @@ from spark_audit.units import scan_size, show_bytes, show_ratio
 
 if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
-    from spark_audit.reconcile import Counters
+    from spark_audit.reconcile import ScrapedCounters
 
 NEEDED_MODULES = ("pyspark", "matplotlib")
 EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
@@ -134,7 +134,7 @@ def _seconds(text: str) -> float:
     return time_s
 
 
-def _read_counters(path: Path | None) -> "Counters | None":
+def _read_counters(path: Path | None) -> "ScrapedCounters | None":
     from spark_audit.reconcile import scan_counters
 
     if path is None:

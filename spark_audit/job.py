@@ -23,14 +23,14 @@ from spark_audit.reading import (
     good_lines,
     read_lines,
 )
-from spark_audit.reconcile import Comparison, Counters, Totals, compare
+from spark_audit.reconcile import Comparison, ScrapedCounters, Totals, compare
 from spark_audit.sizing import Sizing, build_sizing
 
 TOP: Final = 15
 WINDOWS: Final = 240
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 class NothingToRead(Exception):
@@ -43,7 +43,7 @@ class Request:
 
     inputs: Inputs
     out: Path
-    counters: Counters | None = None
+    counters: ScrapedCounters | None = None
     cache_size_bytes: int | None = None
     window_ms: int | None = None
 
@@ -54,24 +54,24 @@ class Findings:
 
     files: list[FileCount]
     problems: dict[str, int]
-    boots: list[Row]
+    boots: list[TableRow]
     window_ms: int
-    total: Row
-    totals: list[Row]
-    topics: list[Row]
-    clients: list[Row]
-    partitions: list[Row]
-    windows: list[Row]
-    lag_bands: list[Row]
-    latency: list[Row]
-    delays_by_client: list[Row]
-    delays_by_topic: list[Row]
-    admissions: list[Row]
+    total: TableRow
+    totals: list[TableRow]
+    topics: list[TableRow]
+    clients: list[TableRow]
+    partitions: list[TableRow]
+    windows: list[TableRow]
+    lag_bands: list[TableRow]
+    latency: list[TableRow]
+    delays_by_client: list[TableRow]
+    delays_by_topic: list[TableRow]
+    admissions: list[TableRow]
     sizing: Sizing
     cache_size_bytes: int | None
     compared_boot: str | None
     comparison: list[Comparison]
-    counters: Counters | None
+    counters: ScrapedCounters | None
 
 
 def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
@@ -185,9 +185,9 @@ def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
 
 
 def _compare(
-    counters: Counters | None, boots: list[Row], facts: DataFrame
+    counters: ScrapedCounters | None, boots: list[TableRow], facts: DataFrame
 ) -> tuple[str | None, list[Comparison]]:
-    """Counters are of the process that was scraped: the boot whose log ends last."""
+    """`counters` are of the process that was scraped: the boot whose log ends last."""
     if counters is None:
         return None, []
     boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
@@ -198,18 +198,18 @@ def _compare(
     return boot, compare(log, counters.totals)
 
 
-def _current_size(request: Request, boots: list[Row]) -> int | None:
+def _current_size(request: Request, boots: list[TableRow]) -> int | None:
     """As the user says, else as the latest boot's files say, else as the counters say."""
     latest = max(boots, key=lambda row: row["lastMs"])
     counted = request.counters.cache_size_bytes if request.counters else None
     return request.cache_size_bytes or latest["cacheSizeBytes"] or counted or None
 
 
-def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[Row]:
+def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[TableRow]:
     return _rows(table.orderBy(F.desc(by), *keys).limit(TOP))
 
 
-def _rows(table: DataFrame) -> list[Row]:
+def _rows(table: DataFrame) -> list[TableRow]:
     return [row.asDict() for row in table.collect()]
 
 

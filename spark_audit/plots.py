@@ -17,7 +17,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from spark_audit.job import Findings, Row
+from spark_audit.job import Findings, TableRow
 from spark_audit.summary import Outlook
 from spark_audit.units import show_bytes, show_count, show_duration, show_ratio
 
@@ -92,7 +92,7 @@ def draw_over_time(findings: Findings) -> str:
     return draw(5.0, 2, paint)
 
 
-def draw_shares(rows: Sequence[Row], key: str) -> str:
+def draw_shares(rows: Sequence[TableRow], key: str) -> str:
     """Horizontal bars of bytes by result, the largest first, each with its hit ratio."""
     shown = list(rows[:_BARS])[::-1]
 
@@ -117,7 +117,7 @@ def draw_shares(rows: Sequence[Row], key: str) -> str:
     return draw(1.1 + 0.34 * len(shown), 1, paint)
 
 
-def draw_reasons(rows: Sequence[Row], result: str) -> str | None:
+def draw_reasons(rows: Sequence[TableRow], result: str) -> str | None:
     """Bytes of one result by reason; None if it never happened."""
     shown = [row for row in rows if row["result"] == result][::-1]
     if not shown:
@@ -188,7 +188,7 @@ def draw_sizing(findings: Findings, outlook: Outlook) -> str:
     return draw(4.2, 1, paint)
 
 
-def draw_lag_bands(rows: Sequence[Row]) -> str:
+def draw_lag_bands(rows: Sequence[TableRow]) -> str:
     """Share of bytes by result in each band of lag."""
     shown = [row for row in rows if row["bytes"]]
 
@@ -211,7 +211,7 @@ def draw_lag_bands(rows: Sequence[Row]) -> str:
     return draw(3.6, 1, paint)
 
 
-def draw_delays(rows: Sequence[Row], key: str) -> str:
+def draw_delays(rows: Sequence[TableRow], key: str) -> str:
     """Where half of the delayed misses waited at most so long, 95 % of them, and the longest."""
     shown = list(rows[:_BARS])[::-1]
 

@@ -21,7 +21,7 @@ Totals = Mapping[tuple[str, str], tuple[int, int]]
 """(result, reason) -> partitions-of-fetch, bytes."""
 
 
-class Counters(NamedTuple):
+class ScrapedCounters(NamedTuple):
     """What the audit reads of a scrape; `cache_size_bytes` and `dropped_lines` are None where absent."""
 
     totals: Totals
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
         )
 
 
-def scan_counters(text: str) -> Counters:
+def scan_counters(text: str) -> ScrapedCounters:
     """Read Prometheus' text. ValueError: it holds no fetch counters of Forebay, so it is some other file."""
     partitions: dict[tuple[str, str], int] = {}
     size_bytes: dict[tuple[str, str], int] = {}
@@ -72,7 +72,9 @@ def scan_counters(text: str) -> Counters:
         raise ValueError(f"no {PARTITIONS_METRIC} in it: save the sidecar's /metrics answer")
     pairs = partitions.keys() | size_bytes.keys()
     totals = {pair: (partitions.get(pair, 0), size_bytes.get(pair, 0)) for pair in pairs}
-    return Counters(totals, single.get(CAPACITY_METRIC), single.get(DROPPED_METRIC), upstream)
+    return ScrapedCounters(
+        totals, single.get(CAPACITY_METRIC), single.get(DROPPED_METRIC), upstream
+    )
 
 
 def compare(log: Totals, counters: Totals) -> list[Comparison]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from metrics.access_log_schema import REASON_MEANING
 from spark_audit import plots
-from spark_audit.job import Findings, Row
+from spark_audit.job import Findings, TableRow
 from spark_audit.schema import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
@@ -226,7 +226,7 @@ def _delays(findings: Findings) -> str:
         return _section("Delays", "No miss had to wait for its disk.")
     ranks = ("p50", "p95", "max", "sum")
 
-    def table(rows: Sequence[Row], key: str) -> str:
+    def table(rows: Sequence[TableRow], key: str) -> str:
         cells = [
             (
                 str(row[key]),
@@ -314,7 +314,7 @@ def _log(findings: Findings) -> str:
     return _section("The log itself", text, _table(head, boots, (0,)), unreadable)
 
 
-def _ratio_table(rows: Sequence[Row], *keys: str) -> str:
+def _ratio_table(rows: Sequence[TableRow], *keys: str) -> str:
     head = (*keys, "hit ratio", "bytes", "hit", "miss", "pass", "partitions", "of them empty")
     names = ("bytes", "hitBytes", "missBytes", "passBytes")
     cells = [

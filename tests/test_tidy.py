@@ -58,7 +58,7 @@ JUDGED = {
     "is_followed",
     "last_timely",
     "leader_state",
-    "lease_until",
+    "lease",
     "limit_bytes",
     "next_health_check_at",
     "parked",
@@ -220,6 +220,30 @@ def test_retired_words_name_nothing() -> None:
     code = [name for name in listed(".py") if name.startswith(("proxy/", "isolation/"))]
     assert [(name, found) for name in code if (found := scan_names(read(name)) & RETIRED)] == []
     assert scan_names("def a(wire_bytes): self.Pacer") & RETIRED == {"wire", "pacer"}
+
+
+def scan_type_names(text: str) -> list[str]:
+    """Classes, and aliases of types at the module's level, of a Python text, without outer underscores."""
+    tree = ast.parse(text)
+    classes = [one.name for one in ast.walk(tree) if isinstance(one, ast.ClassDef)]
+    aliases = []
+    for one in tree.body:
+        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
+        aliases += [target.id for target in targets if isinstance(target, ast.Name)]
+    aliases = [name for name in aliases if name.strip("_")[:1].isupper() and not name.isupper()]
+    return [name.strip("_") for name in classes + aliases]
+
+
+def test_a_type_of_the_product_has_a_name_of_its_own() -> None:
+    product = tuple(f"{package}/" for package in PACKAGES if package not in ("bench", "tests/kit"))
+    places: dict[str, list[str]] = {}
+    for file_name in listed(".py"):
+        if file_name.startswith(product):
+            for type_name in scan_type_names(read(file_name)):
+                places.setdefault(type_name, []).append(file_name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    text = "class _A1:\n    class B1: ...\n\nKey = int\nT1 = LIMIT = 3\nPair: TypeAlias = int\n"
+    assert scan_type_names(text) == ["A1", "B1", "Key", "Pair"]
 
 
 def test_file_names_say_something() -> None:

@@ -22,7 +22,7 @@ from throttle.tickets import (
     DelayRule,
     DelayStatistics,
     DelayTicket,
-    LaneStatistics,
+    DiskQueueStatistics,
     TicketKey,
 )
 from throttle.timing_wheel import Timer, TimingWheel
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-class _Lane:
+class _DiskQueue:
     """One disk's waiting tickets, its budget, and what was said last about it."""
 
     __slots__ = (
@@ -48,7 +48,7 @@ class _Lane:
     def __init__(self, rule: DelayRule, rate_bytes_s: float, now_s: float) -> None:
         self.bucket = TokenBucket(rate_bytes_s, rule.burst_s, rule.burst_floor_bytes, now_s)
         self.share: FairShare[DelayTicket] = FairShare(rule.fair)
-        self.counts = LaneStatistics()
+        self.counts = DiskQueueStatistics()
         self.reading: OrderedDict[DelayTicket, None] = (
             OrderedDict()
         )  # on their way, the oldest first
@@ -109,7 +109,7 @@ class DelayedQueue:
 
     def __init__(self, rule: DelayRule, now_s: float) -> None:
         self._rule = rule
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _DiskQueue] = {}
         self._wheel: TimingWheel[DelayTicket] = TimingWheel(now_s, rule.tick_s)
         self._timers: dict[DelayTicket, Timer[DelayTicket]] = {}
         self._waiting: dict[TicketKey, DelayTicket] = {}
@@ -121,21 +121,21 @@ class DelayedQueue:
 
     def has_waited(self, disk: str) -> bool:
         """Whether a miss has waited for the disk since `set_disk` was called last."""
-        lane = self._lanes.get(disk)
-        return lane is not None and (lane.waited or len(lane.share) > 0)
+        queue = self._queues.get(disk)
+        return queue is not None and (queue.waited or len(queue.share) > 0)
 
     def set_disk(self, disk: str, busy: bool, rate_bytes_s: float, now_s: float) -> None:
         """What a look at the disk has shown."""
-        lane = self._lanes.get(disk)
-        if lane is None:
-            lane = self._lanes[disk] = _Lane(self._rule, rate_bytes_s, now_s)
-        lane.look(busy, rate_bytes_s, self._rule.surge_s, now_s)
+        queue = self._queues.get(disk)
+        if queue is None:
+            queue = self._queues[disk] = _DiskQueue(self._rule, rate_bytes_s, now_s)
+        queue.look(busy, rate_bytes_s, self._rule.surge_s, now_s)
 
     def drop_disk(self, disk: str) -> None:
         """It is not known any more: nothing is delayed for it, and `advance` grants what waits."""
-        lane = self._lanes.get(disk)
-        if lane is not None:
-            lane.close()
+        queue = self._queues.get(disk)
+        if queue is not None:
+            queue.close()
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float
@@ -148,19 +148,19 @@ class DelayedQueue:
         known = self._waiting.get(key)
         if known is not None:
             return known
-        lane = self._lanes.get(disk) if disk is not None else None
-        if lane is None or not lane.known:
+        queue = self._queues.get(disk) if disk is not None else None
+        if queue is None or not queue.known:
             self._ungated += 1
             return DelayTicket.build_free(key, client_id, size_bytes, now_s)
-        bound = lane.counts.find_bound(size_bytes, self._rule)
+        bound = queue.counts.find_bound(size_bytes, self._rule)
         if bound is not None:
             return DelayRefused(bound)
         ticket = DelayTicket(key, client_id, disk, size_bytes, now_s)
-        self._enter(lane, ticket)
-        if self._grant_turns(lane, now_s, only=ticket):
+        self._enter(queue, ticket)
+        if self._grant_turns(queue, now_s, only=ticket):
             return ticket
         self._timers[ticket] = self._wheel.schedule(now_s + self._rule.max_delay_s, ticket)
-        lane.delay()
+        queue.delay()
         return ticket
 
     def find(self, key: TicketKey) -> DelayTicket | None:
@@ -176,11 +176,11 @@ class DelayedQueue:
         if self._waiting.get(ticket.key) is not ticket:
             self.done(ticket, 0)
             return False
-        lane = self._lanes[ticket.disk or ""]
-        lane.share.remove(ticket)
-        self._leave(lane, ticket)
+        queue = self._queues[ticket.disk or ""]
+        queue.share.remove(ticket)
+        self._leave(queue, ticket)
         ticket.cancel()
-        lane.counts.cancel()
+        queue.counts.cancel()
         return True
 
     def cancel_connection(self, connection: Hashable) -> int:
@@ -192,24 +192,24 @@ class DelayedQueue:
         if not ticket.granted or ticket.finished:
             return
         ticket.finish()
-        lane = self._lanes.get(ticket.disk or "")
-        if lane is not None:
-            if ticket in lane.reading:
-                lane.arrived(ticket)
-            lane.bucket.charge(actual_bytes - ticket.size_bytes)
-            lane.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
-            lane.counts.finish(ticket.size_bytes, actual_bytes)
+        queue = self._queues.get(ticket.disk or "")
+        if queue is not None:
+            if ticket in queue.reading:
+                queue.arrived(ticket)
+            queue.bucket.charge(actual_bytes - ticket.size_bytes)
+            queue.share.charge(ticket.client_id, actual_bytes - ticket.size_bytes)
+            queue.counts.finish(ticket.size_bytes, actual_bytes)
 
     def advance(self, now_s: float) -> list[DelayTicket]:
         """What may go now: first what is overdue, then each disk's in their turns."""
         found = []
         for ticket in self._wheel.advance(now_s):
             ticket.expire()
-            lane = self._lanes[ticket.disk or ""]
-            lane.counts.expire()
-            found.append(self._grant(lane, ticket, now_s))
-        for lane in self._lanes.values():
-            found += self._grant_turns(lane, now_s)
+            queue = self._queues[ticket.disk or ""]
+            queue.counts.expire()
+            found.append(self._grant(queue, ticket, now_s))
+        for queue in self._queues.values():
+            found += self._grant_turns(queue, now_s)
         return found
 
     def next_due_s(self, now_s: float) -> float | None:
@@ -219,55 +219,55 @@ class DelayedQueue:
         moments = (
             [] if (deadline_s := self._wheel.next_due_s()) is None else [max(now_s, deadline_s)]
         )
-        for lane in self._lanes.values():
-            ticket = lane.share.peek()
+        for queue in self._queues.values():
+            ticket = queue.share.peek()
             if ticket is not None:
-                moments.append(self._ready_at_s(lane, ticket, now_s))
+                moments.append(self._ready_at_s(queue, ticket, now_s))
         return min(moments, default=None)
 
     def done_bytes(self, disk: str) -> int:
         """Bytes of misses that were answered, all time."""
-        lane = self._lanes.get(disk)
-        return lane.counts.done_bytes if lane is not None else 0
+        queue = self._queues.get(disk)
+        return queue.counts.done_bytes if queue is not None else 0
 
     def statistics(self) -> DelayStatistics:
-        lanes = {disk: replace(lane.counts) for disk, lane in self._lanes.items()}
-        return DelayStatistics(lanes, self._ungated, len(self._wheel))
+        queues = {disk: replace(queue.counts) for disk, queue in self._queues.items()}
+        return DelayStatistics(queues, self._ungated, len(self._wheel))
 
-    def _ready_at_s(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> float:
-        if not lane.known:
+    def _ready_at_s(self, queue: _DiskQueue, ticket: DelayTicket, now_s: float) -> float:
+        if not queue.known:
             return now_s
-        free_at_s = lane.free_at_s(ticket, self._rule, now_s)
+        free_at_s = queue.free_at_s(ticket, self._rule, now_s)
         return max(
-            free_at_s, lane.bucket.ready_at_s(ticket.size_bytes, lane.allowance_bytes, now_s)
+            free_at_s, queue.bucket.ready_at_s(ticket.size_bytes, queue.allowance_bytes, now_s)
         )
 
     def _grant_turns(
-        self, lane: _Lane, now_s: float, only: DelayTicket | None = None
+        self, queue: _DiskQueue, now_s: float, only: DelayTicket | None = None
     ) -> list[DelayTicket]:
         """Grants in turn while the budget lasts. With `only`, nothing before or behind that ticket."""
         found = []
-        while (ticket := lane.share.peek()) is not None and (only is None or ticket is only):
-            if self._ready_at_s(lane, ticket, now_s) > now_s:
+        while (ticket := queue.share.peek()) is not None and (only is None or ticket is only):
+            if self._ready_at_s(queue, ticket, now_s) > now_s:
                 break
-            found.append(self._grant(lane, ticket, now_s))
+            found.append(self._grant(queue, ticket, now_s))
         return found
 
-    def _grant(self, lane: _Lane, ticket: DelayTicket, now_s: float) -> DelayTicket:
-        lane.share.take(ticket)
-        self._leave(lane, ticket)
+    def _grant(self, queue: _DiskQueue, ticket: DelayTicket, now_s: float) -> DelayTicket:
+        queue.share.take(ticket)
+        self._leave(queue, ticket)
         ticket.grant(now_s)
-        lane.grant(ticket)
+        queue.grant(ticket)
         return ticket
 
-    def _enter(self, lane: _Lane, ticket: DelayTicket) -> None:
-        lane.share.add(ticket.client_id, ticket, ticket.size_bytes)
-        lane.counts.enter(ticket.size_bytes)
+    def _enter(self, queue: _DiskQueue, ticket: DelayTicket) -> None:
+        queue.share.add(ticket.client_id, ticket, ticket.size_bytes)
+        queue.counts.enter(ticket.size_bytes)
         self._waiting[ticket.key] = ticket
         self._by_connection.setdefault(ticket.key.connection, {})[ticket.key] = ticket
 
-    def _leave(self, lane: _Lane, ticket: DelayTicket) -> None:
-        lane.counts.leave(ticket.size_bytes)
+    def _leave(self, queue: _DiskQueue, ticket: DelayTicket) -> None:
+        queue.counts.leave(ticket.size_bytes)
         del self._waiting[ticket.key]
         kept = self._by_connection[ticket.key.connection]
         del kept[ticket.key]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from throttle.controller import Controller, ControllerRule, ControllerStatistics
 from throttle.delayed_queue import DelayedQueue
 from throttle.disks import BusyRule, DiskCounters, DiskGauge, DiskSample, Pressure
-from throttle.tickets import DelayRefused, DelayRule, DelayTicket, LaneStatistics, TicketKey
+from throttle.tickets import DelayRefused, DelayRule, DelayTicket, DiskQueueStatistics, TicketKey
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -46,7 +46,7 @@ class DiskStatistics:
     resets: int
     sample: DiskSample | None
     controller: ControllerStatistics
-    queue: LaneStatistics
+    queue: DiskQueueStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ThrottleStatistics:
     deadlines: int
 
 
-class _Disk:
+class _SampledDisk:
     __slots__ = (
         "controller",
         "done_bytes",
@@ -99,7 +99,7 @@ class Throttle:
 
     def __init__(self, rules: ThrottleRules, disks: Iterable[str], now_s: float) -> None:
         self._rules = rules
-        self._disks = {name: _Disk(rules, now_s) for name in disks}
+        self._disks = {name: _SampledDisk(rules, now_s) for name in disks}
         self._queue = DelayedQueue(rules.queue, now_s)
 
     def observe(
@@ -177,7 +177,7 @@ class Throttle:
                 resets=disk.gauge.resets,
                 sample=disk.gauge.last,
                 controller=disk.controller.statistics(),
-                queue=queue.by_disk.get(name, LaneStatistics()),
+                queue=queue.by_disk.get(name, DiskQueueStatistics()),
             )
             for name, disk in self._disks.items()
         }

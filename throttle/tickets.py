@@ -103,7 +103,7 @@ class DelayRefused:
 
 
 @dataclass(slots=True)
-class LaneStatistics:
+class DiskQueueStatistics:
     """A disk's counts: what waits now and is under way, then sums of all time."""
 
     busy: bool = False
@@ -178,6 +178,6 @@ class LaneStatistics:
 class DelayStatistics:
     """`by_disk` are copies. `ungated`: granted because their disk is not known."""
 
-    by_disk: dict[str, LaneStatistics]
+    by_disk: dict[str, DiskQueueStatistics]
     ungated: int
     deadlines: int

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import crc32c
 
-from protocol import fetch
+from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from tests.kit.frames import (
     CRC_AT,
@@ -24,6 +24,8 @@ from tests.kit.frames import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.kit.raw_fetch import TopicWords
 
 FETCH_VERSION = 13
@@ -78,24 +80,26 @@ class Poll(NamedTuple):
 
 def build_poll(topic: TopicWords, max_bytes: int) -> Poll:
     """`build_fetch`, to be stamped."""
-    marked = build_fetch(topic, MARK, max_bytes)
+    marked = build_fetch(topic, [MARK], max_bytes)
     return Poll(bytearray(marked), marked.index(STAMP.pack(MARK)))
 
 
 def build_fetch(
-    topic: TopicWords, offset: int, max_bytes: int, *, max_wait_ms: int = 500, partition: int = 0
+    topic: TopicWords, offsets: Sequence[int], max_bytes: int, *, max_wait_ms: int = 500
 ) -> bytes:
-    """A session-less Fetch of one partition."""
-    asked = fetch.FetchPartition(topic.id, partition, -1, offset, -1, -1, max_bytes)
+    """A Fetch without a session: partition i from `offsets[i]`, at most `max_bytes` of each."""
     return build_request(
         FETCH_VERSION,
         1,
         "ladder",
         max_wait_ms=max_wait_ms,
         min_bytes=1,
-        max_bytes=max_bytes,
+        max_bytes=max_bytes * len(offsets),
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        partitions=[asked],
+        partitions=[
+            FetchPartition(topic.id, index, -1, offset, -1, -1, max_bytes)
+            for index, offset in enumerate(offsets)
+        ],
     )

@@ -82,10 +82,26 @@ class Meter:
         return Spent(elapsed / 1e9, spent[0] / 1e9, spent[1] / 1e9)
 
 
-def _check_produced(line: Line, size: int) -> None:
+def check_produced(line: Line, size: int) -> list[int]:
+    """Base offsets, by partition, of the Produce response in the first `size` bytes of the line's buffer; Wrong where a
+    partition was refused.
+    """
     answer = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
     if any(one.error_code for one in answer.partitions):
         raise Wrong(f"a Produce was refused: {answer}")
+    return [one.base_offset for one in sorted(answer.partitions, key=lambda one: one.partition)]
+
+
+def count_stored(arm: Arm) -> float:
+    """Batches stored from Produce since the start; 0 where the arm is no Forebay."""
+    return arm.sidecar.metrics().get(STORED, 0.0) if arm.sidecar is not None else 0.0
+
+
+def count_hit_bytes(arm: Arm) -> float:
+    """Bytes served from memory since the start; 0 where the arm is no Forebay."""
+    if arm.sidecar is None:
+        return 0.0
+    return sum(size for key, size in arm.sidecar.fetch_counts().items() if key[0] == "hit")
 
 
 def small_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figures:
@@ -100,7 +116,7 @@ def small_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figure
             meter = Meter(arm.pid, broker_pid)
             taken += line.time_calls(frame, calls)
             spent = spent.plus(meter.stop())
-            _check_produced(line, line.call(frame))
+            check_produced(line, line.call(frame))
             meter = Meter(arm.pid, broker_pid)
             deep_ns += line.pipeline(frame, deep_calls, 5)
             deep_spent = deep_spent.plus(meter.stop())
@@ -123,7 +139,7 @@ def large_produce(arm: Arm, broker_pid: int, topic: str, scale: Scale) -> Figure
         meter = Meter(arm.pid, broker_pid)
         line.time_calls(frame, scale.large)
         elapsed_s, cpu_s, broker_s = meter.stop()
-        _check_produced(line, line.call(frame))
+        check_produced(line, line.call(frame))
     sent_gb = scale.large * len(frame) / GB
     return {
         "mb_per_s": sent_gb * 1e3 / elapsed_s,
@@ -142,13 +158,10 @@ def prove_codec(arm: Arm, direct: str, topic: str) -> None:
     deadline = time.monotonic() + SETTLE_S
     with Line(arm.address, arm.trust) as line:
         while time.monotonic() < deadline:
-            stored = arm.sidecar.metrics().get(STORED, 0.0)
-            size = line.call(frame)
-            said = produce_messages.scan_response(
-                bytes(line.buffer[:size]), PRODUCE_VERSION
-            ).partitions[0]
-            line.call(build_fetch(words, said.base_offset + 1, FETCH_BYTES, max_wait_ms=20))
-            if arm.sidecar.metrics().get(STORED, 0.0) > stored:
+            stored = count_stored(arm)
+            (offset,) = check_produced(line, line.call(frame))
+            line.call(build_fetch(words, [offset + 1], FETCH_BYTES, max_wait_ms=20))
+            if count_stored(arm) > stored:
                 return
     raise Wrong(f"{arm.name} does not store what is produced")
 
@@ -169,15 +182,10 @@ def fill_ring(address: str, topic: str, trust: str | None = None) -> int:
     batch = build_batch(RING_BATCH_BYTES)
     frame = build_produce(topic, batch)
     with Line(address, trust) as line:
-        size = line.call(frame)
-        first = (
-            produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
-            .partitions[0]
-            .base_offset
-        )
+        (first,) = check_produced(line, line.call(frame))
         for _ in range(RING_BATCHES - 1):
             size = line.call(frame)
-        _check_produced(line, size)
+        check_produced(line, size)
     return first
 
 
@@ -192,7 +200,7 @@ def ring_starts(first: int) -> range:
 def _ring_frames(address: str, topic: str, first: int) -> list[bytes]:
     with RawClient(address) as asking:
         words = asking.topic(topic)
-    return [build_fetch(words, start, FETCH_BYTES) for start in ring_starts(first)]
+    return [build_fetch(words, [start], FETCH_BYTES) for start in ring_starts(first)]
 
 
 def _read(line: Line, frames: list[bytes], passes: int, may_be_short: bool = False) -> int:
@@ -223,11 +231,11 @@ def read_ring(
             lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(groups)]
             pool = stack.enter_context(ThreadPoolExecutor(groups))
             list(pool.map(lambda line: _settle(arm, line, frames), lines))
-            before = arm.sidecar.fetch_counts() if arm.sidecar is not None and arm.serves else {}
+            before = count_hit_bytes(arm)
             meter = Meter(arm.pid, broker_pid)
             read += sum(pool.map(lambda line: _read(line, frames, passes), lines))
             spent = spent.plus(meter.stop())
-            hits += _hits(arm, before) if before else 0.0
+            hits += count_hit_bytes(arm) - before
     figures = {
         "mb_per_s": read / 1e6 / spent.elapsed_s,
         "cpu_s_per_gb": spent.cpu_s / (read / GB),
@@ -243,14 +251,9 @@ def _settle(arm: Arm, line: Line, frames: list[bytes]) -> None:
         return
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
-        before = arm.sidecar.fetch_counts()
+        before = count_hit_bytes(arm)
         _read(line, frames, 1, may_be_short=True)
-        if _hits(arm, before) >= 0.99 * len(frames) * FETCH_BATCHES * RING_BATCH_BYTES:
+        served = count_hit_bytes(arm) - before
+        if served >= 0.99 * len(frames) * FETCH_BATCHES * RING_BATCH_BYTES:
             return
     raise Wrong(f"{arm.name} does not serve from memory: {arm.sidecar.fetch_counts()}")
-
-
-def _hits(arm: Arm, before: dict[tuple[str, str], float]) -> float:
-    assert arm.sidecar is not None
-    after = arm.sidecar.fetch_counts()
-    return sum(size - before.get(key, 0) for key, size in after.items() if key[0] == "hit")

@@ -25,10 +25,9 @@ from bench.ladder.frames import (
     build_poll,
     build_stamped,
 )
-from bench.ladder.loads import FETCH_BYTES, Figures, Meter, Wrong
+from bench.ladder.loads import FETCH_BYTES, Figures, Meter, Wrong, check_produced
 from bench.ladder.raw import Line
 from protocol import batch, fetch
-from tests.kit import produce_messages
 from tests.kit.frames import RECORD_BYTES, build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
 
@@ -102,9 +101,9 @@ def _count(arm: Arm) -> Figures:
 
 
 def _append(line: Line, topic: str) -> int:
-    size = line.call(build_produce(topic, build_batch(RECORD_BYTES, RECORD_BYTES)))
-    answer = produce_messages.scan_response(bytes(line.buffer[:size]), 9)
-    return answer.partitions[0].base_offset
+    frame = build_produce(topic, build_batch(RECORD_BYTES, RECORD_BYTES))
+    (offset,) = check_produced(line, line.call(frame))
+    return offset
 
 
 def _send_at(line: Line, topic: str, rate: float, seconds: float) -> list[int]:

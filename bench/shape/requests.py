@@ -12,19 +12,24 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from bench.ladder.loads import Figures, Meter, Wrong
+from bench.ladder.frames import FETCH_VERSION, build_fetch
+from bench.ladder.loads import (
+    Figures,
+    Meter,
+    Wrong,
+    check_produced,
+    count_hit_bytes,
+    count_stored,
+)
 from bench.ladder.raw import Line
-from bench.shape.frames import FETCH_VERSION, build_wide_fetch, build_wide_produce
 from protocol import fetch
-from tests.kit import produce_messages
-from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
+from tests.kit.frames import build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
 from tests.kit.session_client import SessionClient
 
 if TYPE_CHECKING:
     from bench.ladder.arms import Arm
 
-STORED = ("forebay_produce_batches_total", "store")
 LEAST_STORED = 0.95
 """Share of the batches that must be stored, or of the bytes that must come from memory, where an arm serves."""
 RING = 8
@@ -33,30 +38,20 @@ DEPTH = 5
 SETTLE_S = 20.0
 
 
-def _check(line: Line, size: int) -> None:
-    answer = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION)
-    if any(one.error_code for one in answer.partitions):
-        raise Wrong(f"a Produce was refused: {answer}")
-
-
-def _count_stored(arm: Arm) -> float:
-    return arm.sidecar.metrics().get(STORED, 0.0) if arm.sidecar is not None else 0.0
-
-
 def wide_produce(
     arm: Arm, broker_pid: int, topic: str, partitions: int, size_bytes: int, calls: int
 ) -> Figures:
     """`calls` Produces of one batch of `size_bytes` for each partition, acks=all, five deep."""
-    frame = build_wide_produce(topic, build_batch(size_bytes), range(partitions))
+    frame = build_produce(topic, build_batch(size_bytes), partitions=partitions)
     with Line(arm.address, arm.trust) as line:
         _wait_until_stored(arm, line, frame, partitions)
-        stored = _count_stored(arm)
+        stored = count_stored(arm)
         meter = Meter(arm.pid, broker_pid)
         line.pipeline(frame, calls, DEPTH)
         spent = meter.stop()
-        _check(line, line.call(frame))
-    if arm.serves and _count_stored(arm) - stored < LEAST_STORED * calls * partitions:
-        raise Wrong(f"{arm.name} stored {_count_stored(arm) - stored} of {calls * partitions}")
+        check_produced(line, line.call(frame))
+    if arm.serves and count_stored(arm) - stored < LEAST_STORED * calls * partitions:
+        raise Wrong(f"{arm.name} stored {count_stored(arm) - stored} of {calls * partitions}")
     return {
         "cpu_us_per_request": spent.cpu_s / calls * 1e6,
         "broker_us_per_request": spent.broker_s / calls * 1e6,
@@ -71,30 +66,30 @@ def wide_fetch(
     records = max(size_bytes // 1000, 1)
     with RawClient(direct) as asking:
         words = asking.topic(topic, partitions)
-    filling = build_wide_produce(topic, build_batch(size_bytes), range(partitions))
+    filling = build_produce(topic, build_batch(size_bytes), partitions=partitions)
     with Line(arm.address, arm.trust) as line:
         _wait_until_stored(arm, line, filling, partitions)
-        size = line.call(filling)
-        said = produce_messages.scan_response(bytes(line.buffer[:size]), PRODUCE_VERSION).partitions
-        starts = [one.base_offset for one in sorted(said, key=lambda one: one.partition)]
+        starts = check_produced(line, line.call(filling))
         for _ in range(RING - 1):
-            _check(line, line.call(filling))
+            check_produced(line, line.call(filling))
         most = size_bytes + 2000
         frames = [
-            build_wide_fetch(words, [start + step * records for start in starts], most)
+            build_fetch(words, [start + step * records for start in starts], most)
             for step in range(RING)
         ]
         least = partitions * size_bytes
         _settle(arm, line, frames, least)
-        before = _hit_bytes(arm)
+        before = count_hit_bytes(arm)
         meter = Meter(arm.pid, broker_pid)
         read = sum(line.call(frames[number % RING]) for number in range(calls))
         spent = meter.stop()
         answer = fetch.scan_response(bytes(line.buffer[: line.call(frames[0])]), FETCH_VERSION)
     if read < LEAST_STORED * calls * least or any(one.error_code for one in answer.partitions):
         raise Wrong(f"{arm.name} answered {read} bytes of {calls * least}")
-    if arm.serves and _hit_bytes(arm) - before < LEAST_STORED * read:
-        raise Wrong(f"{arm.name} served {_hit_bytes(arm) - before} bytes of {read} from memory")
+    if arm.serves and count_hit_bytes(arm) - before < LEAST_STORED * read:
+        raise Wrong(
+            f"{arm.name} served {count_hit_bytes(arm) - before} bytes of {read} from memory"
+        )
     return {
         "cpu_us_per_request": spent.cpu_s / calls * 1e6,
         "broker_us_per_request": spent.broker_s / calls * 1e6,
@@ -106,27 +101,21 @@ def _wait_until_stored(arm: Arm, line: Line, frame: bytes, batches: int) -> None
     """Send the Produce `frame` until all of its batches are stored, where an arm stores: partitions become known."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
-        before = _count_stored(arm)
-        _check(line, line.call(frame))
-        if not arm.serves or _count_stored(arm) - before >= batches:
+        before = count_stored(arm)
+        check_produced(line, line.call(frame))
+        if not arm.serves or count_stored(arm) - before >= batches:
             return
     raise Wrong(f"{arm.name} does not store what is produced")
-
-
-def _hit_bytes(arm: Arm) -> float:
-    if arm.sidecar is None:
-        return 0.0
-    return sum(size for key, size in arm.sidecar.fetch_counts().items() if key[0] == "hit")
 
 
 def _settle(arm: Arm, line: Line, frames: list[bytes], least: int) -> None:
     """Round the ring until memory serves it, where it may."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
-        before = _hit_bytes(arm)
+        before = count_hit_bytes(arm)
         for frame in frames:
             line.call(frame)
-        if not arm.serves or _hit_bytes(arm) - before >= LEAST_STORED * least * len(frames):
+        if not arm.serves or count_hit_bytes(arm) - before >= LEAST_STORED * least * len(frames):
             return
     assert arm.sidecar is not None
     raise Wrong(f"{arm.name} does not serve from memory: {arm.sidecar.fetch_counts()}")
@@ -138,21 +127,21 @@ def session_news(
     """A fetch session at the tail of `partitions` partitions; a Produce of `news` of them, then polls until all of its
     batches have come; `rounds` times.
     """
-    frame = build_wide_produce(topic, build_batch(1000), range(news))
+    frame = build_produce(topic, build_batch(1000), partitions=news)
     with (
         RawClient(direct) as asking,
         RawClient(arm.address) as client,
         Line(arm.address, arm.trust) as line,
     ):
         words = asking.topic(topic, partitions)
-        line.call(build_wide_produce(topic, build_batch(1000), range(partitions)))
+        line.call(build_produce(topic, build_batch(1000), partitions=partitions))
         consumer = SessionClient(client, FETCH_VERSION)
         ends = _read_ends(client, words.id, partitions)
         for index in range(partitions):
             asked = fetch.FetchPartition(words.id, index, -1, ends[index], -1, -1, 1 << 20)
             consumer.want[words.id, index] = asked
         for _ in range(DEPTH):
-            _check(line, line.call(frame))
+            check_produced(line, line.call(frame))
             _poll_news(consumer, words.id, news)
         meter = Meter(arm.pid, broker_pid)
         for _ in range(rounds):
@@ -198,7 +187,7 @@ def crowd(arm: Arm, broker_pid: int, topic: str, connections: int, seconds: floa
     with ExitStack() as stack:
         lines = [stack.enter_context(Line(arm.address, arm.trust)) for _ in range(connections)]
         for line in lines:
-            _check(line, line.call(frame))
+            check_produced(line, line.call(frame))
         ready = stack.enter_context(selectors.DefaultSelector())
         for line in lines:
             ready.register(line.socket, selectors.EVENT_READ, line)
@@ -219,7 +208,7 @@ def crowd(arm: Arm, broker_pid: int, topic: str, connections: int, seconds: floa
                 else:
                     del sent_at[line]
         spent = meter.stop()
-        _check(line, size)
+        check_produced(line, size)
     return {
         "cpu_us_per_request": spent.cpu_s / len(late_ns) * 1e6,
         "broker_us_per_request": spent.broker_s / len(late_ns) * 1e6,

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchedPartition
     from protocol.fetch_build import ResponseHeads, ResponseLayout
-    from protocol.primitives import Frame, Topic
+    from protocol.primitives import Frame, TopicNameOrId
     from proxy.fetch.misses.read import Read
     from proxy.fetch.record import FetchRecord
     from proxy.fetch.services import ClientFetch, FetchLink
@@ -82,7 +82,7 @@ _new = tuple.__new__
 """Makes a NamedTuple in half the time of its own constructor, which is a Python function."""
 
 
-class _Sample(NamedTuple):
+class _SampledLookup(NamedTuple):
     """The n-th lookup of a response, which the verifier wants: fields of `Verifier.take`."""
 
     number: int
@@ -102,7 +102,7 @@ class _Budget:
     room: int
     began: bool = False
     lookups: int = 0
-    samples: tuple[_Sample, ...] = ()
+    samples: tuple[_SampledLookup, ...] = ()
     taken: tuple[Read, ...] = ()
 
     def take(self, size_bytes: int, most: int = 0) -> None:
@@ -193,7 +193,7 @@ def _from_memory(
         assert aborted is not None
         committed = Committed(aborted, stable)
     if broker.verifier.ratio and broker.verifier.draws():
-        budget.samples += (_Sample(budget.lookups, partition, fetch_offset, committed),)
+        budget.samples += (_SampledLookup(budget.lookups, partition, fetch_offset, committed),)
     used_bytes = size_bytes
     if next_offset < limit_offset and is_cut(broker.cache, status, next_offset):
         used_bytes = max(size_bytes, most)
@@ -348,7 +348,7 @@ def _note_used(
 
     Their rights must be renewed by Forebay's own Fetch.
     """
-    topic: Topic = b""
+    topic: TopicNameOrId = b""
     for number, (asked, partition, state, _, _) in enumerate(statuses):
         if partition is None or asked.topic == topic:
             continue

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchRequest
     from protocol.fetch_again import FetchScanner
     from protocol.header import RequestHeader
-    from protocol.primitives import Topic
+    from protocol.primitives import TopicNameOrId
     from proxy.fetch.misses.reads import Reads
     from proxy.fetch.purgatory import Purgatory
     from proxy.fetch.sessions.cache import SessionCache
@@ -142,7 +142,7 @@ class ClientFetch(NamedTuple):
         return self.request.partitions if self.context is None else self.context.partitions
 
     @property
-    def topics(self) -> Iterable[Topic]:
+    def topics(self) -> Iterable[TopicNameOrId]:
         """All topics that the Fetch asks for, each once."""
         if self.context is None:
             return dict.fromkeys(one.topic for one in self.request.partitions)

@@ -103,15 +103,6 @@ class LeaderState:
         """Return (HW, LSO, log start offset), to compare before and after a response."""
         return self.high_watermark, self.last_stable_offset, self.log_start_offset
 
-    @property
-    def lease_until(self) -> float:
-        """End of the lease, in seconds. Setting it gives the partition a lease of its own."""
-        return self.lease.until
-
-    @lease_until.setter
-    def lease_until(self, until: float) -> None:
-        self.lease = Lease(until)
-
     def has_lease(self, now: float) -> bool:
         """True if the cache may answer at `now` (seconds, monotonic)."""
         return now < self.lease.until

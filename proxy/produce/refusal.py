@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from proxy.produce.in_flight import InFlightProduce
     from proxy.scheduling.queued_request import Entry
 
-PASS, REFUSE = refusals.Verdict.PASS, refusals.Verdict.REFUSE
+PASS, REFUSE = refusals.PartitionVerdict.PASS, refusals.PartitionVerdict.REFUSE
 MAGIC_V2 = 2
 
 
@@ -159,9 +159,9 @@ def _find_kept(request: InFlightProduce, plan: Plan) -> Sequence[str | bytes]:
     return tuple(dict.fromkeys([target.topic for target, verdict in asked if verdict is PASS]))
 
 
-def _list_batches(request: InFlightProduce) -> list[refusals.Batch]:
+def _list_batches(request: InFlightProduce) -> list[refusals.SequencedBatch]:
     return [
-        refusals.Batch(
+        refusals.SequencedBatch(
             target.topic,
             row.partition,
             row.producer_id,
@@ -170,7 +170,7 @@ def _list_batches(request: InFlightProduce) -> list[refusals.Batch]:
             row.record_count,
         )
         if row.magic == MAGIC_V2
-        else refusals.Batch(target.topic, row.partition)
+        else refusals.SequencedBatch(target.topic, row.partition)
         for row, target in zip(request.rows, request.targets, strict=True)
     ]
 
@@ -183,7 +183,7 @@ def _has_room(request: InFlightProduce) -> bool:
     )
 
 
-def _plan(request: InFlightProduce, is_refused: Callable[[refusals.Batch], bool]) -> Plan:
+def _plan(request: InFlightProduce, is_refused: Callable[[refusals.SequencedBatch], bool]) -> Plan:
     return refusals.plan_refusal(
         _list_batches(request),
         is_refused,

@@ -43,7 +43,7 @@ the connection was lost.
 """
 NOTHING_STORED = Edges(-1, -1, -1, -1, -1, -1)
 
-Key = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 
 
 def may_be_truncated(partition: Partition) -> bool:
@@ -116,7 +116,7 @@ def build_poll(
     missing_bytes: int,
     max_wait_s: float,
     session: tuple[int, int] = NO_SESSION,
-    forgotten: Iterable[Key] = (),
+    forgotten: Iterable[TopicIdPartition] = (),
 ) -> bytes:
     """Return the request frame. `missing_bytes`: the sum of the byte limits of all partitions of
     which visible bytes are missing; `session`: id and epoch.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
-    from proxy.replica_fetcher.poll import Key
+    from proxy.replica_fetcher.poll import TopicIdPartition
     from proxy.replica_fetcher.services import FetcherServices
 
 SOURCE = "watch"
@@ -98,7 +98,7 @@ class SessionPoll:
         self._asked: dict[Partition, FetchPartition] = {}
         self._missing_bytes = 0  # sum of the limits of `_asked` where visible bytes are missing
         self._changed: dict[Partition, None] = {}  # to be planned before the next request
-        self._forgotten: dict[Key, None] = {}  # to be told to the broker
+        self._forgotten: dict[TopicIdPartition, None] = {}  # to be told to the broker
         self._claimed: dict[Partition, None] = {}  # taken over from another poll's shared lease
         self._joining: dict[Partition, Lease] = {}  # leases as they were when the request was sent
         self._unsettled: dict[Partition, None] = {}  # an omission may not say enough of them

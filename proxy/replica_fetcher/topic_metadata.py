@@ -25,7 +25,7 @@ from proxy.partitions.topics import NO_TOPIC_ID, Leader
 
 if TYPE_CHECKING:
     from protocol.metadata import TopicMetadata
-    from protocol.primitives import Frame
+    from protocol.primitives import Frame, TopicNameOrId
     from proxy.net.client_connection import AnyLink
     from proxy.replica_fetcher.services import FetcherServices
 
@@ -42,8 +42,6 @@ TOPICS_LIMIT = 10_000
 """Limit of the topics that wait to be asked about, and of the topics whose last question is
 remembered.
 """
-
-Key = str | bytes
 
 
 class Pace:
@@ -74,10 +72,10 @@ class TopicLookup:
 
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
-        self._due: dict[type, dict[Key, None]] = {str: {}, bytes: {}}
-        self._later: dict[Key, None] = {}
-        self._own_paces: dict[Key, Pace] = {}
-        self._client_paces: dict[Key, Pace] = {}
+        self._due: dict[type, dict[TopicNameOrId, None]] = {str: {}, bytes: {}}
+        self._later: dict[TopicNameOrId, None] = {}
+        self._own_paces: dict[TopicNameOrId, Pace] = {}
+        self._client_paces: dict[TopicNameOrId, Pace] = {}
         self._out: dict[type, bool] = {str: False, bytes: False}
         self._retry_at = float("-inf")
 
@@ -85,12 +83,12 @@ class TopicLookup:
         """Return the number of topics that wait to be asked about."""
         return len(self._due[str]) + len(self._due[bytes]) + len(self._later)
 
-    def want(self, topic: Key, link: AnyLink) -> None:
+    def want(self, topic: TopicNameOrId, link: AnyLink) -> None:
         """Ask about this name or id if it is unknown: the broker has answered `link` for it."""
         if self._broker.topics.find(topic) is None:
             self.ask(topic, link)
 
-    def ask(self, topic: Key, link: AnyLink | None = None) -> None:
+    def ask(self, topic: TopicNameOrId, link: AnyLink | None = None) -> None:
         """Ask soon for a topic's name, id and epochs. `link` asks if Forebay has no own connection,
         or may not describe the topic; with None that question is dropped.
         """
@@ -107,7 +105,7 @@ class TopicLookup:
         elif link is not None:
             self._ask_on(link, topic, now)
 
-    def _put(self, line: dict[Key, None], topic: Key) -> bool:
+    def _put(self, line: dict[TopicNameOrId, None], topic: TopicNameOrId) -> bool:
         """Return True if the topic is queued. At the limit it is not; the next response to a client
         about the topic asks again.
         """
@@ -144,7 +142,7 @@ class TopicLookup:
             if due and not self._out[kind]:
                 self._ask_own(kind, list(islice(due, NAMES_A_QUESTION)))
 
-    def _ask_own(self, kind: type, topics: list[Key]) -> None:
+    def _ask_own(self, kind: type, topics: list[TopicNameOrId]) -> None:
         """Ask one question about these topics, all names or all ids. If a request has ids, a broker
         reads no names (KafkaApis.handleTopicMetadataRequest, useTopicId).
         """
@@ -160,7 +158,7 @@ class TopicLookup:
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
-    def _ask_on(self, link: AnyLink, topic: Key, now: float) -> None:
+    def _ask_on(self, link: AnyLink, topic: TopicNameOrId, now: float) -> None:
         """Ask on the client's own connection, at the cost of its principal."""
         pace = self._find_pace(self._client_paces, topic)
         if pace.next_at > now:
@@ -170,7 +168,7 @@ class TopicLookup:
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
 
-    def _find_pace(self, paces: dict[Key, Pace], topic: Key) -> Pace:
+    def _find_pace(self, paces: dict[TopicNameOrId, Pace], topic: TopicNameOrId) -> Pace:
         """Return the topic's pace. At the limit the topic asked about longest ago is forgotten."""
         pace = paces.pop(topic, None)
         if pace is None:
@@ -182,7 +180,7 @@ class TopicLookup:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def _answered_own(self, kind: type, topics: list[Key], answer: Frame | None) -> None:
+    def _answered_own(self, kind: type, topics: list[TopicNameOrId], answer: Frame | None) -> None:
         self._out[kind] = False
         if answer is None:  # the connection is lost: ask on the next one
             for topic in topics:
@@ -191,7 +189,9 @@ class TopicLookup:
         self._answered(self._own_paces, topics, answer)
         self.pump()
 
-    def _answered(self, paces: dict[Key, Pace], topics: list[Key], answer: Frame | None) -> None:
+    def _answered(
+        self, paces: dict[TopicNameOrId, Pace], topics: list[TopicNameOrId], answer: Frame | None
+    ) -> None:
         if answer is None:
             return
         described: list[TopicMetadata] = []
@@ -199,7 +199,7 @@ class TopicLookup:
             described = scan_metadata_response(answer, METADATA_VERSION).topics
         except BadFrame as error:
             log.error("the broker's Metadata cannot be read: %s", error)
-        explained: set[Key] = set()
+        explained: set[TopicNameOrId] = set()
         for one in described:
             if one.error_code == ErrorCode.NONE and one.name and one.topic_id:
                 self._learn(one)

@@ -58,7 +58,7 @@ class Committed(NamedTuple):
     last_stable_offset: int
 
 
-class Sample(NamedTuple):
+class ServedSample(NamedTuple):
     """Records that the cache returned of a partition, from `fetch_offset` on, in leader epoch
     `epoch`.
 
@@ -100,7 +100,7 @@ class Verifier:
         self._broker = broker
         self.ratio = ratio
         self._draw = draw
-        self._waiting: deque[Sample] = deque()
+        self._waiting: deque[ServedSample] = deque()
         self._in_flight = False
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Verifier:
             return
         records = bytes(b"".join(hit.views)[:SAMPLE_BYTES])
         epoch, cut = partition.leader_state.epoch, hit.size_bytes > SAMPLE_BYTES
-        self._waiting.append(Sample(partition, epoch, fetch_offset, records, cut, committed))
+        self._waiting.append(ServedSample(partition, epoch, fetch_offset, records, cut, committed))
         self.pump()
 
     def tick(self, _now: float) -> None:
@@ -139,12 +139,12 @@ class Verifier:
         self._in_flight = True
         link.send(build_question(sample), 0, partial(self._answered, sample))
 
-    def _answered(self, sample: Sample, answer: Frame | None) -> None:
+    def _answered(self, sample: ServedSample, answer: Frame | None) -> None:
         self._in_flight = False
         self._broker.attempt(lambda: self._judge(sample, answer), "verifying an answer")
         self.pump()
 
-    def _judge(self, sample: Sample, answer: Frame | None) -> None:
+    def _judge(self, sample: ServedSample, answer: Frame | None) -> None:
         counters, partition = self._broker.counters, sample.partition
         answered = None if answer is None else scan_answer(answer)
         if answer is None or answered is None:
@@ -200,7 +200,7 @@ def _log_difference(partition: Partition, found: Difference | None, untrue: str)
     )
 
 
-def build_question(sample: Sample) -> bytes:
+def build_question(sample: ServedSample) -> bytes:
     """Return the Fetch request for the sample's range."""
     size_bytes = len(sample.records)
     topic_id, index = sample.partition.topic.id, sample.partition.index
@@ -236,7 +236,9 @@ def scan_answer(answer: Frame) -> FetchedPartition | None:
     return plain[0] if len(plain) == 1 else None
 
 
-def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) -> Difference | None:
+def find_difference(
+    sample: ServedSample, frame: Frame, answered: FetchedPartition
+) -> Difference | None:
     """Return the first stored batch that differs from the broker's; None if there is none.
 
     The broker's batches lead. Its response may end earlier or later, and may lack batches that the
@@ -271,7 +273,7 @@ def find_difference(sample: Sample, frame: Frame, answered: FetchedPartition) ->
     return None
 
 
-def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str:
+def find_untrue(sample: ServedSample, frame: Frame, answered: FetchedPartition) -> str:
     """Return the false statement of a read_committed answer; "" if there is none.
 
     Transactions are compared as far as both sides have the same batches: of a cleaned range the
@@ -301,7 +303,7 @@ def find_untrue(sample: Sample, frame: Frame, answered: FetchedPartition) -> str
     )
 
 
-def _scan_common_end(sample: Sample, frame: Frame, answered: FetchedPartition) -> int:
+def _scan_common_end(sample: ServedSample, frame: Frame, answered: FetchedPartition) -> int:
     """Return the offset behind the last whole batch up to which both sides are equal."""
     end_offset, at = sample.fetch_offset, 0
     try:

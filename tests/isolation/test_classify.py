@@ -1,11 +1,11 @@
-"""Requests find their queue: stable hashes, and the slowest of several topics."""
+"""Queues of requests: stable hashes, and the slowest queue of several topics."""
 
 import pytest
 
 from isolation.classify import CONTROL, classify, queue_of_topic
 
 
-def test_a_topic_has_the_same_queue_at_every_start():
+def test_topic_keeps_its_queue_across_starts():
     assert (queue_of_topic("orders", 16), queue_of_topic("payments", 16)) == (14, 2)
     assert queue_of_topic(bytes(range(16)), 16) == 8
 
@@ -18,11 +18,11 @@ def test_topics_spread_over_all_queues():
 
 
 @pytest.mark.parametrize(("is_control", "topics"), [(True, ["t"]), (True, []), (False, [])])
-def test_control_and_what_names_no_topic_go_to_the_control_queue(is_control, topics):
+def test_requests_without_topic_use_the_control_queue(is_control, topics):
     assert classify(is_control, topics, 4) == CONTROL
 
 
-def test_several_topics_take_the_slot_of_the_most_loaded_queue():
+def test_several_topics_use_the_most_loaded_queue():
     queues = {topic: queue_of_topic(topic, 16) for topic in ("orders", "payments", "clicks")}
     assert len(set(queues.values())) == 3
     for slow in queues:

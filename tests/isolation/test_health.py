@@ -1,4 +1,4 @@
-"""A topic that hangs is found, refused, probed and taken back; others do not notice."""
+"""A hanging topic is found, refused, probed and restored; other topics are not affected."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_single_probes_with_back_off(health):
     assert passed == [6.0, 8.0, 12.0, 16.0, 20.0, 24.0]
 
 
-def test_a_probe_that_is_answered_in_time_takes_the_topic_back(health):
+def test_answered_probe_ends_the_hang(health):
     first = hung(health)
     probe = health.sent(["a"], 6.0)
     assert health.answered(probe, 10.9) == ["a"]
@@ -71,7 +71,7 @@ def test_a_probe_that_is_answered_in_time_takes_the_topic_back(health):
     }
 
 
-def test_an_answer_after_minutes_is_no_recovery_but_asks_for_a_probe(health):
+def test_answer_after_minutes_leads_to_a_probe(health):
     first = hung(health)
     probe = health.sent(["a"], 6.0)
     assert health.answered(probe, 11.0) == []
@@ -81,7 +81,7 @@ def test_an_answer_after_minutes_is_no_recovery_but_asks_for_a_probe(health):
     assert health.plan("a", 11.5) is Verdict.PROBE
 
 
-def test_a_healthy_topic_in_a_hanging_request_is_not_condemned(health):
+def test_healthy_topic_of_a_hanging_request_stays_healthy(health):
     health.sent(["a", "b"], 0.0)
     alone = health.sent(["b"], 4.0)
     health.answered(alone, 4.1)
@@ -90,14 +90,14 @@ def test_a_healthy_topic_in_a_hanging_request_is_not_condemned(health):
     assert health.plan("b", 500.0) is Verdict.PASS
 
 
-def test_an_earlier_one_that_is_answered_does_not_acquit_a_later_one(health):
+def test_earlier_answer_does_not_clear_a_later_request(health):
     first, _second = health.sent(["a"], 0.0), health.sent(["a"], 1.0)
     health.answered(first, 2.0)
     assert health.plan("a", 5.9) is Verdict.PASS
     assert health.plan("a", 6.0) is Verdict.REFUSE
 
 
-def test_what_stands_behind_another_on_its_link_is_not_late(health):
+def test_request_behind_another_is_not_late(health):
     blocker = health.sent(["a"], 0.0)
     behind = health.sent(["b"], 0.0, is_first=False)
     assert health.plan("b", 60.0) is Verdict.PASS
@@ -116,7 +116,7 @@ def test_a_closed_link_neither_condemns_nor_clears(health):
     assert health.plan("a", 70.5) is Verdict.REFUSE
 
 
-def test_what_has_nothing_unanswered_takes_no_memory(health):
+def test_answered_key_takes_no_memory(health):
     for number in range(100):
         sent = health.sent([number], float(number))
         assert health.statistics()["watched"] == 1
@@ -124,7 +124,7 @@ def test_what_has_nothing_unanswered_takes_no_memory(health):
     assert health.statistics()["watched"] == 0
 
 
-def test_at_the_bound_newcomers_pass_unwatched(health):
+def test_new_keys_beyond_the_limit_pass_unwatched(health):
     for key in "abc":
         health.sent([key], 0.0)
     fourth = health.sent(["d"], 0.0)
@@ -134,7 +134,7 @@ def test_at_the_bound_newcomers_pass_unwatched(health):
     assert health.answered(fourth, 60.0) == []
 
 
-def test_a_hanging_topic_that_nobody_asks_for_is_forgotten_in_time(health):
+def test_unused_hanging_topic_is_forgotten(health):
     health.forgotten(hung(health))
     probe_at_s = 6.0
     health.turn(probe_at_s + RULE.forget_after_s)
@@ -144,7 +144,7 @@ def test_a_hanging_topic_that_nobody_asks_for_is_forgotten_in_time(health):
     assert health.turn(999.0) == []
 
 
-def test_who_is_told_of_at_a_look_counts_from_its_beginning(health):
+def test_request_counts_from_when_it_began(health):
     (sent,) = health.look([(["a"], 0.0)])
     assert health.plan("a", 4.99) is Verdict.PASS
     assert health.plan("a", 5.0) is Verdict.REFUSE
@@ -152,7 +152,7 @@ def test_who_is_told_of_at_a_look_counts_from_its_beginning(health):
     assert health.statistics()["watched"] == 1, "it hangs until a probe is answered"
 
 
-def test_an_answer_between_two_looks_acquits_what_began_before_it_of_its_topics(health):
+def test_answer_clears_earlier_requests_of_its_topics(health):
     answered = Sent(("a",), 1.0)
     assert health.answered(answered, 1.1) == []
     health.look([(["a", "b"], 0.9), (["a"], 1.2)])
@@ -161,7 +161,7 @@ def test_an_answer_between_two_looks_acquits_what_began_before_it_of_its_topics(
     assert health.plan("a", 6.3) is Verdict.REFUSE
 
 
-def test_an_answer_that_is_late_or_of_an_earlier_one_acquits_nobody(health):
+def test_late_or_earlier_answer_clears_no_request(health):
     health.answered(Sent(("a",), 0.0), 5.0)
     assert health.last_timely == {}
     health.answered(Sent(("a",), 3.0), 5.0)
@@ -172,7 +172,7 @@ def test_an_answer_that_is_late_or_of_an_earlier_one_acquits_nobody(health):
     assert health.plan("a", 8.5) is Verdict.REFUSE
 
 
-def test_a_look_need_not_be_more_often_than_a_topic_can_hang():
+def test_checks_are_no_more_frequent_than_hangs():
     assert Health(HealthRule(hang_after_s=0.1)).look_every_s == 0.1
     assert Health().look_every_s == 0.5
 
@@ -183,7 +183,7 @@ def test_rules_that_cannot_be_are_refused(wrong):
         HealthRule(**wrong)
 
 
-def test_a_topic_that_is_answered_late_but_steadily_does_not_hang(health):
+def test_steadily_answered_slow_topic_does_not_hang(health):
     """Each answer takes longer than the bound, and one comes every second: a slow broker, not a topic that hangs."""
     waiting = []
     for second in range(60):

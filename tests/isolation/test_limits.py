@@ -1,4 +1,4 @@
-"""Limits against model brokers: what concurrency helps is allowed, what only queues is not."""
+"""Limits against model brokers: concurrency that helps is allowed, queueing is not."""
 
 import random
 from heapq import heappop, heappush
@@ -37,14 +37,14 @@ class Broker:
         heappush(self.in_flight, (self.free_s, self.now_s))
 
 
-def test_a_log_that_works_serially_is_held_at_a_few_slots():
+def test_serial_log_gets_few_slots():
     limit = AdaptiveLimit(AdaptiveRule(initial=64))
     broker = Broker(limit, is_serial=True)
     broker.run(60, lambda _now: 0.02)
     assert 3 <= limit.slots_at(broker.now_s) <= 8
 
 
-def test_a_fast_serial_log_keeps_the_slots_whose_queue_nobody_feels():
+def test_fast_serial_log_keeps_its_slots():
     """64 connections of a healthy broker: a queue inside it that is shorter than UNFELT_S costs others nothing."""
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=True)
@@ -54,7 +54,7 @@ def test_a_fast_serial_log_keeps_the_slots_whose_queue_nobody_feels():
     assert 8 <= limit.slots_at(broker.now_s) <= 16
 
 
-def test_a_serial_log_that_slows_down_a_hundredfold_never_gets_more():
+def test_slowed_serial_log_gets_no_more_slots():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=True)
     broker.run(30, lambda _now: 0.002)
@@ -63,14 +63,14 @@ def test_a_serial_log_that_slows_down_a_hundredfold_never_gets_more():
     assert min(seen) >= limit.rule.floor
 
 
-def test_waiting_that_concurrency_does_not_lengthen_gets_the_ceiling():
+def test_concurrent_waits_get_the_ceiling():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)
     broker.run(30, lambda _now: 0.05)
     assert limit.slots_at(broker.now_s) == limit.rule.ceiling
 
 
-def test_it_comes_back_when_such_waiting_has_become_longer_for_good():
+def test_limit_recovers_from_lasting_longer_waits():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)
     broker.run(30, lambda _now: 0.01)
@@ -79,7 +79,7 @@ def test_it_comes_back_when_such_waiting_has_become_longer_for_good():
     assert limit.slots_at(broker.now_s) == limit.rule.ceiling
 
 
-def test_it_does_not_oscillate_between_dips():
+def test_limit_does_not_oscillate_between_dips():
     rule = AdaptiveRule(quiet_for_s=1000.0)
     broker = Broker(AdaptiveLimit(rule), is_serial=True)
     broker.run(60, lambda _now: 0.02)
@@ -87,14 +87,14 @@ def test_it_does_not_oscillate_between_dips():
     assert max(seen) - min(seen) <= 1
 
 
-def test_it_does_not_grow_while_it_is_not_used():
+def test_unused_limit_does_not_grow():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)
     broker.run(30, lambda _now: 0.05, in_use=3)
     assert limit.slots_at(broker.now_s) <= limit.rule.initial
 
 
-def test_slots_that_nobody_uses_are_taken_back_and_come_again():
+def test_unused_slots_are_withdrawn_and_return():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)
     broker.run(30, lambda _now: 0.02)
@@ -121,7 +121,7 @@ def answers(limit, now_s, count, *, latency_s=0.01, in_use=1, ok=True, apart_s=0
     return now_s
 
 
-def test_drops_shrink_it_to_the_floor_and_no_further():
+def test_drops_shrink_the_limit_to_its_floor():
     limit = AdaptiveLimit(AdaptiveRule(initial=8))
     now_s = answers(limit, 0.0, 10)
     before = limit.slots_at(99.0)
@@ -131,7 +131,7 @@ def test_drops_shrink_it_to_the_floor_and_no_further():
     assert limit.slots_at(99.0) == limit.floor == limit.rule.floor
 
 
-def test_one_window_shrinks_it_by_no_more_than_half():
+def test_one_window_halves_the_limit_at_most():
     limit = AdaptiveLimit(AdaptiveRule(initial=60, smoothing=1.0))
     now_s = answers(limit, 0.0, 10, in_use=2)
     before = limit.slots_at(now_s)
@@ -139,7 +139,7 @@ def test_one_window_shrinks_it_by_no_more_than_half():
     assert limit.slots_at(now_s) >= before / 2
 
 
-def test_a_dip_stands_at_the_floor_and_ends_by_itself():
+def test_dip_stays_at_the_floor_and_ends():
     limit = AdaptiveLimit(AdaptiveRule(initial=20))
     now_s = answers(limit, 0.0, 10, in_use=20)
     assert limit.slots_at(now_s) == limit.rule.floor
@@ -150,7 +150,7 @@ def test_a_dip_stands_at_the_floor_and_ends_by_itself():
     assert limit.statistics()["dips"] == 1
 
 
-def test_what_was_sent_before_the_slots_emptied_is_not_the_quiet_latency():
+def test_earlier_requests_do_not_set_the_quiet_latency():
     limit = AdaptiveLimit(AdaptiveRule(initial=20))
     now_s = answers(limit, 0.0, 10, in_use=20)
     now_s = answers(limit, now_s, 10, latency_s=0.5, in_use=2)

@@ -1,4 +1,4 @@
-"""Queues and limits of the default configuration before a model broker whose log is sick.
+"""Queues and limits by default, before a model broker with a sick log.
 
 `Model` has the handler threads that all topics share. A request of the sick topic holds one while it waits for the log,
 which works on one request at a time (UnifiedLog's lock around append and flush).
@@ -96,21 +96,21 @@ def started(service_s):
 
 
 @pytest.mark.parametrize("sick_s", [0.1, 0.3, 1.0, 3.0])
-def test_a_log_that_becomes_sick_leaves_handlers_to_others(sick_s):
+def test_sick_log_leaves_handlers_to_others(sick_s):
     model = started(lambda now_s: 0.002 if now_s < 30 else sick_s)
     model.run(200)
     assert model.most_at_broker(30) <= HANDLERS - 2
     assert model.answered > 100 / sick_s / 2, "the sick topic gets on as fast as its log does"
 
 
-def test_a_healthy_log_refuses_nobody_and_keeps_its_slots():
+def test_healthy_log_refuses_nothing_and_keeps_slots():
     model = started(lambda _now: 0.002)
     model.run(200)
     assert model.refused == 0
     assert model.answered > 200 * PRODUCERS / (THINK_S + 0.05)
 
 
-def test_it_recovers():
+def test_sick_log_recovers():
     model = started(lambda now_s: 1.0 if 30 < now_s < 60 else 0.002)
     model.run(70)
     refused, answered = model.refused, model.answered

@@ -1,4 +1,4 @@
-"""What most limits share is told to each of them, and what few have is not."""
+"""Latency that most limits share is told to each limit; latency of a few is not."""
 
 import pytest
 
@@ -26,14 +26,14 @@ def note_all(peers, slowdowns, now_s=0.0):
         ([1.0] * 5 + [100.0] * 3, 1.0),
     ],
 )
-def test_three_quarters_of_the_others_must_be_as_slow(others, told):
+def test_three_quarters_of_peers_must_be_slow(others, told):
     peers = Peers()
     note_all(peers, others)
     peers.note("me", 1000.0, 0.0)
     assert peers.slowdown_beside("me", 0.0) == told
 
 
-def test_what_is_old_says_nothing():
+def test_old_samples_of_peers_do_not_count():
     peers = Peers()
     note_all(peers, [5.0] * LEAST_PEERS)
     assert peers.slowdown_beside("me", RECENT_S) == 5.0
@@ -83,7 +83,7 @@ def test_latency_that_all_share_shrinks_no_limit():
     assert min(slots(brokers)) >= min(before)
 
 
-def test_without_peers_the_same_latency_shrinks_a_limit():
+def test_latency_shrinks_a_limit_without_peers():
     alone = Broker(AdaptiveLimit(), is_serial=False)
     alone.run(20, lambda _now: 0.01)
     before = alone.limit.slots_at(alone.now_s)
@@ -113,7 +113,7 @@ def test_a_sick_queue_shrinks_on_busy_processors_too():
 
 
 @pytest.mark.parametrize("sick", [1, 2])
-def test_a_sick_queue_shrinks_though_the_others_are_slower_too(sick):
+def test_sick_queue_shrinks_while_others_are_slower(sick):
     """The others wait for handlers that the sick one's requests hold: three times their usual latency."""
     brokers = build_brokers()
     run_all(brokers, 20, lambda _number: 0.01)

@@ -1,4 +1,4 @@
-"""Queues at their bounds: slots, waiting, expiry, lanes, early release."""
+"""Queues at their limits: slots, waiting, expiry, order keys, early release."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def items(tickets):
     return [ticket.item for ticket in tickets]
 
 
-def test_a_free_slot_admits_the_next_one_waits_and_follows():
+def test_next_request_waits_for_a_slot():
     queues, _ = make()
     first, second = offer(queues, 1), offer(queues, 2)
     assert (first.state, second.state) == (State.ADMITTED, State.WAITING)
@@ -63,7 +63,7 @@ def test_waiting_bytes_at_their_bound(sizes, last):
     assert states == [State.WAITING, last]
 
 
-def test_one_request_larger_than_the_bound_waits_alone():
+def test_request_larger_than_the_limit_waits_alone():
     queues, _ = make(max_waiting_bytes=100)
     offer(queues, "in service")
     assert offer(queues, "large", size_bytes=1000).state is State.WAITING
@@ -77,7 +77,7 @@ def test_no_wait_at_all_refuses_at_once():
     assert offer(queues, "acks=0", never_refused=True).state is State.WAITING
 
 
-def test_what_is_never_refused_waits_beyond_every_bound_and_never_expires():
+def test_unrefusable_request_waits_beyond_all_limits():
     queues, _ = make(max_waiting=1, max_waiting_bytes=10)
     first = offer(queues, "in service")
     waiting = [offer(queues, n, never_refused=True) for n in range(3)]
@@ -87,7 +87,7 @@ def test_what_is_never_refused_waits_beyond_every_bound_and_never_expires():
     assert queues.finished(first, 1e9, None) == [waiting[0]]
 
 
-def test_who_waited_for_too_long_expires_when_due():
+def test_ticket_expires_when_due():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     early, late = offer(queues, "early", now_s=0.0), offer(queues, "late", now_s=0.5)
@@ -98,7 +98,7 @@ def test_who_waited_for_too_long_expires_when_due():
     assert queues.next_due_s(1.0) == 1.5
 
 
-def test_nobody_expires_while_the_queue_is_being_answered():
+def test_answered_queue_expires_no_ticket():
     queues, _ = make(slots=2, max_wait_s=1.0)
     served = [offer(queues, "a"), offer(queues, "b")]
     waiting = [offer(queues, number) for number in range(3)]
@@ -108,7 +108,7 @@ def test_nobody_expires_while_the_queue_is_being_answered():
     assert queues.turn(1.9).expired == waiting[1:], "none came for so long"
 
 
-def test_a_wait_ends_though_the_queue_is_being_answered():
+def test_wait_expires_while_the_queue_is_answered():
     queues, _ = make(slots=1, max_wait_s=1.0)
     (served,) = [offer(queues, "first")]
     for number in range(20):
@@ -121,7 +121,7 @@ def test_a_wait_ends_though_the_queue_is_being_answered():
     assert queues.statistics(5.0)[0]["waiting"] == 0
 
 
-def test_who_is_given_up_is_no_answer():
+def test_dropped_request_is_no_answer():
     queues, _ = make(slots=2, max_wait_s=1.0)
     first = offer(queues, "first")
     offer(queues, "second")
@@ -161,11 +161,11 @@ def test_a_lane_keeps_its_order_across_queues():
     (b1,) = queues.finished(a1, 0.2, 0.1)
     assert (a1.item, b1.item) == ("A1", "B1")
     assert offer(queues, "B2", queue=1, order_key="c").queue == 1, (
-        "nothing of the lane waits any more"
+        "nothing of that order key waits any more"
     )
 
 
-def test_a_lane_is_free_again_when_what_waited_is_gone():
+def test_order_key_is_free_when_its_tickets_left():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     canceled = offer(queues, "A1", order_key="c")
@@ -176,7 +176,7 @@ def test_a_lane_is_free_again_when_what_waited_is_gone():
     assert offer(queues, "B2", queue=1, order_key="c", now_s=5.0).state is State.ADMITTED
 
 
-def test_long_polls_free_their_slots_when_due_without_a_sample():
+def test_long_polls_free_slots_without_a_sample():
     queues, limits = make(release_after_s=0.5)
     poll = offer(queues, "poll", waits=Waits.POLL)
     offer(queues, "next", never_refused=True)
@@ -187,7 +187,7 @@ def test_long_polls_free_their_slots_when_due_without_a_sample():
     assert limits[0].samples == []
 
 
-def test_what_does_not_wait_on_purpose_keeps_its_slot():
+def test_request_that_does_not_poll_keeps_its_slot():
     queues, _ = make(release_after_s=0.5)
     slow = offer(queues, "slow")
     offer(queues, "next", never_refused=True)
@@ -196,7 +196,7 @@ def test_what_does_not_wait_on_purpose_keeps_its_slot():
     assert slow.holds_slot
 
 
-def test_an_acks_all_wait_counts_as_a_sample_when_it_is_answered_though_its_slot_is_free():
+def test_acks_all_wait_is_sampled_after_its_slot():
     queues, limits = make(release_after_s=0.5)
     ticket = offer(queues, "acks=all", waits=Waits.ACKS)
     queues.turn(0.6)
@@ -214,7 +214,7 @@ def test_reads_and_polls_say_nothing_of_the_limit():
     assert limits[0].samples == []
 
 
-def test_acks_all_waits_beyond_their_share_of_the_limit_keep_their_slots():
+def test_acks_all_waits_beyond_their_share_keep_slots():
     queues, _ = make(slots=2, release_after_s=0.5, lingering_acks_per_slot=1.0)
     tickets = [offer(queues, n, waits=Waits.ACKS, never_refused=True) for n in range(5)]
     assert items(queues.turn(0.5).admitted) == [2, 3]
@@ -252,7 +252,7 @@ def test_samples_are_of_service_and_of_drops(latency_s, ok, samples):
     assert limits[0].samples == samples
 
 
-def test_those_waiting_for_a_topic_that_hangs_are_refused_at_once():
+def test_requests_of_a_hanging_topic_are_refused():
     queues, _ = make()
     offer(queues, "in service")
     for item in ("hangs 1", "fine", "hangs 2"):
@@ -272,7 +272,7 @@ def test_load_counts_service_and_waiting():
     assert (queues.load_of(0), queues.load_of(1)) == (3, 0)
 
 
-def test_two_that_are_stuck_leave_the_floor_at_the_moment_that_the_limit_says():
+def test_two_stuck_requests_lower_the_limit_in_time():
     rule = AdaptiveRule(floor=2, initial=6)
     queues = Queues(QueueRule(data_queues=1), FixedLimit(2), lambda: AdaptiveLimit(rule))
     stuck_s = 0.25  # ten times the latency that is assumed

@@ -1,4 +1,4 @@
-"""Any sequence of offers, answers, cancellations and turns: what must hold of the queues after each step."""
+"""Any sequence of offers, answers, cancellations and turns keeps the invariants of the queues."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class Taken:
 
 
 class Model:
-    """Drives the queues and remembers every ticket, and per lane the order of offers not yet admitted."""
+    """Drives the queues and remembers every ticket, and per order key the order of offers not yet admitted."""
 
     def __init__(self):
         self.queues = Queues(RULE, FixedLimit(2), lambda: AdaptiveLimit(LIMIT))

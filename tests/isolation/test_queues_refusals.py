@@ -1,4 +1,4 @@
-"""Queues and refusals together, as a handler of Produce uses them: one connection, a topic that is too slow.
+"""Queues and refusals together, as Produce uses them: one connection, a slow topic.
 
 `Handler` is the order of calls in small: plan, offer, plan again when admitted, remember when refused.
 """
@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from isolation.limits import FixedLimit
 from isolation.queues import QueueRule, Queues
-from isolation.refusals import MOST_IN_FLIGHT, Batch, RefusedSequences, Verdict, plan_refusal
+from isolation.refusals import (
+    MOST_IN_FLIGHT,
+    PartitionVerdict,
+    RefusedSequences,
+    SequencedBatch,
+    plan_refusal,
+)
 from isolation.tickets import State, Waits
 
 RULE = QueueRule(data_queues=1, max_waiting=2, max_wait_s=1.0, release_after_s=0.5)
@@ -28,7 +34,7 @@ class Handler:
         self.refused = []  # replies on their way, in order
 
     def plan(self, ordinal, sequence, is_refused):
-        batches = [Batch("t", 0, 7, 0, sequence)]
+        batches = [SequencedBatch("t", 0, 7, 0, sequence)]
         plan = plan_refusal(
             batches,
             lambda _batch: is_refused,
@@ -44,7 +50,7 @@ class Handler:
         batches, plan = self.plan(ordinal, sequence, is_refused)
         assert not (plan.must_wait or plan.must_close)
         self.sequences.apply(batches, plan, ordinal, self.now_s)
-        if plan.verdicts == (Verdict.REFUSE,):
+        if plan.verdicts == (PartitionVerdict.REFUSE,):
             self.refused.append(sequence)
         return plan.refuses
 
@@ -91,7 +97,7 @@ class Handler:
         self.admitted(turn.admitted)
 
 
-def test_a_full_queue_then_one_that_expires_then_their_return():
+def test_refused_and_expired_batches_return_in_order():
     handler = Handler()
     for sequence in range(3):
         handler.receive(sequence)
@@ -117,7 +123,7 @@ def test_a_full_queue_then_one_that_expires_then_their_return():
     st.lists(st.sampled_from(["send", "answer", "refusal", "wait"]), max_size=120),
     st.integers(1, 10),
 )
-def test_the_broker_sees_every_sequence_once_and_in_order(steps, total):
+def test_broker_gets_each_sequence_once_in_order(steps, total):
     """As many in flight as an idempotent producer may have (max.in.flight.requests.per.connection)."""
     handler, to_send = Handler(), list(range(total))
     for step in steps + ["send", "answer", "refusal", "wait"] * 60:

@@ -1,4 +1,4 @@
-"""Quotas at their bounds: bytes in flight, fetched bytes per second, the table of keys."""
+"""Quotas at their limits: bytes in flight, fetched bytes per second, the table of keys."""
 
 import pytest
 
@@ -33,14 +33,14 @@ def test_a_request_larger_than_the_quota_passes_alone():
     assert quotas.reserve(["a"], 1, 0.0) is not None
 
 
-def test_a_request_of_several_keys_reserves_all_or_nothing():
+def test_several_keys_are_reserved_all_or_none():
     quotas = make(IN_FLIGHT)
     quotas.reserve(["full"], 100, 0.0)
     assert quotas.reserve(["free", "full"], 50, 0.0) is None
     assert quotas.reserve(["free"], 100, 0.0) is not None
 
 
-def test_a_fetch_is_charged_in_full_and_the_debt_is_waited_for():
+def test_fetch_is_charged_and_waits_for_debt():
     quotas = make(RATE)
     assert quotas.peek_delay_s(["a"], 0.0) == 0
     quotas.charge("a", 2000, 0.0)
@@ -51,7 +51,7 @@ def test_a_fetch_is_charged_in_full_and_the_debt_is_waited_for():
     assert quotas.peek_delay_s(["a"], 5.0) == 0
 
 
-def test_whether_anybody_owes_is_known_without_asking_for_each():
+def test_debt_of_any_key_is_known():
     quotas = make(RATE, max_keys=20)
     for number in range(20):
         quotas.charge(f"paid-{number}", 2000, 0.0)
@@ -65,7 +65,7 @@ def test_whether_anybody_owes_is_known_without_asking_for_each():
     assert quotas.owes(10.0)
 
 
-def test_who_owes_in_the_common_account_counts():
+def test_debt_of_the_common_account_counts():
     quotas = make(RATE, max_keys=1)
     quotas.charge("a", 1000, 0.0)
     for number in range(5):
@@ -87,7 +87,7 @@ def test_the_rate_is_met_in_the_long_run():
     assert fetched == pytest.approx(100 * 1000, rel=0.05)
 
 
-def test_a_bucket_holds_no_more_than_its_burst_and_a_clock_set_back_gives_nothing():
+def test_bucket_holds_its_burst_at_most():
     quotas = make(RATE)
     quotas.charge("a", 0, 0.0)
     quotas.charge("a", 2001, 1e6)
@@ -112,7 +112,7 @@ def test_idle_keys_make_room_for_newcomers():
     assert quotas.statistics()["keys"] <= 2
 
 
-def test_at_the_bound_newcomers_share_one_account():
+def test_new_keys_beyond_the_limit_share_an_account():
     asked = []
 
     def quota_of(key):

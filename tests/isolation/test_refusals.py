@@ -1,18 +1,18 @@
-"""Refusals: what a refusal does to the batches after it, the table at its bound."""
+"""Refusals: their effect on later batches, and the table at its limit."""
 
 import pytest
 
 from isolation.refusals import (
     MOST_IN_FLIGHT,
     SEQUENCES,
-    Batch,
+    PartitionVerdict,
     Plan,
     RefusedSequences,
-    Verdict,
+    SequencedBatch,
     plan_refusal,
 )
 
-PASS, REFUSE = Verdict.PASS, Verdict.REFUSE
+PASS, REFUSE = PartitionVerdict.PASS, PartitionVerdict.REFUSE
 
 
 class Connection:
@@ -38,16 +38,16 @@ class Connection:
 
     def one(self, sequence, epoch=0, **more):
         """The verdict on one batch of producer 7 in partition t-0."""
-        (verdict,) = self.produce(Batch("t", 0, 7, epoch, sequence), **more).verdicts
+        (verdict,) = self.produce(SequencedBatch("t", 0, 7, epoch, sequence), **more).verdicts
         return verdict
 
     def plain(self, **more):
         """The verdict on one batch without a producer id in t-0."""
-        (verdict,) = self.produce(Batch("t", 0), **more).verdicts
+        (verdict,) = self.produce(SequencedBatch("t", 0), **more).verdicts
         return verdict
 
 
-def test_what_was_in_flight_behind_a_refused_batch_is_refused_until_that_returns():
+def test_batches_behind_a_refused_one_are_refused():
     link = Connection()
     assert link.one(4) is PASS
     assert link.one(5, refused={"t"}) is REFUSE
@@ -61,7 +61,9 @@ def test_other_partitions_producers_and_connections_are_not_concerned():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.produce(
-        Batch("t", 1, 7, 0, 6), Batch("u", 0, 7, 0, 6), Batch("t", 0, 8, 0, 6)
+        SequencedBatch("t", 1, 7, 0, 6),
+        SequencedBatch("u", 0, 7, 0, 6),
+        SequencedBatch("t", 0, 8, 0, 6),
     ).verdicts == (
         PASS,
         PASS,
@@ -79,7 +81,7 @@ def test_a_refused_batch_may_be_refused_again():
     assert link.one(6) is PASS
 
 
-def test_a_higher_epoch_starts_anew_and_a_lower_one_does_not():
+def test_higher_epoch_ends_refusals_a_lower_does_not():
     link = Connection()
     link.one(5, epoch=2, refused={"t"})
     assert link.one(9, epoch=1) is REFUSE
@@ -91,7 +93,7 @@ def test_a_higher_epoch_starts_anew_and_a_lower_one_does_not():
     assert link.one(0, epoch=4) is PASS
 
 
-def test_a_retry_of_what_was_forwarded_before_passes_and_changes_nothing():
+def test_retry_of_a_forwarded_batch_passes():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.one(4) is PASS
@@ -99,7 +101,7 @@ def test_a_retry_of_what_was_forwarded_before_passes_and_changes_nothing():
     assert [link.one(5), link.one(6)] == [PASS, PASS]
 
 
-def test_an_earlier_batch_that_is_refused_later_has_to_return_first():
+def test_earlier_refused_batch_must_return_first():
     link = Connection()
     link.one(5, refused={"t"})
     assert link.one(4, refused={"t"}) is REFUSE
@@ -119,7 +121,7 @@ def test_sequences_wrap():
     assert len(link.sequences) == 0
 
 
-def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
+def test_new_batch_does_not_pass_refused_ones():
     link = Connection()
     link.one(5, refused={"t"})
     assert [link.one(6), link.one(5)] == [REFUSE, PASS]
@@ -128,9 +130,9 @@ def test_a_new_batch_does_not_slip_in_before_what_was_refused_by_order():
     assert len(link.sequences) == 0
 
 
-def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
+def test_renumbering_client_is_not_stuck():
     def batch(sequence, records):
-        return Batch("t", 0, 7, 0, sequence, records)
+        return SequencedBatch("t", 0, 7, 0, sequence, records)
 
     link = Connection()
     link.produce(batch(10, 10), refused={"t"})
@@ -141,7 +143,7 @@ def test_a_client_that_renumbers_after_a_failure_is_not_stuck():
     assert len(link.sequences) == 0
 
 
-def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stuck():
+def test_batches_acknowledged_elsewhere_do_not_block():
     link = Connection()
     assert link.one(5, refused={"t"}) is REFUSE
     # The leader moved away, 5 to 29 were acknowledged there, and it came back to the same connection.
@@ -151,7 +153,7 @@ def test_a_client_that_had_the_refused_acknowledged_by_another_leader_is_not_stu
 
 
 @pytest.mark.parametrize("before", range(MOST_IN_FLIGHT))
-def test_several_in_flight_behind_what_another_leader_took_reach_the_broker_in_their_order(before):
+def test_batches_after_another_leaders_pass_in_order(before):
     link = Connection()
     assert link.one(5, refused={"t"}) is REFUSE
     assert [link.one(6 + i) for i in range(before)] == [REFUSE] * before
@@ -165,7 +167,7 @@ def test_several_in_flight_behind_what_another_leader_took_reach_the_broker_in_t
     assert len(link.sequences) == 0
 
 
-def test_what_one_client_can_have_in_flight_never_passes_before_the_refused():
+def test_batches_in_flight_never_pass_refused_ones():
     link = Connection()
     for _ in range(3):
         assert link.one(5, refused={"t"}) is REFUSE
@@ -175,7 +177,7 @@ def test_what_one_client_can_have_in_flight_never_passes_before_the_refused():
         assert [link.one(later) for later in range(sequence + 2, sequence + 6)] == [REFUSE] * 4
 
 
-def test_one_who_is_no_longer_owed_may_be_refused_anew():
+def test_returned_producer_may_be_refused_again():
     link = Connection()
     link.one(5, refused={"t"})
     for _ in range(MOST_IN_FLIGHT - 1):
@@ -185,7 +187,7 @@ def test_one_who_is_no_longer_owed_may_be_refused_anew():
     assert len(link.sequences) == 0
 
 
-def test_without_a_producer_id_what_was_received_before_the_reply_left_is_refused():
+def test_without_producer_id_earlier_arrivals_are_refused():
     link = Connection()
     assert link.plain(refused={"t"}) is REFUSE
     assert [link.plain(), link.plain()] == [REFUSE, REFUSE]
@@ -197,7 +199,7 @@ def test_without_a_producer_id_what_was_received_before_the_reply_left_is_refuse
     assert len(link.sequences) == 0
 
 
-def test_without_a_producer_id_a_retry_may_be_refused_again():
+def test_without_producer_id_retry_may_be_refused():
     link = Connection()
     link.plain(refused={"t"})
     link.sequences.reply_left(1, last_received=1)
@@ -207,58 +209,60 @@ def test_without_a_producer_id_a_retry_may_be_refused_again():
     assert link.plain() is PASS
 
 
-def test_only_the_topics_concerned_fail_but_a_transaction_fails_whole():
-    batches = (Batch("t", 0, 7, 0, 5), Batch("u", 0, 7, 0, 8))
+def test_transaction_is_refused_whole_others_by_topic():
+    batches = (SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("u", 0, 7, 0, 8))
     assert Connection().produce(*batches, refused={"t"}).verdicts == (REFUSE, PASS)
     link = Connection()
     assert link.produce(*batches, refused={"t"}, transactional=True).verdicts == (REFUSE, REFUSE)
-    assert link.produce(Batch("u", 0, 7, 0, 9), transactional=True).verdicts == (REFUSE,)
+    assert link.produce(SequencedBatch("u", 0, 7, 0, 9), transactional=True).verdicts == (REFUSE,)
     assert link.produce(*batches, transactional=True).verdicts == (PASS, PASS)
 
 
-def test_a_transaction_of_which_order_demands_one_fails_whole():
+def test_transaction_with_one_refused_batch_fails_whole():
     link = Connection()
     link.one(5, refused={"t"}, transactional=True)
-    batches = (Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0))
+    batches = (SequencedBatch("t", 0, 7, 0, 6), SequencedBatch("u", 0, 7, 0, 0))
     assert link.produce(*batches, transactional=True).verdicts == (REFUSE, REFUSE)
 
 
 def test_acks_0_waits_and_is_never_refused():
     link = Connection()
-    plan = link.produce(Batch("t", 0), refused={"t"}, acks=0)
+    plan = link.produce(SequencedBatch("t", 0), refused={"t"}, acks=0)
     assert plan == Plan((PASS,), must_wait=True)
     link.plain(refused={"t"})
-    assert link.produce(Batch("t", 0), acks=0) == Plan((PASS,))
+    assert link.produce(SequencedBatch("t", 0), acks=0) == Plan((PASS,))
 
 
-def test_at_the_bound_newcomers_wait_and_the_known_are_refused():
+def test_full_table_refuses_known_producers_only():
     link = Connection(limit=2)
-    link.produce(Batch("t", 0, 7, 0, 5), Batch("t", 1, 7, 0, 5), refused={"t"})
-    plan = link.produce(Batch("t", 2, 7, 0, 5), refused={"t"})
+    link.produce(SequencedBatch("t", 0, 7, 0, 5), SequencedBatch("t", 1, 7, 0, 5), refused={"t"})
+    plan = link.produce(SequencedBatch("t", 2, 7, 0, 5), refused={"t"})
     assert plan.must_wait
     assert not plan.must_close
     assert len(link.sequences) == 2
     assert link.one(6) is REFUSE
     assert link.one(5, refused={"t"}) is REFUSE
     assert [link.one(5), link.one(6)] == [PASS, PASS]
-    assert link.produce(Batch("t", 2, 7, 0, 5), refused={"t"}) == Plan((REFUSE,))
+    assert link.produce(SequencedBatch("t", 2, 7, 0, 5), refused={"t"}) == Plan((REFUSE,))
     assert link.sequences.statistics() == {"awaited": 2, "by_order": 1, "at_limit": 1}
 
 
-def test_at_the_bound_what_order_demands_of_a_transaction_closes_the_connection():
+def test_full_table_closes_a_transactions_connection():
     link = Connection(limit=1)
     link.one(5, refused={"t"}, transactional=True)
-    plan = link.produce(Batch("t", 0, 7, 0, 6), Batch("u", 0, 7, 0, 0), transactional=True)
+    plan = link.produce(
+        SequencedBatch("t", 0, 7, 0, 6), SequencedBatch("u", 0, 7, 0, 0), transactional=True
+    )
     assert (plan.must_wait, plan.must_close) == (False, True)
     assert len(link.sequences) == 1
 
 
-def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
+def test_full_table_forgets_old_refusals():
     link = Connection(limit=2)
     link.one(5, refused={"t"}, now_s=0.0)
     assert link.one(6, now_s=1e6) is REFUSE
-    link.produce(Batch("u", 0, 7, 0, 5), refused={"u"}, now_s=10.0)
-    late = Batch("v", 0, 7, 0, 5)
+    link.produce(SequencedBatch("u", 0, 7, 0, 5), refused={"u"}, now_s=10.0)
+    late = SequencedBatch("v", 0, 7, 0, 5)
     assert link.produce(late, refused={"v"}, now_s=599.9).must_wait
     assert link.produce(late, refused={"v"}, now_s=600.0).must_wait, "it makes room for the next"
     assert link.produce(late, refused={"v"}, now_s=600.0) == Plan((REFUSE,))
@@ -267,7 +271,7 @@ def test_only_at_the_bound_refusals_of_long_ago_are_forgotten():
 
 def test_planning_has_no_effect():
     link = Connection()
-    batch = Batch("t", 0, 7, 0, 5)
+    batch = SequencedBatch("t", 0, 7, 0, 5)
     for _ in range(2):
         plan = plan_refusal(
             [batch], lambda _batch: True, link.sequences, ordinal=1, acks=-1, is_transactional=False

@@ -1,4 +1,4 @@
-"""Producers against a broker behind random refusals: nothing lost, doubled or reordered.
+"""Producers against random refusals: no record is lost, doubled or reordered.
 
 The model broker checks sequences as ProducerAppendInfo.checkSequence does: any first sequence is accepted
 where it has no state, which is what refusals without an order rule would run into. The model client keeps five
@@ -12,7 +12,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.refusals import NO_PRODUCER_ID, Batch, RefusedSequences, Verdict, plan_refusal
+from isolation.refusals import (
+    NO_PRODUCER_ID,
+    PartitionVerdict,
+    RefusedSequences,
+    SequencedBatch,
+    plan_refusal,
+)
 from tests.kit.examples import examples
 
 IN_FLIGHT = 5
@@ -57,9 +63,9 @@ def run(choices, total, producer_id, in_flight):
             ordinal += 1
             received.append((ordinal, number))
         elif choice in (1, 3) and received:
-            decided, number = received.popleft()  # the lane keeps the order
+            decided, number = received.popleft()  # one order key: in the order of arrival
             sequence = number if producer_id != NO_PRODUCER_ID else -1
-            batch = Batch("t", 0, producer_id, 0, sequence)
+            batch = SequencedBatch("t", 0, producer_id, 0, sequence)
             is_full = choice == 3
             plan = plan_refusal(
                 [batch],
@@ -70,7 +76,7 @@ def run(choices, total, producer_id, in_flight):
                 is_transactional=False,
             )
             sequences.apply([batch], plan, decided, 0.0)
-            if plan.verdicts == (Verdict.PASS,):
+            if plan.verdicts == (PartitionVerdict.PASS,):
                 assert log.append(batch), "OUT_OF_ORDER_SEQUENCE_NUMBER"
                 log.appended.append(number)
                 replies.append((decided, number, True))
@@ -94,13 +100,13 @@ def test_an_idempotent_producer_loses_and_reorders_nothing(drawn, total):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
-def test_a_producer_without_an_id_and_one_request_in_flight_keeps_its_order(drawn, total):
+def test_one_request_in_flight_keeps_order_without_id(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, 1)
     assert log.appended == list(range(total))
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=50, max_size=300), st.integers(1, 12))
-def test_a_producer_without_an_id_loses_and_doubles_nothing(drawn, total):
+def test_producer_without_id_loses_nothing(drawn, total):
     log = run(iter(drawn + [0, 1, 2] * 1000), total, NO_PRODUCER_ID, IN_FLIGHT)
     assert sorted(log.appended) == list(range(total))

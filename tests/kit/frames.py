@@ -2,7 +2,7 @@
 
 Owns batches in format 2 with a right CRC, Produce requests of version 9, and the reading of their responses. Must not
 know sockets or Forebay's code: struct and crc32c alone make the bytes. Invariants: a batch is whole; a request has one
-topic, its partition 0 and one batch; `tests/protocol/test_frames.py` compares each request with kio's.
+topic; `tests/bench/ladder/test_frames.py` compares each request with kio's.
 """
 
 from __future__ import annotations
@@ -82,14 +82,16 @@ def build_produce(
     batch: bytes,
     acks: int = ACKS_ALL,
     *,
+    partitions: int = 1,
     correlation_id: int = 1,
     client_id: str = "ladder",
 ) -> bytes:
-    """A Produce of one batch to partition 0 (ProduceRequest.json, version 9)."""
+    """A Produce of `batch` to each of the first `partitions` of a topic (ProduceRequest.json, version 9)."""
     name = client_id.encode()
     head = REQUEST_HEADER.pack(PRODUCE, PRODUCE_VERSION, correlation_id, len(name)) + name + NO_TAGS
-    partition = struct.pack(">i", 0) + build_compact(batch) + NO_TAGS
-    data = build_compact(topic.encode()) + build_uvarint(2) + partition + NO_TAGS
+    records = build_compact(batch) + NO_TAGS
+    rows = b"".join(struct.pack(">i", index) + records for index in range(partitions))
+    data = build_compact(topic.encode()) + build_uvarint(partitions + 1) + rows + NO_TAGS
     body = (
         build_uvarint(0) + struct.pack(">hi", acks, TIMEOUT_MS) + build_uvarint(2) + data + NO_TAGS
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from protocol.api import PRODUCE
 from protocol.header import response_body_start
-from protocol.primitives import INT32, Frame, Topic, read_array, refuses_garbage
+from protocol.primitives import INT32, Frame, TopicNameOrId, read_array, refuses_garbage
 from protocol.produce import (
     _ACKS_AND_TIMEOUT,
     _LOG_START_FROM,
@@ -27,7 +27,7 @@ _NONE = -1
 class ProducePartition(NamedTuple):
     """`start`, `end`: the records field's content in the frame; both -1 where it is null."""
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     start: int
     end: int
@@ -45,7 +45,7 @@ class ProduceRequest(NamedTuple):
 class ProducedPartition(NamedTuple):
     """Look at `error_code` before anything else: some errors carry a base offset. -1 is unknown."""
 
-    topic: Topic
+    topic: TopicNameOrId
     partition: int
     error_code: int
     base_offset: int

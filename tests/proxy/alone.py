@@ -1,6 +1,6 @@
-"""A real `forebay serve` without a broker: for what the process does by itself.
+"""A real `forebay serve` without a broker, for tests of the process alone.
 
-Owns the process, its ports and what its admin server says. Must not know what a broker would say: none is asked.
+Owns the process, its ports and the responses of its admin server. Must not know a broker.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Alone:
         return found
 
     def send_no_frame(self) -> None:
-        """A client that is closed for what it sends."""
+        """Connect a client whose bytes make Forebay close it."""
         with socket.create_connection((HOST, self.port), PATIENCE_S) as client:
             client.sendall(NO_FRAME)
             with contextlib.suppress(ConnectionError):

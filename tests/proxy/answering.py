@@ -1,4 +1,4 @@
-"""One client of one Forebay whose memory holds a partition (`hitting.World`), before a broker that a test answers for.
+"""One client of one Forebay whose memory holds a partition (`hitting.World`); a test answers for the broker.
 
 Owns the broker's side of the client's link: a played transport, what arrived there, the answers. It must not know what
 a test expects. Invariant: the broker answers in the order of the requests.
@@ -15,7 +15,7 @@ from tests.proxy.net.test_framed_transport import PlayedTransport
 
 
 class PlayedDial:
-    """A broker that takes each connection at once."""
+    """A broker that accepts each connection at once."""
 
     host, port, max_frame_bytes = "broker", 9092, 16 << 20
 
@@ -30,7 +30,7 @@ class PlayedDial:
 
 
 class Scene(World):
-    """`asked` are the requests that the broker has got on the client's link and not answered."""
+    """`asked`: requests on the client's connection that the broker has not answered."""
 
     def __init__(self, **options):
         self.dial = PlayedDial()
@@ -40,7 +40,7 @@ class Scene(World):
         self.asked = []
 
     async def turn(self):
-        """Let the loop do what is due, and hear what the broker has got."""
+        """Run the event loop, and collect the requests at the broker."""
         for _ in range(5):
             await asyncio.sleep(0)
         for transport in self.dial.transports[:1]:
@@ -53,7 +53,7 @@ class Scene(World):
         self.dial.transports[0].protocol.data_received(frame)
 
     def deliver(self, data):
-        """A part of an answer, as an event loop does: while a buffered protocol stands in, into its buffer."""
+        """Deliver a part of a response as an event loop does: into the buffer of a buffered protocol."""
         transport = self.dial.transports[0]
         while data:
             protocol = transport.protocol
@@ -67,7 +67,7 @@ class Scene(World):
             data = data[size_bytes:]
 
     def answer_fetch(self, *partitions, throttle_time_ms=0, error_code=0):
-        """The same, to a Fetch."""
+        """The broker answers the oldest request, a Fetch."""
         self.answer(
             self.build_fetch_answer(
                 *partitions, throttle_time_ms=throttle_time_ms, error_code=error_code
@@ -75,7 +75,7 @@ class Scene(World):
         )
 
     def build_fetch_answer(self, *partitions, throttle_time_ms=0, error_code=0):
-        """The broker's answer to the oldest request, a Fetch."""
+        """Return the broker's response to the oldest request, a Fetch."""
         head = header.peek_request(self.asked[0])
         said = build_response(
             head.api_version,
@@ -88,13 +88,13 @@ class Scene(World):
         return b"".join(said)
 
     def hear(self):
-        """What the client was answered last, and its frame."""
+        """Return the client's last response, scanned, and its frame."""
         frame = self.sent[-1]
         return fetch.scan_response(frame, 13), frame
 
 
 def said_of(topic_id, index=0, records=b"", high_watermark=END, error=0):
-    """One partition as the broker answers it."""
+    """Return one partition of a broker's response."""
     views = (records,) if records else ()
     return FetchAnswer(
         topic_id, index, error, high_watermark, high_watermark, 0, None, views, len(records)

@@ -1,4 +1,4 @@
-"""Fetch requests and answers in few words, for the tests of sessions.
+"""Short forms of Fetch requests and responses, for the tests of sessions.
 
 Owns: defaults. Must not know: sessions' rules.
 """

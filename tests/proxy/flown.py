@@ -1,4 +1,4 @@
-"""Two Forebays side by side, each between two sockets, with one clock: one has pipelines, the other none.
+"""Two Forebays between sockets, with one clock: the first has a pipeline, the second has none.
 
 Owns both, and what can be seen of each from outside and in its books. Must not know what a test does. Invariants: what
 is done to one is done to the other; nothing sleeps; times stand still unless a test moves them.
@@ -9,6 +9,7 @@ import json
 import socket
 import struct
 from contextlib import contextmanager
+from typing import Any
 
 import crc32c
 
@@ -23,7 +24,7 @@ from proxy.scheduling.processor_wait import ProcessorWait
 from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 from tests.proxy.short_way import build_answer, build_many, build_many_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
@@ -33,21 +34,21 @@ SIP_BYTES = 50_000
 
 
 class Ended:
-    """One end of a real connection as a transport: what the kernel does not take waits here."""
+    """One end of a real connection as a transport; bytes that the kernel does not take wait here."""
 
     def __init__(self):
         self.ours, self.theirs = socket.socketpair()
         for one in (self.ours, self.theirs):
             one.setblocking(False)
         self.backlog = bytearray()
-        self.framed = None
+        self.framed: Any = None
         self.closed = False
 
     def get_extra_info(self, name):
         return {"socket": self.ours, "peername": ("played", 1)}.get(name)
 
     def set_write_buffer_limits(self, **_limits):
-        """One byte is too many."""
+        """The limits are fixed: one waiting byte pauses the writer."""
 
     def write(self, data):
         self.backlog += data
@@ -66,7 +67,7 @@ class Ended:
                 return
 
     def fill(self):
-        """Until the kernel takes nothing more; how much that was."""
+        """Write until the kernel takes nothing more; return the number of bytes."""
         filled = 0
         while True:
             try:
@@ -80,7 +81,7 @@ class Ended:
                 return filled
 
     def read(self):
-        """The other end reads all there is."""
+        """Return all bytes that the other end can read."""
         got = bytearray()
         while True:
             stuck = bool(self.backlog)
@@ -94,7 +95,7 @@ class Ended:
                 self.framed.resume_writing()
 
     def pause_reading(self):
-        """Frames are fed by hand."""
+        """Nothing: tests feed the frames."""
 
     resume_reading = pause_reading
 
@@ -109,9 +110,9 @@ class World:
 
     def __init__(self, directory, clock, settings, flies):
         path = directory / f"forebay-{flies}.json"
-        listener = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
+        entry = {"listen": "127.0.0.1:0", "upstream": "127.0.0.1:1"}
         path.write_text(
-            json.dumps({"listeners": [listener], "admin": {"listen": "127.0.0.1:0"}, **settings})
+            json.dumps({"listeners": [entry], "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
         self.forebay = app.Forebay(load(path, {}).config, has_pipeline=flies)
         self.broker = self.forebay.broker
@@ -120,10 +121,10 @@ class World:
         self.flies = flies
         self.front, self.back = Ended(), Ended()
         (listener,) = self.forebay.listeners
-        listener.dial = PlayedDial(transport=self.back)
+        listener.dial = stand_in(PlayedDial(transport=self.back))
         self.link = ClientConnection(listener, 1)
         self.front.framed = self.link.framed
-        self.link.framed.connection_made(self.front)
+        self.link.framed.connection_made(stand_in(self.front))
         self.to_broker, self.to_client = bytearray(), bytearray()
         self.parked = []
         self.flown = 0
@@ -133,28 +134,28 @@ class World:
     def _believe(self, name, index):
         broker = self.broker
         broker.topics.learn(name, TOPICS[name], LEADERS)
-        topic = broker.topics.find(name)
+        topic = known(broker.topics.find(name))
         topic.fidelity.log_append_time = False
         topic.fidelity.equal_codecs.add(0)
-        partition = broker.partitions.follow(topic, index)
+        partition = known(broker.partitions.follow(topic, index))
         partition.leader_state.learn(0, 0, 0, 0, broker.now() + 3600.0)
         partition.tail = 0
         partition.transactions.shown(0, 0, 0, broker.now())
         return partition
 
     def feed(self, chunk):
-        """From the client."""
+        """The client sends `chunk`."""
         self.link.framed.data_received(chunk)
         self.flown += self.in_flight
 
     def answer(self, chunk):
-        """From the broker."""
+        """The broker sends `chunk`."""
         if self.link.upstream.is_connected:
             self.back.framed = self.link.upstream.framed
             self.back.framed.data_received(chunk)
 
     def read(self):
-        """Broker and client take what there is."""
+        """Broker and client read all bytes."""
         if self.link.upstream.is_connected:
             self.back.framed = self.link.upstream.framed
         for end, got in ((self.back, self.to_broker), (self.front, self.to_client)):
@@ -162,7 +163,7 @@ class World:
             self.filled[end] = 0
 
     def sip(self, name):
-        """One side has read something, and the transport does not know of it yet."""
+        """One side reads at most SIP_BYTES; the transport is not told."""
         end = getattr(self, name)
         try:
             got = end.theirs.recv(SIP_BYTES)
@@ -175,29 +176,29 @@ class World:
         self.filled[end] = left
 
     def fill(self, name):
-        """The kernel takes no more toward one side, until that reads."""
+        """Fill one side's socket; the kernel takes no more until that side reads."""
         self.read()
         end = getattr(self, name)
         self.filled[end] = end.fill()
 
     def pass_time(self):
-        """The clock has moved."""
+        """Run the scheduler's turns that are due."""
         scheduler, now = self.broker.scheduler, self.broker.now()
         if scheduler.due_at <= now:
             scheduler._turn()
         scheduler.tick(now)
 
     def learn(self, number, *offsets):
-        """An answer of the broker's about one of the partitions."""
+        """The broker's response shows offsets of one partition."""
         self.partitions[number].leader_state.learn(*offsets, self.broker.now() + 3600.0)
 
     def park(self):
-        """A Fetch waits for memory: nothing of it is at the broker."""
+        """A delayed Fetch takes a place in the response order; the broker does not see it."""
         self.link._materialize()  # as with each frame
         self.parked.append(self.link.replies.reserve())
 
     def wake(self):
-        """It is answered."""
+        """The oldest delayed Fetch is answered."""
         if self.parked:
             self.parked.pop(0).complete((b"parked",))
 
@@ -210,7 +211,7 @@ class World:
         return len(self.link.pipeline) if self.link.pipeline is not None else 0
 
     def seen(self):
-        """All that must not tell one from the other, whatever is in flight."""
+        """State that is equal with and without a pipeline, whatever is in flight."""
         broker, link = self.broker, self.link
         broker.pipeline_counts.settle(broker.counters)
         counters = {}
@@ -252,7 +253,7 @@ class World:
         }
 
     def status(self):
-        """What is seen by whoever looks: all that flies is booked by it."""
+        """Statistics of the scheduler; reading them turns pipelined requests into queued ones."""
         queues, health = self.broker.scheduler.statistics()
         return queues, health, len(self.broker.scheduler.lines.get(self.link, ()))
 
@@ -264,7 +265,7 @@ class World:
 
 
 class Twins:
-    """Both: what is done is done to each, and what is seen must be the same."""
+    """Runs each step on both Forebays; their visible state must be the same."""
 
     def __init__(self, worlds, clock):
         self.worlds, self.clock = worlds, clock
@@ -310,7 +311,7 @@ class Twins:
         return self.waiting
 
     def request(self, topic="orders", partition=0, producer=None, acks=-1):
-        """The frame of one more Produce. `producer`: id, epoch and sequence."""
+        """Return the frame of another Produce. `producer`: id, epoch and sequence; None: no id."""
         self.correlation_id += 1
         batch = bytearray(BATCH)
         if producer is not None:
@@ -319,19 +320,19 @@ class Twins:
         frame = bytearray(build_produce(topic, bytes(batch), acks))
         frame[8:12] = self.correlation_id.to_bytes(4, "big")
         like = build_produce(topic, bytes(batch))  # acks=0 is not single
-        index_at = scan_single(like, len(like))[0].route_end - 4
+        index_at = known(scan_single(like, len(like)))[0].route_end - 4
         frame[index_at : index_at + 4] = partition.to_bytes(4, "big")
         return bytes(frame)
 
     def request_several(self):
-        """The frame of one more Produce, to two partitions."""
+        """Return the frame of another Produce, to two partitions."""
         self.correlation_id += 1
         frame = bytearray(build_many((0, 1)))
         frame[8:12] = self.correlation_id.to_bytes(4, "big")
         return bytes(frame)
 
     def control(self):
-        """The frame of one more Heartbeat."""
+        """Return the frame of another Heartbeat."""
         self.correlation_id += 1
         body = (
             struct.pack(">hhi", 12, 0, self.correlation_id)
@@ -343,7 +344,7 @@ class Twins:
         return struct.pack(">i", len(body)) + body
 
     def build_answer(self, owed, error_code=0):
-        """What the broker says to it."""
+        """Return the broker's response to an entry of `owed`."""
         correlation_id, topic, partition = owed
         if topic is None:
             body = struct.pack(">ih", correlation_id, error_code)
@@ -356,7 +357,9 @@ class Twins:
             answer = bytearray(build_many_answer(indexes, offsets, (error_code,) * len(indexes)))
         else:
             name = topic.encode()
-            answer = bytearray(build_answer(*offsets, -1, error_code, partition, topic=name))
+            answer = bytearray(
+                build_answer(offsets[0], error_code=error_code, index=partition, topic=name)
+            )
         answer[4:8] = correlation_id.to_bytes(4, "big")
         return bytes(answer)
 

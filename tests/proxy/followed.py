@@ -1,11 +1,13 @@
-"""A followed partition over a small real cache, and a broker without links: what the core's tests stand on.
+"""A followed partition over a small real cache, and a broker without connections.
 
 Owns the fixtures' values: topic id, epoch 5, a lease until second 1 of a clock that stands still. It must not
 know sockets. Invariants: batches have one record each and are real to the cache (`tests.kit.cache_batches`).
 """
 
+from __future__ import annotations
+
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
@@ -15,6 +17,11 @@ from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
 from tests.kit.cache_batches import build_run, insert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.partitions.table import Partition
 
 TOPIC_ID = bytes(range(16))
 EPOCH = 5
@@ -26,27 +33,34 @@ LEADERS = {index: Leader(NODE, EPOCH) for index in range(16)}
 Found = TypeVar("Found")
 
 
+def stand_in(fake: object) -> Any:
+    """Return `fake` for a parameter of a product type; `fake` has all members that the subject uses."""
+    return fake
+
+
 def known(found: Found | None) -> Found:
-    """What was looked up and must be there."""
+    """Return `found`, which must not be None."""
     assert found is not None
     return found
 
 
 class QuietWatch:
-    """Remembers what the watch would have been told."""
+    """A replica fetcher that records its calls."""
 
     def __init__(self):
-        self.polls = []
-        self.asked = []
+        self.polls: list[object] = []
+        self.asked: list[Partition] = []
         self.next_proven = []
         self.doubted = []
-        self.changes = []
+        self.changes: list[Partition] = []
+        self.suggested: list[Partition] = []
+        self.suggest = self.suggested.append
+        self.changed: Callable[[Partition], None] = self.changes.append
+        self.forget: Callable[[Partition], None] = lambda _partition: None
+        self.polled: Callable[[object], object] = self.polls.append
 
-    def changed(self, partition):
-        self.changes.append(partition)
-
-    def polled(self, poll):
-        self.polls.append(poll)
+    def pump(self):
+        """Nothing: no question waits."""
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
@@ -58,14 +72,11 @@ class QuietWatch:
         self.doubted.append(partition)
 
     def produced(self, _partition, _now=None):
-        """Nobody waits."""
-
-    def forget(self, _partition):
-        """It is in no poll."""
+        """Nothing: no Fetch waits."""
 
 
 class QuietBroker:
-    """What handlers share, with a clock that the test moves and nobody to send to."""
+    """The services of handlers, with a clock that the test moves and without connections."""
 
     def __init__(self, size_bytes=1 << 20, **sections):
         self.cache = BlockCache(size_bytes, **sections)
@@ -80,8 +91,9 @@ class QuietBroker:
         )
         self.access_log: Any = None
         self.stored_runs: Any = None
-        handlers: Any = self
-        self.accounts = Accounts(handlers, None)
+        self.own_connections: Any = None
+        self.scheduler: Any = None
+        self.accounts = Accounts(stand_in(self), None)
         self.wakeups = WakeupBatch()
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.clock_s = 0.0
@@ -93,11 +105,11 @@ class QuietBroker:
     def now(self):
         return self.clock_s
 
-    def follow(self, index=0):
-        return self.partitions.follow(known(self.topics.find(TOPIC_ID)), index)
+    def follow(self, index: int = 0) -> Partition:
+        return known(self.partitions.follow(known(self.topics.find(TOPIC_ID)), index))
 
     def attempt(self, action, _doing, otherwise=None):
-        """What raises in a test ends it."""
+        """Run `action`; its error ends the test."""
         action()
 
     def is_this(self, node_id):
@@ -107,22 +119,21 @@ class QuietBroker:
         self.invalidated.append((partition, from_offset, reason))
 
     def distrust(self, topic, reason):
-        handlers: Any = self
-        Broker.distrust(handlers, topic, reason)
+        Broker.distrust(stand_in(self), topic, reason)
 
     def forget_topic(self, topic_id):
         self.forgotten.append(topic_id)
 
 
 def learn(partition, high_watermark, last_stable_offset=None, log_start_offset=0, epoch=EPOCH):
-    """The broker answers; without a divergence to check."""
+    """The broker shows offsets, and no divergence is to be checked."""
     stable = high_watermark if last_stable_offset is None else last_stable_offset
     partition.leader_state.learn(epoch, high_watermark, stable, log_start_offset, LEASE_UNTIL_S)
     partition.leader_state.frozen = False
 
 
 def store(broker, partition, first_offset, next_offset):
-    """Batches of [first, next) enter, and the tail stands behind them."""
+    """Store batches of [first, next), and move the tail behind them."""
     run = build_run(first_offset, next_offset - first_offset, epoch=EPOCH)
     insert(broker.cache, partition.slot, run)
     partition.tail = max(partition.tail, next_offset)

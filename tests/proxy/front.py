@@ -1,7 +1,7 @@
-"""A Forebay in this process whose cache is off, before a broker that a test plays, and one client's socket.
+"""A Forebay in this process without a cache, before a played broker, with one client's socket.
 
-Owns them, the lines that would be logged, and what is counted, without times. It must not know what a test asks.
-Invariants: nothing sleeps; what is sent to either side is whole frames.
+Owns them, the log lines and the counters, without times. It must not know the requests of a test.
+Invariants: nothing sleeps; both sides get whole frames.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from metrics.access_log import FetchLine
 from metrics.histogram import Histogram
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
+from tests.proxy.followed import stand_in
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_broker_connection import PlayedBroker
 from tests.proxy.turning import PATIENCE_S, until
@@ -33,7 +33,7 @@ class Lines(MemoryLog):
 
 
 class Front:
-    """`link` is the client's, once it has sent something."""
+    """`link`: the client's connection, once a frame was sent."""
 
     def __init__(self, forebay, broker, client):
         self.forebay = forebay
@@ -43,7 +43,7 @@ class Front:
 
     @property
     def counters(self):
-        """All that is counted, times by their number."""
+        """All counters; histograms by their number of samples."""
         self.forebay.broker.pipeline_counts.settle(self.forebay.broker.counters)
         found = {}
         for field in dataclasses.fields(self.forebay.broker.counters):
@@ -57,14 +57,14 @@ class Front:
         return link
 
     async def send(self, *frames):
-        """To Forebay, and on to the broker."""
+        """Send frames to Forebay, and wait until the broker has them."""
         seen = len(self.broker.seen)
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
         await until(lambda: len(self.broker.seen) == seen + len(frames))
 
     async def take(self, size_bytes):
-        """From Forebay: less at the connection's end."""
+        """Read `size_bytes` from Forebay; fewer bytes if the connection ends."""
         got = bytearray()
         async with asyncio.timeout(PATIENCE_S):
             while len(got) < size_bytes:
@@ -79,7 +79,7 @@ class Front:
         return bytes(got)
 
     async def ask(self, request, answer):
-        """One Fetch there and back."""
+        """Send one Fetch; return its response."""
         await self.send(request)
         self.broker.answer(answer)
         return await self.take(len(answer))
@@ -100,12 +100,11 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
             json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings})
         )
         forebay = app.Forebay(load(path, {}).config)
-    known = forebay.broker
-    lines: Any = Lines() if has_log else None
-    known.access_log = lines
-    if lines is not None:
+    known, lines = forebay.broker, Lines()
+    known.access_log = stand_in(lines) if has_log else None
+    if has_log:
         known.accounts.lines = AccessLines(
-            lines, known.cache, known.topics, known.partitions, lines.empty
+            stand_in(lines), known.cache, known.topics, known.partitions, lines.empty
         )
     for listener in forebay.listeners:
         await listener.start()

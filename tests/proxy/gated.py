@@ -1,4 +1,4 @@
-"""A gate before a broker that a test answers for, with a clock that the test moves.
+"""A request scheduler before a broker that a test answers for, with a clock that the test moves.
 
 Owns the fakes around the real `RequestScheduler`, `ResponseOrder` and `RefusedSequences`: clock and timers, the
 broker's record, links. It must not know what a test expects. `Link.sent` are the frames that the broker has got and
@@ -32,41 +32,17 @@ from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
+from tests.proxy.followed import stand_in
+from tests.proxy.manual_clock import ManualClock
 
 VERSION = 9
 REFUSED = 19
 
 
-class Clock:
-    """Time, and what is to happen at some of it."""
-
-    def __init__(self):
-        self.now = 100.0
-        self.timers = []
-
-    def call_later(self, delay_s, action):
-        timer = SimpleNamespace(at=self.now + delay_s, action=action)
-        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
-        self.timers.append(timer)
-        return timer
-
-    def advance(self, delay_s):
-        end = self.now + delay_s
-        while due := [timer for timer in self.timers if timer.at <= end]:
-            timer = min(due, key=lambda one: one.at)
-            self.timers.remove(timer)
-            self.now = timer.at
-            timer.action()
-        self.now = end
-
-
 def make_broker(monkeypatch, **isolation):
-    """The broker's record with a gate; one slot a queue unless told otherwise."""
-    clock = Clock()
-    monkeypatch.setattr(
-        "proxy.scheduling.request_scheduler.asyncio",
-        SimpleNamespace(get_running_loop=lambda: clock),
-    )
+    """A fake broker with a real request scheduler; by default each queue has one slot."""
+    clock = ManualClock()
+    clock.replace_loop(monkeypatch, "proxy.scheduling.request_scheduler")
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     config = Isolation.model_validate({"data_queues": 1, "data_slots": slots, **isolation})
     broker: Any = SimpleNamespace(
@@ -89,7 +65,7 @@ def make_broker(monkeypatch, **isolation):
 
 
 class Link:
-    """A client's link, as handlers and gate see it."""
+    """A client connection, as handlers and the request scheduler use it."""
 
     peer = "client"
     client_id = "c"
@@ -145,7 +121,7 @@ class Link:
         self.replies.abandon()
 
     def lose(self):
-        """The broker's side ends: whoever waits for an answer learns so."""
+        """The broker connection ends; each request in flight is told."""
         self.upstream.closed = True
         sent, self.sent = self.sent, []
         for _, on_answer in sent:
@@ -160,10 +136,10 @@ class Link:
         most = self.broker.config.limits.request_partitions
         line, sent_count = self.replies.places, self.sent_count
         newest = line[-1] if line else None
-        link: Any = self
+        link = stand_in(self)
         try:
             handle_produce(link, frame, most)
-        except ValueError:  # as ClientLink
+        except ValueError:  # as ClientConnection does
             place = line[-1] if line and line[-1] is not newest else None
             self.broker.fall_back(
                 self, sent_count, "producing", partial(relay_whole, link, frame, place)
@@ -182,7 +158,7 @@ class Link:
         on_answer(answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, base_offset)))
 
     def seen(self):
-        """(topic, partition) of the Produces that the broker has and has not answered, a list each."""
+        """(topic, partition) of the Produces that the broker has not answered, one list for each Produce."""
         found: list[object] = []
         for frame, _ in self.sent:
             head = header.peek_request(frame)
@@ -194,7 +170,7 @@ class Link:
         return found
 
     def codes(self):
-        """The error codes of each answer, by (topic, partition); everything got so far, once."""
+        """Error codes of each new response, by (topic, partition)."""
         got, self.got = self.got, []
         answers = [produce_messages.scan_response(frame, VERSION).partitions for frame in got]
         return [
@@ -221,7 +197,7 @@ def build_produce(batches, acks, transactional_id):
 
 
 def held(broker):
-    """What is left in the gate: nothing, once everything is answered, refused or gone."""
+    """Count of all that the request scheduler holds; 0 once everything is answered, refused or lost."""
     queues, health = broker.scheduler.statistics()
     names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
     quotas = [

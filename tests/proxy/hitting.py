@@ -1,4 +1,4 @@
-"""One client of one Forebay whose memory holds a partition; its Fetches may go the short way, or all the general one.
+"""One client of one Forebay whose memory holds a partition.
 
 Owns the scene: batches of three sizes (offsets 0 to 29), a transport that the test fills and drains, a clock
 that it moves, a broker that never answers. It must not know what a test expects. `World.sent` is what has left
@@ -22,10 +22,11 @@ from proxy.config.model import Config
 from proxy.fetch.sessions.cache import SessionCache
 from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
+from proxy.partitions.leader_state import Lease
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
-from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID
+from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known, stand_in
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
@@ -39,19 +40,18 @@ SIZES = (1_000, 6_000, 25_000)
 END = 10 * len(SIZES)
 ARENA_BYTES = 4 << 20
 IDS = 13
-OF_TRUTH = {
+OF_LEADER_STATE = {
     "high_watermark",
     "last_stable_offset",
     "log_start_offset",
     "epoch",
     "led_epoch",
     "frozen",
-    "lease_until",
 }
 
 
 class SilentDial:
-    """A broker that takes no connection and refuses none."""
+    """A broker that neither accepts nor refuses a connection."""
 
     host, port, max_frame_bytes = "broker", 9092, 1 << 20
 
@@ -89,7 +89,7 @@ class Clear(PlayedTransport):
                 self._junk_bytes += self.ours.send(b"-" * 4096)
 
     def stick(self):
-        """What is written from here on waits, until not `full`; the kernel takes what it has room for."""
+        """Later writes wait until `full` is False; the kernel takes bytes while it has room."""
         self._read()
         self._full = True
 
@@ -115,24 +115,26 @@ class Clear(PlayedTransport):
 
 
 class World:
-    """With `room_bytes` the client's socket has a descriptor, by which responses leave past the transport."""
+    """With `room_bytes` above 0 the client's socket has a descriptor, and responses bypass the transport."""
 
     def __init__(self, verify_ratio=0.5, sizes=SIZES, arena_bytes=ARENA_BYTES, room_bytes=0):
         self.clock_s = 100.0
         self.log, self._correlation_id = MemoryLog(), 0
         self.cache = BlockCache(arena_bytes)
-        self.broker = broker = Broker(CONFIG, self.cache, self.log, "0", lambda: self.clock_s)
-        broker.accounts.lines.empty = self.log.empty
-        broker.own_connections = SimpleNamespace(usable=False)
+        self.broker = broker = Broker(
+            CONFIG, self.cache, stand_in(self.log), "0", lambda: self.clock_s
+        )
+        known(broker.accounts.lines).empty = self.log.empty
+        broker.own_connections = stand_in(SimpleNamespace(usable=False))
         broker.sessions = SessionCache(10, 100, 120.0, Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
-        self.topic = broker.topics.find(TOPIC_ID)
+        self.topic = known(broker.topics.find(TOPIC_ID))
         self.topic.may_be_compacted = False
-        self.partition = broker.partitions.follow(self.topic, 0)
+        self.partition = known(broker.partitions.follow(self.topic, 0))
         self.store(sizes)
         self.listener = Listener(broker, CONFIG.listeners[0], dispatch.Dispatch)
-        self.listener.dial = SilentDial()
+        self.listener.dial = stand_in(SilentDial())
         self.transport = Clear(room_bytes) if room_bytes else PlayedTransport()
         self.link = self.connect(self.transport)
         self.other = self.connect(PlayedTransport())
@@ -145,9 +147,14 @@ class World:
             link.handlers.authorization.learn(topic, 0, self.clock_s)
         return link
 
-    def store(self, sizes):
-        """Ten batches of each size; all of it is readable under a lease, without transactions."""
-        partition, end = self.partition, 10 * len(sizes)
+    def store_others(self, partitions):
+        """Ten small batches enter each of the first `partitions` but the first."""
+        for index in range(1, partitions):
+            self.store((1_000,), index)
+
+    def store(self, sizes, index=0):
+        """Ten batches of each size enter a partition, readable under a lease, without transactions."""
+        partition, end = known(self.broker.partitions.follow(self.topic, index)), 10 * len(sizes)
         for offset in range(end):
             insert(
                 self.cache,
@@ -162,7 +169,7 @@ class World:
         partition.tail = end
 
     def arrive(self, size, aborted=None):
-        """A batch more is stored and shown, and whoever waits at the tail hears of it."""
+        """Store and show another batch, and wake the delayed Fetches of the partition."""
         partition, end = self.partition, self.partition.tail + 1
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
@@ -173,17 +180,19 @@ class World:
         for waiting in list(partition.parked):
             waiting.wake(partition)
 
-    # -- what a script says --------------------------------------------------------------------------------
+    # -- steps of a script --------------------------------------------------------------------------------
 
     def receive(self, frame):
         self.link.framed.data_received(frame)
         assert self.sent is not None  # a client that reads has it before the next arrives
 
     def change(self, what, value):
-        """Something of what decides changes."""
+        """Set one of the values that a Fetch depends on."""
         leader_state, partition, link = self.partition.leader_state, self.partition, self.link
-        if what in OF_TRUTH:
+        if what in OF_LEADER_STATE:
             setattr(leader_state, what, value)
+        elif what == "lease":
+            leader_state.lease = Lease(value)
         elif what in ("tail", "old_format", "zstd"):
             setattr(partition, what, value)
         elif what == "compacted":
@@ -210,21 +219,26 @@ class World:
             link.client_id = value
 
     def fill(self, is_full):
-        """The kernel takes no more than it has; or all of it, and more."""
+        """Fill the client's socket, or drain it."""
         self.transport.full = is_full
         if not is_full and self.link.framed.unsent_bytes:
             self.transport.drain()
 
+    def stick(self):
+        """The socket takes what it has room for, and the rest waits. There is a descriptor."""
+        assert isinstance(self.transport, Clear)
+        self.transport.stick()
+
     def leave(self):
-        """What waits leaves with what there is. Whether nothing waits any more."""
+        """Answer the delayed Fetches with the bytes at hand; return whether none is left."""
         self.broker.purgatory.leave(self.link)
         return not self.link.replies.places
 
     def end(self):
-        """The client goes away."""
+        """The client closes its connection."""
         self.link.framed.connection_lost(None)
 
-    # -- what is looked at ---------------------------------------------------------------------------------
+    # -- visible state -------------------------------------------------------------------------------------
 
     @property
     def sent(self):
@@ -241,7 +255,7 @@ class World:
             "lookups",
             "copied_lookups",
             "gathered_lookups",
-        ):  # the general way looks twice
+        ):  # a delayed Fetch is evaluated twice
             del arena[how_often]
         return {
             "sent": list(self.sent),
@@ -256,7 +270,7 @@ class World:
             },
             "table": broker.sessions.statistics(),
             "arena": arena,
-            "samples": [sample._replace(partition=None) for sample in broker.verifier._waiting],
+            "samples": [sample[1:] for sample in broker.verifier._waiting],
             "memory": [
                 (bound.in_flight_bytes, bound.pauses)
                 for bound in (broker.requests, broker.responses)
@@ -283,7 +297,7 @@ def read(value):
 
 
 def read_session(session):
-    """What a session remembers; turns have no meaning but their order."""
+    """State of a fetch session, without turns, since only their order matters."""
     kept = [
         (key, one.asked, one.high_watermark, one.log_start_offset)
         for key, one in session.partitions.items()
@@ -298,6 +312,7 @@ def build_fetch(
     version=IDS,
     session=(0, -1),
     index=0,
+    partitions=1,
     client_id="c",
     isolation_level=0,
     max_wait_ms=500,
@@ -308,9 +323,12 @@ def build_fetch(
     last_epoch=-1,
     rack_id="",
 ):
-    """A Fetch of one partition."""
+    """Return the frame of a Fetch of `partitions` partitions from `index` on."""
     topic = TOPIC_ID if version >= IDS else "orders"
-    asked = FetchPartition(topic, index, epoch, offset, last_epoch, -1, partition_max_bytes)
+    asked = [
+        FetchPartition(topic, number, epoch, offset, last_epoch, -1, partition_max_bytes)
+        for number in range(index, index + partitions)
+    ]
     return build_request(
         version,
         correlation_id,
@@ -321,6 +339,6 @@ def build_fetch(
         isolation_level=isolation_level,
         session_id=session[0],
         session_epoch=session[1],
-        partitions=[asked],
+        partitions=asked,
         rack_id=rack_id,
     )

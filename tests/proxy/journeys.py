@@ -1,87 +1,44 @@
-"""Requests' ways through the product, counted: `python -m tests.proxy.journeys` prints a table for docs/performance.md.
+"""The paths of requests through the product: `python -m tests.proxy.journeys` prints a table for docs/performance.md.
 
-Owns the count of calls, files, rooms and crossings of each journey. It must not know how long a call takes. Invariant:
-only Python functions of the product count; a crossing is a call into another file, a re-entry one into a file that was
-entered before.
+Owns which requests are traced. It must not know how calls are counted (`tests.proxy.tracing`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tests.proxy.hitting import END, World, build_fetch
-from tests.proxy.test_dispatch_budget import PRODUCT, ROOT, WARM, build, store_many
+from tests.proxy.test_dispatch_budget import MANY, WARM
 from tests.proxy.test_dispatch_budget_produce import Budget
+from tests.proxy.tracing import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-
-class Journey(NamedTuple):
-    """What one request called: functions, files, rooms (folders), calls into another file, and into one again."""
-
-    calls: int
-    files: int
-    rooms: int
-    crossings: int
-    re_entries: int
-
-
-def trace(action: Callable[[], object]) -> Journey:
-    """The journey of what `action` does."""
-    entered: list[str] = []
-    stack: list[str] = []
-    calls = 0
-
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        name = frame.f_code.co_filename
-        if not name.startswith(PRODUCT):
-            return
-        if event == "call":
-            calls += 1
-            if not stack or stack[-1] != name:
-                entered.append(name)
-            stack.append(name)
-        elif event == "return" and stack:
-            stack.pop()
-
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    files = {Path(name).relative_to(ROOT) for name in entered}
-    return Journey(
-        calls,
-        len(files),
-        len({one.parent for one in files}),
-        len(entered),
-        len(entered) - len(files),
-    )
+    from tests.proxy.tracing import Journey
 
 
 async def trace_fetches() -> dict[str, Journey]:
     """From memory, in a session, waiting and woken."""
     found = {}
-    for partitions in (1, 16):
+    for partitions in (1, MANY):
         world = World(verify_ratio=0.0, room_bytes=1 << 20)
-        store_many(world)
+        world.store_others(MANY)
         for number in range(WARM):
-            world.receive(build(0, partitions, number))
-        frame = build(0, partitions, WARM)
+            world.receive(build_fetch(0, partitions=partitions, correlation_id=number))
+        frame = build_fetch(0, partitions=partitions, correlation_id=WARM)
         found[f"Fetch from memory, partitions: {partitions}"] = trace(partial(world.receive, frame))
-        world.receive(build(0, partitions, 0, (0, 0)))
+        world.receive(build_fetch(0, partitions=partitions, correlation_id=0, session=(0, 0)))
         (session,) = world.broker.sessions._sessions
         for epoch in range(1, WARM):
-            world.receive(build(0, partitions, epoch, (session, epoch)))
-        frame = build(0, partitions, WARM, (session, WARM))
+            world.receive(
+                build_fetch(
+                    0, partitions=partitions, correlation_id=epoch, session=(session, epoch)
+                )
+            )
+        frame = build_fetch(0, partitions=partitions, correlation_id=WARM, session=(session, WARM))
         found[f"the same in a session: {partitions}"] = trace(partial(world.receive, frame))
         world.end()
     world = World(verify_ratio=0.0, room_bytes=1 << 20)

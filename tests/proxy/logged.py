@@ -1,4 +1,4 @@
-"""An access log in memory, for tests of what is logged.
+"""An access log in memory.
 
 Owns the lines that were put, and the sums of partitions without records that `empty` has, or has put. It must not know
 how a line is written. Invariant: `count_empty` sees each partition of each response once, whether its sum has ended or
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from metrics.access_log import BlockLine, EmptyLine, FetchLine
 from proxy.accounting.empty_answers import EmptyAnswers
+from tests.proxy.followed import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class MemoryLog:
         self.fetches: list[FetchLine] = []
         self.blocks: list[BlockLine] = []
         self.empties: list[EmptyLine] = []
-        self.empty = EmptyAnswers(self, QUEUE_LINES, now_ms)  # type: ignore[arg-type]
+        self.empty = EmptyAnswers(stand_in(self), QUEUE_LINES, now_ms)
 
     def put_all(self, lines: Sequence[FetchValues]) -> None:
         for line in lines:

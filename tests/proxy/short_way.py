@@ -1,4 +1,4 @@
-"""A Produce on a link that a test answers for, before a broker that is all known (`followed.py`).
+"""A Produce on a connection that a test answers for; broker and partitions are known (`followed.py`).
 
 Owns the fake link, whose scheduler is off, and the frames. It must not know what a test expects. `Link.sent` are the
 requests that the broker has got and not answered, `Link.got` what the client was answered, in order.
@@ -13,24 +13,26 @@ from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
+from tests.proxy.followed import stand_in
 
 VERSION = 9
 MOST = 10_000
-"""Of what a frame may name."""
+"""Limit of partitions in a request."""
 
 
 class Link:
-    """A client's link, as `proxy.produce` sees it."""
+    """A client connection, as `proxy.produce` uses it."""
 
     def __init__(self, broker, stores=True):
         self.broker = broker
         self.stores = stores
         self.client_id = None
         self.refused = RefusedSequences()
-        self.replies = ResponseOrder(None, lambda: None)
+        self.replies = ResponseOrder(stand_in(None), lambda: None)
         self.upstream = SimpleNamespace(closed=False, send=self._send_up)
         self.last_ordinal = self.answered_ordinal = self.sent_count = 0
-        self.sent, self.got, self.failures = [], [], []
+        self.sent, self.got = [], []
+        self.failures: list[str] = []
         broker.scheduler = SimpleNamespace(
             enabled=False,
             quotas=SimpleNamespace(active=False),
@@ -62,14 +64,14 @@ class Link:
         self.got.append(frame)
 
     def receive(self, frame):
-        """A whole request."""
-        handle_produce(self, frame, MOST)
+        """The client sends a whole request."""
+        handle_produce(stand_in(self), frame, MOST)
 
     def count_request(self, api_key, size_bytes):
         """Nothing is counted."""
 
     def produce(self, records, *, frame_type=bytes, index=0, version=VERSION, **values):
-        """One Produce; whether it went to the broker."""
+        """Send one Produce; return whether it went to the broker."""
         before = len(self.sent)
         self.receive(frame_type(build(version, records=records, index=index, **values)))
         return len(self.sent) > before
@@ -83,7 +85,7 @@ class Link:
 def build_answer(
     base_offset, append_time_ms=-1, error_code=0, index=0, more=b"\1\0\0", topic=b"orders"
 ):
-    """Of version 9 (ProduceResponse.json). `more`: record errors, message and tags of the partition."""
+    """Build a response of version 9 (ProduceResponse.json). `more`: record errors, message, tags."""
     partition = struct.pack(">ihqqq", index, error_code, base_offset, append_time_ms, 0) + more
     topics = b"\2" + bytes([len(topic) + 1]) + topic + b"\2" + partition + b"\0"
     body = struct.pack(">i", 42) + b"\0" + topics + struct.pack(">i", 0) + b"\0"
@@ -91,7 +93,7 @@ def build_answer(
 
 
 def build_many(indexes, version=VERSION, **values):
-    """A Produce of three records to each of these partitions of one topic."""
+    """Return a Produce of three records to each of these partitions of one topic."""
     one = build(version, records=batch_v2(3), partitions=len(indexes), index=99, **values)
     for index in indexes:
         one = one.replace(struct.pack(">i", 99), struct.pack(">i", index), 1)
@@ -99,7 +101,7 @@ def build_many(indexes, version=VERSION, **values):
 
 
 def build_many_answer(indexes, offsets, error_codes=None, times=None):
-    """Of version 9, to a Produce of several partitions."""
+    """Return a response of version 9 to a Produce of several partitions."""
     codes, times = error_codes or (0,) * len(indexes), times or (-1,) * len(indexes)
     partitions = b"".join(
         struct.pack(">ihqqq", index, code, offset, time_ms, 0) + b"\1\0\0"

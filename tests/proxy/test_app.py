@@ -1,4 +1,4 @@
-"""What the composition root does by itself: the arena is touched before requests need it, and the collector eased."""
+"""The composition root: it touches the arena before requests need it, and eases the collector."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) ->
     cache.close()
 
 
-def test_what_stands_is_not_collected_again() -> None:
+def test_startup_objects_are_not_collected() -> None:
     before = gc.get_freeze_count()
     try:
         app.freeze_what_stands()
@@ -51,7 +51,7 @@ def test_what_stands_is_not_collected_again() -> None:
         gc.unfreeze()
 
 
-def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
+def test_clock_advances_while_the_machine_is_suspended() -> None:
     """A machine that was suspended for a day, as far as its clocks tell."""
     program = (
         "from proxy.app import read_clock_s; import time; print(read_clock_s() - time.monotonic())"
@@ -68,7 +68,7 @@ def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
     assert float(ran.stdout) > 86000
 
 
-def test_the_clock_does_not_stand_still_within_a_callback() -> None:
+def test_clock_advances_within_a_callback() -> None:
     before = app.read_clock_s()
     time.sleep(0.002)
     assert app.read_clock_s() >= before + 0.002
@@ -78,7 +78,7 @@ def test_the_clock_does_not_stand_still_within_a_callback() -> None:
     ("place", "says"),
     [("listen", "listener clients cannot listen"), ("admin", "the admin server cannot listen")],
 )
-async def test_an_address_in_use_is_told_with_whose_it_is_and_the_key(place, says):
+async def test_address_in_use_names_listener_and_key(place, says):
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -91,7 +91,7 @@ async def test_an_address_in_use_is_told_with_whose_it_is_and_the_key(place, say
     assert f"{says} at {address} ({key}): " in str(refused.value)
 
 
-async def test_a_full_disk_of_the_access_log_is_said(monkeypatch, caplog, tmp_path):
+async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_path):
     def fail(self: LogFiles, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""What a process lets who ask at its admin port."""
+"""Data of a process at its admin port."""
 
 import subprocess
 import urllib.error

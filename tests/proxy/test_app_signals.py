@@ -1,4 +1,4 @@
-"""Signals that a process manager, a terminal or a log rotator may send: none ends Forebay but in order."""
+"""Signals of process managers, terminals and log rotators: each ends Forebay in order, or not at all."""
 
 import signal
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def is_said(log: Path, text: str) -> bool:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda one: one.name
 )
-def test_signals_that_end_it_do_so_in_order_and_others_are_ignored_and_said(
+def test_only_ending_signals_stop_the_process(
     forebay: tuple[Alone, Path], number: signal.Signals
 ) -> None:
     """Others have another meaning elsewhere."""

@@ -1,4 +1,4 @@
-"""A fence around handlers (`Broker.fall_back`): an error of ours, wherever it is raised, costs a miss and no more."""
+"""`Broker.fall_back`: an error of Forebay's own costs a miss, and no more."""
 
 import itertools
 import logging
@@ -92,7 +92,7 @@ async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
     await goes_whole(scene, frame)
 
 
-async def test_records_of_a_response_that_could_not_be_built_are_not_in_the_next(monkeypatch):
+async def test_failed_response_leaves_no_records_behind(monkeypatch):
     scene = Scene(room_bytes=1 << 20)
     spoil(monkeypatch, response, "build_heads")
     scene.receive(build_fetch(0, max_bytes=1))
@@ -270,7 +270,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
     goes_on(scene)
 
 
-async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monkeypatch):
+async def test_connection_ends_without_a_broker(monkeypatch):
     scene = Scene()
     spoil(monkeypatch, evaluate, "find_limit")
     spoil(monkeypatch, RequestScheduler, "submit")
@@ -280,7 +280,7 @@ async def test_where_the_broker_cannot_be_asked_either_the_connection_ends(monke
     assert scene.broker.requests.in_flight_bytes == 0
 
 
-async def test_errors_are_counted_and_logged_by_one_text_for_each_place(monkeypatch, caplog):
+async def test_errors_are_logged_once_per_place(monkeypatch, caplog):
     """So that the log counts those of a second instead of writing them (log_queue.py)."""
     scene = Scene()
     spoil(monkeypatch, evaluate, "find_limit", 1, 5)

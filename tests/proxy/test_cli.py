@@ -81,7 +81,7 @@ def test_serve_with_a_file_lets_flags_win(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("ending", "code"),
     [(0, 0), (1, 1), (OSError(98, "Address already in use"), 1), (RuntimeError("unexpected"), 1)],
 )
-def test_serve_ends_with_the_code_of_the_app_or_1(
+def test_serve_exits_with_the_apps_code(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     ending: int | Exception,
@@ -149,7 +149,7 @@ def test_audit_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("missing", ["pyspark.sql", "matplotlib"])
-def test_audit_without_its_extra_says_how_to_get_it(
+def test_audit_without_its_extra_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
     def fail(_: str) -> ModuleType:
@@ -160,7 +160,7 @@ def test_audit_without_its_extra_says_how_to_get_it(
     assert "pip install 'forebay[audit]'" in capsys.readouterr().err
 
 
-def test_a_module_that_should_be_there_is_a_fault_and_not_an_extra(
+def test_missing_product_module_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: str) -> ModuleType:
@@ -199,7 +199,7 @@ def test_help_and_version_go_to_standard_output(
     assert said in " ".join(capsys.readouterr().out.split(" "))
 
 
-def test_arena_inspect_of_a_live_and_of_a_dead_arena(
+def test_arena_inspect_reads_live_and_dead_arenas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, left = tmp_path / "a.arena", tmp_path / "left.arena"

@@ -1,14 +1,16 @@
-"""How many of the product's Python functions a turn of the hot poll calls: its response, and the next request.
+"""Budgets of the Python functions that a turn of the hot poll calls: its response and the next request.
 
 Owns the budgets of a turn in which one partition has news, at 1, 16 and 300 hot ones. It must not know how long a call
 takes. Calls into C and the standard library are not counted.
 """
 
+from functools import partial
+
 import pytest
 
 from proxy.replica_fetcher.fetcher import SWEEP_S
 from tests.proxy.replica_fetcher.polled import END, Hot, build_answer, shown
-from tests.proxy.test_dispatch_budget import count_calls
+from tests.proxy.tracing import count_calls
 
 WARM = 3
 TURN_CALLS = 108
@@ -43,7 +45,7 @@ def test_each_further_partition_with_news() -> None:
     for news in (1, 17):
         hot = Hot(300)
         answer = build_answer(*(shown(index, END + 1) for index in range(news)))
-        counts.append(count_calls(lambda hot=hot, answer=answer: hot.link.on_answer(answer)))
+        counts.append(count_calls(partial(hot.link.on_answer, answer)))
     assert (counts[1] - counts[0]) / 16 <= NEWS_CALLS
 
 

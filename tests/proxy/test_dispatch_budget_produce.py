@@ -1,7 +1,7 @@
-"""How many of the product's Python functions a Produce calls, there and back: a figure that no other work changes.
+"""Budgets of the Python functions that a Produce calls, there and back. Storing and isolation are on.
 
-Owns the budgets, which are the calls of today: a path that grows by one call is seen. Must not know how long a call
-takes (bench/). Calls into C and the standard library are not counted. Storing and isolation are on.
+Owns the budgets, which are the calls of today: a path that grows by one call is seen. Must not know how calls are
+counted (`tests.proxy.tracing`).
 """
 
 import asyncio
@@ -9,34 +9,22 @@ import struct
 
 import pytest
 
-from protocol.primitives import build_uvarint
 from protocol.produce_build import Refused, build_refusal
-from tests.kit.frames import REQUEST_HEADER, build_batch
+from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.played import ON
 from tests.proxy.flown import START_S, World
 from tests.proxy.followed import known
-from tests.proxy.test_dispatch_budget import count_calls
+from tests.proxy.test_dispatch_budget import MANY
+from tests.proxy.tracing import count_calls
 
-VERSION = 9
-MANY = 16
 WARM = 6
 BATCH = build_batch(100)
-
-
-def build_request(partitions, correlation_id):
-    """A Produce of one batch to each of the first `partitions` of a topic (ProduceRequest.json, version 9)."""
-    head = REQUEST_HEADER.pack(0, VERSION, correlation_id, 1) + b"c\0"
-    records = build_uvarint(len(BATCH) + 1) + BATCH + b"\0"
-    named = b"".join(struct.pack(">i", index) + records for index in range(partitions))
-    topic = b"\7orders" + build_uvarint(partitions + 1) + named + b"\0"
-    body = b"\0" + struct.pack(">hi", -1, 1000) + b"\2" + topic + b"\0"
-    return struct.pack(">i", len(head) + len(body)) + head + body
 
 
 def build_answer(partitions, correlation_id, offset):
     """All of it was stored at `offset`."""
     done = [Refused("orders", index, 0) for index in range(partitions)]
-    answer = build_refusal(VERSION, correlation_id, done)
+    answer = build_refusal(PRODUCE_VERSION, correlation_id, done)
     return answer.replace(struct.pack(">hq", 0, -1), struct.pack(">hq", 0, offset))
 
 
@@ -59,7 +47,7 @@ class Budget:
 
     async def connect(self, partitions):
         """All that a connection does once, or a partition."""
-        self.world.feed(build_request(partitions, 0))
+        self.world.feed(build_produce("orders", BATCH, partitions=partitions, correlation_id=0))
         for _ in range(5):
             await asyncio.sleep(0)
         self._answer(partitions, build_answer(partitions, 0, 0))
@@ -76,7 +64,7 @@ class Budget:
 
     def count(self, partitions):
         self.number += 1
-        frame = build_request(partitions, self.number)
+        frame = build_produce("orders", BATCH, partitions=partitions, correlation_id=self.number)
         there = self._count(lambda: self.world.link.framed.data_received(frame))
         back = self._answer(partitions, build_answer(partitions, self.number, self.offset))
         return there, back

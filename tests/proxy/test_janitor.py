@@ -1,10 +1,9 @@
-"""What timed work forgets of transactions: what lies below all that memory holds. Which connections it looks after."""
+"""Periodic work: transactions below the stored records are forgotten, and begun frames are tended."""
 
 import asyncio
-from typing import Any
 
 from proxy.janitor import Janitor
-from tests.proxy.followed import QuietBroker, learn, store
+from tests.proxy.followed import QuietBroker, learn, stand_in, store
 from tests.proxy.front import front
 from tests.proxy.transactional_log import log_of
 from tests.proxy.turning import until
@@ -21,8 +20,7 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     partition.transactions.shown(0, 0, 0, 0.0)
     partition.transactions.observed(*log.read(0, len(log.entries)))
     learn(partition, ENDS_AT)
-    handlers: Any = broker
-    janitor = Janitor(handlers, ())
+    janitor = Janitor(stand_in(broker), ())
     janitor.forget_transactions(0.0)
     assert partition.transactions.known_from == 0  # nothing was evicted
     for first in range(0, ENDS_AT, 10):
@@ -34,7 +32,7 @@ def test_aborted_transactions_below_what_is_stored_are_forgotten():
     assert not partition.transactions.holds_any
 
 
-def test_idle_connections_are_not_looked_after_and_a_frame_that_has_begun_is_until_it_ends():
+def test_only_begun_frames_are_tended():
     async def scenario():
         async with front() as stand:
             listener = stand.forebay.listeners[0]
@@ -53,7 +51,7 @@ def test_idle_connections_are_not_looked_after_and_a_frame_that_has_begun_is_unt
     asyncio.run(scenario())
 
 
-def test_a_frame_that_has_begun_must_end_in_time_whatever_came_before_it():
+def test_begun_frame_must_end_in_time():
     async def scenario():
         async with front() as stand:
             listener, broker = stand.forebay.listeners[0], stand.forebay.broker

@@ -1,5 +1,4 @@
-"""Clients that have nothing more to say, or are not there any more: closed after `limits.idleTimeout`, and where the
-broker has closed their link for idleness; nobody else is.
+"""Only idle and vanished clients are closed: after `limits.idleTimeout`, or once the broker has closed theirs.
 
 Owns a Forebay in this process before a played broker. It must not know how idleness is found. Invariants: time is an
 argument.
@@ -51,7 +50,7 @@ async def ends(one):
 
 
 @both_loops
-def test_who_says_nothing_for_so_long_is_closed(run):
+def test_silent_client_is_closed(run):
     async def scenario():
         async with front(SETTINGS) as played:
             await until(lambda: played.forebay.listeners[0].links)
@@ -72,7 +71,7 @@ def test_who_says_nothing_for_so_long_is_closed(run):
 
 
 @pytest.mark.parametrize("kind", ["unanswered", "flying", "begun", "waiting"])
-def test_who_waits_for_something_is_not_idle(kind):
+def test_waiting_client_is_not_idle(kind):
     async def scenario():
         async with front(SETTINGS) as played:
             await greet(played)
@@ -96,9 +95,7 @@ def test_who_waits_for_something_is_not_idle(kind):
 
 @both_loops
 @pytest.mark.parametrize("kind", ["idle", "asked lately", "waiting"])
-def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_if_that_is_idle(
-    run, kind
-):
+def test_idle_upstream_close_closes_an_idle_client(run, kind):
     async def scenario():
         async with front(SETTINGS) as played:
             await greet(played)
@@ -122,7 +119,7 @@ def test_an_upstream_that_the_broker_has_closed_for_idleness_closes_its_client_i
 
 
 @both_loops
-def test_accepted_sockets_end_by_themselves_when_the_peer_has_vanished(run):
+def test_accepted_sockets_end_when_the_peer_vanishes(run):
     async def scenario():
         async with front(SETTINGS) as played:
             await until(lambda: played.forebay.listeners[0].links)

@@ -1,4 +1,4 @@
-"""What is passed on without being understood."""
+"""Opaque requests are passed on unread."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CHUNKS = [b"one", b"two", b"three"]
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_blind_pipe_holds_one_chunk_at_a_time(is_full):
+def test_opaque_relay_holds_one_chunk(is_full):
     """A peer that takes nothing holds up whoever writes to it, and no more than was read at once is kept."""
     source, sink = Listening(), Listening()
     source.framed.go_blind(lambda chunk: pipe(chunk, sink.framed, source.framed))

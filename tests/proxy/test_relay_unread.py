@@ -1,4 +1,4 @@
-"""No frame holds up the loop: what names too much is relayed unread, whatever it is.
+"""Requests that name too many partitions are relayed unread, so that no frame delays the event loop.
 
 Owns frames made to take long, and the longest time the processor worked on one of them before it went on to the broker.
 It must not know Kafka's layouts beyond those frames. Invariant: the processor's time is measured, not the clock's.
@@ -149,7 +149,7 @@ async def send(played, frame):
 
 @pytest.mark.parametrize("settings", [SERVE, OFF], ids=["serve", "off"])
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.__name__)
-async def test_what_would_take_long_goes_on_unread(worst_s, slow, settings):
+async def test_wide_request_is_relayed_unread(worst_s, slow, settings):
     frame = slow()
     async with front(settings) as played:
         await send(played, frame)
@@ -202,7 +202,7 @@ def limited(most):
 
 
 @pytest.mark.parametrize("number", [50, 51, 4000])
-async def test_at_the_bound(number):
+async def test_only_wider_requests_are_relayed_unread(number):
     """Fifty topics and as many partitions are read; one more is not, and is counted as one pass."""
     async with front(limited(100)) as played:
         await played.send(whole(11, number))
@@ -221,7 +221,7 @@ async def test_no_session_of_the_brokers_is_opened(version):
         assert asked.partitions == sorted(partitions(version, 2000))
 
 
-async def test_a_session_of_the_brokers_stays_where_memory_does_not_serve():
+async def test_brokers_session_is_relayed_without_a_cache():
     async with front({**OFF, "limits": {"requestPartitions": 100}}) as played:
         frame = whole(11, 2000)
         await played.send(frame)
@@ -235,7 +235,7 @@ async def test_a_wide_fetch_is_answered_and_counted():
         assert played.counters["fetch_partitions"] == {("pass", "version"): 1}
 
 
-async def test_a_wide_produce_without_acks_leaves_no_place_behind():
+async def test_wide_produce_without_acks_leaves_no_place():
     body = b"\0" + struct.pack(">hi", 0, 1000) + b"\2\2a" + many(b"\0\0\0\1\0\0", 10_000) + b"\0\0"
     async with front(limited(100)) as played:
         await played.send(build(PRODUCE, 9, body))
@@ -246,7 +246,7 @@ async def test_a_wide_produce_without_acks_leaves_no_place_behind():
         await until(lambda: not played.forebay.broker.requests.in_flight_bytes)
 
 
-async def test_what_is_handled_whole_takes_no_longer(worst_s):
+async def test_widest_read_request_is_handled_in_time(worst_s):
     """As much as is read by default, in the form that costs most."""
     async with front(SERVE) as played:
         most = played.forebay.broker.config.limits.request_partitions

@@ -1,4 +1,4 @@
-"""A partition's log in memory with all its transactions, and what a broker and a Java consumer make of it.
+"""A partition's log in memory with its transactions, as a broker and a Java consumer read it.
 
 Owns the slow, whole-log readings: UnifiedLog's last stable offset, TransactionIndex's aborted list, CompletedFetch's
 filter. Must not know the code under test, beyond `Batch`, whose values it hands out.

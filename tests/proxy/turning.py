@@ -1,4 +1,4 @@
-"""Waiting without a clock: the loop is turned until something holds.
+"""Waiting without a clock: the event loop runs until a condition holds.
 
 Owns the patience after which a test fails. It must not know what is waited for. Invariants: nothing sleeps.
 """

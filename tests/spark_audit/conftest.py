@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_audit.job import Findings, Request, run
 from spark_audit.reading import find_inputs
-from spark_audit.reconcile import Counters
+from spark_audit.reconcile import ScrapedCounters
 from spark_audit.session import NotReady, open_session
 from tests.spark_audit.traffic import Traffic, write_log
 
@@ -85,7 +85,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     return Audited(traffic, findings, out, directory, cut.lines)
 
 
-def count(traffic: Traffic) -> Counters:
+def count(traffic: Traffic) -> ScrapedCounters:
     """The counters of a process that logged this."""
     partitions: Counter[tuple[str, str]] = Counter()
     size_bytes: Counter[tuple[str, str]] = Counter()
@@ -93,4 +93,4 @@ def count(traffic: Traffic) -> Counters:
         partitions[line.result, line.reason] += 1
         size_bytes[line.result, line.reason] += line.bytes
     totals = {pair: (partitions[pair], size_bytes[pair]) for pair in partitions}
-    return Counters(totals, CACHE_SIZE_BYTES, 0, {})
+    return ScrapedCounters(totals, CACHE_SIZE_BYTES, 0, {})

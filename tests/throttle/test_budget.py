@@ -1,4 +1,4 @@
-"""The token bucket and the deficit round-robin: what is conserved, who gets how much, what a grant costs."""
+"""Token bucket and deficit round-robin: conservation, shares, and the cost of a grant."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def test_full_at_first_and_earned_at_the_rate() -> None:
     assert bucket.refill(99.0) == 500
 
 
-def test_larger_than_the_bucket_passes_when_it_is_full_at_full_charge() -> None:
+def test_full_bucket_passes_a_larger_request() -> None:
     bucket = TokenBucket(1000.0, 0.5, 1, now_s=0.0)
     bucket.charge(10)
     assert bucket.ready_at_s(5000, 0.0, 0.0) == pytest.approx(0.009, abs=2e-3)
@@ -42,7 +42,7 @@ def test_giving_back_fills_at_most() -> None:
     assert bucket.refill(0.0) == 500
 
 
-def test_slower_rate_keeps_no_more_than_its_own_burst() -> None:
+def test_slower_rate_keeps_its_own_burst() -> None:
     bucket = TokenBucket(1000.0, 0.5, 1, now_s=0.0)
     bucket.set_rate(100.0, 1.0)
     assert bucket.refill(1.0) == 50
@@ -53,7 +53,7 @@ def test_slower_rate_keeps_no_more_than_its_own_burst() -> None:
     st.floats(1e3, 1e8),
     st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 50 * MIB)), min_size=1, max_size=60),
 )
-def test_what_is_granted_is_paid(rate: float, requests: list[tuple[float, int]]) -> None:
+def test_granted_bytes_are_charged(rate: float, requests: list[tuple[float, int]]) -> None:
     bucket = TokenBucket(rate, 0.1, 4096, now_s=0.0)
     now_s, granted, excess = 0.0, 0, 0.0
     for pause_s, size in requests:
@@ -89,7 +89,7 @@ def test_equal_clients_get_equal_bytes_whatever_they_ask() -> None:
     assert max(got.values()) < 1.05 * min(got.values())
 
 
-def test_weights_are_obeyed_by_clients_with_one_request_at_a_time() -> None:
+def test_weights_hold_with_one_request_in_flight() -> None:
     rule = FairRule(weights=(("gold-*", 4.0), ("*-batch", 0.5)))
     share: FairShare[tuple[str, int]] = FairShare(rule)
     clients = {"gold-a": 4.0, "gold-batch": 4.0, "night-batch": 0.5, "x": 1.0, "y": 1.0}
@@ -107,7 +107,7 @@ def test_lone_client_gets_all() -> None:
     assert serve(share, 20) == {"a": 1000 * MIB}
 
 
-def test_who_was_away_has_saved_nothing() -> None:
+def test_absent_client_saves_nothing() -> None:
     share: FairShare[tuple[str, int]] = FairShare(FairRule())
     for client in ("a", "b"):
         share.add(client, (client, MIB), MIB)
@@ -187,7 +187,7 @@ def test_weights_out_of_range(weight: float) -> None:
     assert FairRule(weights=(("a", 0.01), ("b", 100.0))).weight_of("b") == 100.0
 
 
-def test_a_grant_costs_a_few_turns_however_many_wait() -> None:
+def test_grant_takes_few_turns() -> None:
     share: FairShare[tuple[str, int]] = FairShare(FairRule())
     for client in range(1000):
         for copy in range(20):

@@ -1,4 +1,4 @@
-"""The controller on a model disk: it settles, does not swing, shares, and comes back. Simulated time.
+"""The controller on a model disk in simulated time: it settles, does not swing, shares, and recovers.
 
 Bars: 10 s means within 5 points of the target within 20 s of any change; no swing of more than 5 points to
 and fro on a steady disk; laggards get what the target leaves.
@@ -101,7 +101,7 @@ def test_flushes_every_look_do_not_lame_it(period_s: float) -> None:
     assert sum(run.misses[30:]) / len(run.misses[30:]) >= 0.85 * (0.6 * 60 - 12) * MB
 
 
-def test_write_back_every_five_seconds_does_not_shake_it() -> None:
+def test_periodic_write_back_keeps_the_rate_steady() -> None:
     """Bursts to full load for a second: 10 s means hold, and the rate does not follow each."""
     bursts: dict[float, Event] = {}
     for second in range(5, 120, 5):
@@ -154,7 +154,7 @@ def test_lone_laggard_gets_all() -> None:
     assert sum(run.misses[-30:]) / 30 >= 0.9 * 31 * MB
 
 
-def test_page_cached_misses_are_let_through_and_cold_ones_held_again() -> None:
+def test_page_cached_misses_pass_cold_ones_wait() -> None:
     run = play(ModelDisk(), 90, 8, {20.0: change(cached=1.0), 45.0: change(cached=0.0)})
     assert max(run.misses[25:45]) > 6 * 31 * MB
     assert run.settled_s(46, TARGET) <= SETTLES_S
@@ -221,7 +221,7 @@ def test_look_without_an_interval_changes_nothing() -> None:
     assert controller.statistics() == before
 
 
-def test_step_shrinks_when_the_error_swings_and_grows_back() -> None:
+def test_step_shrinks_on_swings_and_grows_back() -> None:
     controller = Controller(ControllerRule(), 0.0)
     for second in range(1, 20):
         controller.observe(look(0.9 if second % 2 else 0.3, second), 10**7, True, float(second))

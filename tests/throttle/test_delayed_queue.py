@@ -1,4 +1,4 @@
-"""Tickets: granted in turn within the rate, overdue, refused at the bounds, cancelled, found again."""
+"""Tickets: granted in turn within the rate, overdue, refused at limits, cancelled, found again."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_waits_for_its_turn_exactly() -> None:
     )
 
 
-def test_disk_that_is_not_busy_grants_at_once_up_to_the_surge() -> None:
+def test_idle_disk_grants_up_to_the_surge() -> None:
     queue = DelayedQueue(replace(RULE, surge_s=4.0, in_flight_s=10.0), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     assert [submit(queue, offset).granted for offset in range(6)] == [True] * 5 + [
@@ -69,7 +69,7 @@ def test_disk_that_is_not_busy_grants_at_once_up_to_the_surge() -> None:
     assert [ticket.key.offset for ticket in queue.advance(0.001)] == [5]
 
 
-def test_what_is_on_its_way_at_once_is_bounded_on_an_idle_disk_too() -> None:
+def test_reads_in_flight_are_limited_on_idle_disks() -> None:
     queue = DelayedQueue(replace(RULE, in_flight_s=2.5, surge_s=100.0), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     tickets = [submit(queue, offset) for offset in range(4)]
@@ -81,7 +81,7 @@ def test_what_is_on_its_way_at_once_is_bounded_on_an_idle_disk_too() -> None:
     assert queue.advance(0.5) == [tickets[2]]
 
 
-def test_one_is_always_on_its_way_however_large() -> None:
+def test_one_read_is_always_in_flight() -> None:
     queue = DelayedQueue(replace(RULE, in_flight_s=0.001, surge_s=1e6), 0.0)
     queue.set_disk("sda", False, 1.0, 0.0)
     first, second = submit(queue, 0, size=64 * MIB), submit(queue, 1, size=1)
@@ -90,7 +90,7 @@ def test_one_is_always_on_its_way_however_large() -> None:
     assert queue.advance(0.0) == [second]
 
 
-def test_a_slow_client_does_not_keep_others_from_the_disk() -> None:
+def test_slow_client_does_not_block_the_disk() -> None:
     queue = DelayedQueue(replace(RULE, in_flight_s=0.001, surge_s=1e6), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     slow, other = submit(queue, 0), submit(queue, 1)
@@ -103,7 +103,7 @@ def test_a_slow_client_does_not_keep_others_from_the_disk() -> None:
     assert queue.advance(RULE.late_s) == [third]
 
 
-def test_turns_busy_and_owes_only_what_is_still_to_be_read() -> None:
+def test_busy_disk_owes_only_reads_in_flight() -> None:
     queue = DelayedQueue(replace(RULE, surge_s=4.0, in_flight_s=10.0), 0.0)
     queue.set_disk("sda", False, MIB, 0.0)
     tickets = [submit(queue, offset) for offset in range(5)]  # a debt of four
@@ -146,7 +146,7 @@ def test_unknown_disks_never_delay() -> None:
     assert queue.statistics().ungated == 2
 
 
-def test_a_free_ticket_is_of_no_disk_and_not_counted() -> None:
+def test_free_ticket_has_no_disk_and_no_count() -> None:
     queue = busy_queue(rate=1.0)
     ticket = DelayTicket.build_free(key(1), "a", 99 * MIB, 5.0)
     assert (ticket.granted, ticket.disk, ticket.delay_s) == (True, None, 0.0)
@@ -197,7 +197,7 @@ def test_larger_than_the_bound_waits_alone() -> None:
     assert queue.advance(30.0) == []
 
 
-def test_one_disks_laggards_leave_the_others_their_room() -> None:
+def test_disks_have_separate_room() -> None:
     queue = busy_queue()
     for offset in range(5):
         submit(queue, offset)

@@ -1,4 +1,4 @@
-"""Text of diskstats and pressure files, differences of counters, and what counts as busy."""
+"""Texts of diskstats and pressure files, differences of counters, and the rule of a busy disk."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_util_is_at_most_one() -> None:
     assert look_twice(BusyRule(await_ms=0), counters(), counters(io_ticks_ms=1100)).util == 1.0
 
 
-def test_without_time_the_same_sample() -> None:
+def test_no_elapsed_time_gives_the_same_sample() -> None:
     gauge = DiskGauge(BusyRule())
     gauge.observe(counters(), None, 1.0)
     sample = gauge.observe(counters(io_ticks_ms=500), None, 2.0)

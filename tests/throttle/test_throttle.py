@@ -1,4 +1,4 @@
-"""The throttle as a whole: which disks delay, when eyes close, what a look does, what is counted."""
+"""The whole throttle: disks that delay, samples, stale disks, counts."""
 
 import pytest
 
@@ -98,7 +98,7 @@ def test_disk_that_is_not_seen_lets_go(how: str) -> None:
     )
 
 
-def test_stale_is_not_a_moment_too_early_and_wakes_the_caller() -> None:
+def test_stale_disk_is_dropped_when_due() -> None:
     rules = ThrottleRules(busy=BusyRule(await_ms=0), stale_s=0.5)
     throttle = Throttle(rules, [NAME], 0.0)
     throttle.observe(NAME, counters(0), None, 0.0)

@@ -1,4 +1,4 @@
-"""The timing wheel: against a sorted list, at its edges, and its work counted (not timed) at 100,000 items."""
+"""The timing wheel against a sorted list, at its edges; its work is counted at 100,000 items."""
 
 import math
 from typing import Any

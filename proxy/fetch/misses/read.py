@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topic
     from throttle.tickets import DelayTicket
 
-Key = tuple[str | bytes, int]
+MissKey = tuple[str | bytes, int]
 """Topic as the client names it (name or id), and partition."""
 NOT_READ = frozenset(
     {
@@ -125,7 +125,7 @@ class Read:
         self.waiter = waiter
 
     @property
-    def key(self) -> Key:
+    def key(self) -> MissKey:
         """Topic as the client names it, and partition."""
         return self.asked.topic, self.asked.partition
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.fetch.authorization import Authorization
     from proxy.fetch.misses.coalescing import SharedRead, SharedReads
-    from proxy.fetch.misses.read import Key
+    from proxy.fetch.misses.read import MissKey
     from proxy.fetch.wakeups import Waiter
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.catch_up_connection import CatchUpConnection
@@ -110,7 +110,7 @@ class Reads:
     def __init__(self, link: MissLink) -> None:
         self._link = link
         self._in_line: set[tuple[Read, ...]] = set()  # until the request scheduler sends them
-        self.by_key: dict[Key, Read] = {}
+        self.by_key: dict[MissKey, Read] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -375,7 +375,7 @@ class Reads:
                 response = fetch.scan_response(frame, asker.version)
             except BadFrame:
                 link.broker.counters.bad_frames += 1
-        by_key: dict[Key, FetchedPartition] = {}
+        by_key: dict[MissKey, FetchedPartition] = {}
         if response is not None and response.error_code == ErrorCode.NONE:
             by_key = {(p.topic, p.partition): p for p in response.partitions}
         for read in reads:

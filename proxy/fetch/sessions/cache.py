@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from random import Random
 
     from protocol.fetch import FetchPartition
-    from protocol.primitives import Topic
+    from protocol.primitives import TopicNameOrId
 
-PartitionKey: TypeAlias = "tuple[Topic, int]"
+PartitionKey: TypeAlias = "tuple[TopicNameOrId, int]"
 
 FIRST_EPOCH = 1
 LAST_EPOCH = 2**31 - 1
 _IDS = (1, 2**31 - 1)
 ASKED, TURN = attrgetter("asked"), attrgetter("turn")
-"""Fields of `Kept`."""
+"""Fields of `CachedPartition`."""
 _SLACK = 64  # invalid entries in `_smallest` before it is rebuilt
 
 
@@ -46,7 +46,7 @@ def next_epoch(epoch: int) -> int:
     return FIRST_EPOCH if epoch == LAST_EPOCH else epoch + 1
 
 
-class Kept:
+class CachedPartition:
     """A session's partition (CachedPartition): its request fields, and the HW and log start last
     shown.
 
@@ -109,7 +109,7 @@ class Session:
         session_id: int,
         owner: Hashable,
         uses_topic_ids: bool,
-        partitions: dict[PartitionKey, Kept],
+        partitions: dict[PartitionKey, CachedPartition],
         now_s: float,
     ) -> None:
         self.id = session_id
@@ -146,7 +146,7 @@ class Session:
         for key, asked in zip(keys, partitions, strict=True):
             kept = self.partitions.get(key)
             if kept is None:
-                kept = self.partitions[key] = Kept(asked)
+                kept = self.partitions[key] = CachedPartition(asked)
                 kept.turn = next(self._turns)
                 self.topics[asked.topic] += 1
             else:
@@ -229,7 +229,7 @@ class SessionCache:
         self,
         owner: Hashable,
         uses_topic_ids: bool,
-        partitions: dict[PartitionKey, Kept],
+        partitions: dict[PartitionKey, CachedPartition],
         now_s: float,
     ) -> Session | None:
         """Return a new session; None if there is no room and no session to evict

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from protocol.fetch_build import KEY
-from proxy.fetch.sessions.cache import Kept, next_epoch
+from proxy.fetch.sessions.cache import CachedPartition, next_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Sequence
 
     from protocol.fetch import FetchRequest
-    from protocol.primitives import Topic
+    from protocol.primitives import TopicNameOrId
     from proxy.fetch.sessions.cache import PartitionKey, Session, SessionCache
 
 NO_SESSION = 0
@@ -58,7 +58,7 @@ class Answer(Protocol):
     """Fields of a partition's answer that a session compares; `FetchAnswer` has them."""
 
     @property
-    def topic(self) -> Topic: ...
+    def topic(self) -> TopicNameOrId: ...
     @property
     def partition(self) -> int: ...
     @property
@@ -112,7 +112,7 @@ class FetchContext:
         return self.changed
 
     @property
-    def topics(self) -> Iterable[Topic]:
+    def topics(self) -> Iterable[TopicNameOrId]:
         """All topics that the Fetch asks for, each once; without a walk over an INCREMENTAL
         session's partitions.
         """
@@ -191,7 +191,7 @@ class FetchContext:
         for answer in answers:
             key = answer.topic, answer.partition
             high_watermark = -1 if answer.error_code else answer.high_watermark
-            kept[key] = Kept(asked[key], high_watermark, answer.log_start_offset)
+            kept[key] = CachedPartition(asked[key], high_watermark, answer.log_start_offset)
         self.session = self.table.create(self.owner, self.uses_topic_ids, kept, now_s)
 
 

@@ -51,7 +51,7 @@ def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_n
     tmp_path, answers
 ):
     sizes = [len(answer) for answer in answers]
-    frames = [build_fetch(WORDS, start, FETCH_BYTES) for start in ring_starts(0)]
+    frames = [build_fetch(WORDS, [start], FETCH_BYTES) for start in ring_starts(0)]
     lease = lease_port()
     with ExitStack() as stack:
         stack.enter_context(lease)

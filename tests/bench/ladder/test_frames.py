@@ -4,10 +4,18 @@ import struct
 
 import crc32c
 
-from bench.ladder.frames import STAMP, VALUE_AT, build_stamped
-from protocol import batch, header
+from bench.ladder.frames import FETCH_VERSION, STAMP, VALUE_AT, build_fetch, build_stamped
+from protocol import batch, fetch, header
 from tests.kit import produce_messages
-from tests.kit.frames import CRC_AT, CRC_FROM, PRODUCE_VERSION, RECORD_BYTES
+from tests.kit.frames import (
+    CRC_AT,
+    CRC_FROM,
+    PRODUCE_VERSION,
+    RECORD_BYTES,
+    build_batch,
+    build_produce,
+)
+from tests.kit.raw_fetch import TopicWords
 
 
 def scan(frame):
@@ -33,3 +41,27 @@ def test_a_stamp_lies_at_the_beginning_of_the_value_and_keeps_the_crc_right():
         stamped.frame, found
     )
     assert found.end - (found.start + VALUE_AT) == RECORD_BYTES + 1
+
+
+def test_a_produce_has_a_batch_for_each_partition() -> None:
+    records = build_batch(1000)
+    frame = build_produce("topic", records, partitions=3, client_id="c")
+    head = header.peek_request(frame)
+    assert (head.api_version, head.client_id) == (PRODUCE_VERSION, "c")
+    request = produce_messages.scan_request(frame, head.api_version, head.body_start)
+    assert request.acks == -1
+    assert [(one.topic, one.partition) for one in request.partitions] == [
+        ("topic", index) for index in range(3)
+    ]
+    assert all(frame[one.start : one.end] == records for one in request.partitions)
+
+
+def test_a_fetch_asks_each_partition_from_its_offset() -> None:
+    words = TopicWords("topic", bytes(range(16)), {})
+    frame = build_fetch(words, [5, 7], 1 << 16)
+    request = fetch.scan_request(frame, FETCH_VERSION, header.peek_request(frame).body_start)
+    assert [(one.topic, one.partition, one.fetch_offset) for one in request.partitions] == [
+        (words.id, 0, 5),
+        (words.id, 1, 7),
+    ]
+    assert (request.session_id, request.session_epoch) == (0, -1)

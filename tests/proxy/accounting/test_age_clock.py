@@ -1,11 +1,11 @@
-"""When what is now the oldest was admitted."""
+"""Age in time of the oldest admitted bytes."""
 
 import pytest
 
 from proxy.accounting.age_clock import AgeClock
 
 
-def test_without_a_mark_there_is_no_age():
+def test_age_is_unknown_without_a_mark():
     assert AgeClock().age_s(100, 50.0) == 0.0
 
 
@@ -13,14 +13,14 @@ def test_without_a_mark_there_is_no_age():
     ("admitted_bytes", "age_s"),
     [(0, 90.0), (100, 90.0), (199, 90.0), (200, 80.0), (250, 80.0), (300, 70.0)],
 )
-def test_an_age_counts_from_the_last_mark_not_after_it(admitted_bytes, age_s):
+def test_age_counts_from_the_last_earlier_mark(admitted_bytes, age_s):
     clock = AgeClock()
     for admitted, at in ((100, 10.0), (200, 20.0), (300, 30.0)):
         clock.mark(admitted, at)
     assert clock.age_s(admitted_bytes, 100.0) == age_s
 
 
-def test_a_clock_that_stands_is_marked_when_it_began_to():
+def test_standing_clock_is_marked_at_its_start():
     clock = AgeClock()
     clock.mark(100, 10.0)
     clock.mark(100, 20.0)
@@ -28,7 +28,7 @@ def test_a_clock_that_stands_is_marked_when_it_began_to():
 
 
 @pytest.mark.parametrize("limit", [4, 5, 64])
-def test_the_marks_are_bounded_and_old_times_get_coarser_never_later(limit):
+def test_old_marks_get_coarser_never_later(limit):
     clock = AgeClock(limit)
     for i in range(10 * limit + 1):
         clock.mark(i * 100, float(i))
@@ -39,7 +39,7 @@ def test_the_marks_are_bounded_and_old_times_get_coarser_never_later(limit):
     assert all(age >= 10.0 * limit - i for i, age in enumerate(ages))
 
 
-def test_at_the_limit_nothing_is_thinned():
+def test_marks_at_the_limit_are_all_kept():
     clock = AgeClock(4)
     for i in range(4):
         clock.mark(i, float(i))

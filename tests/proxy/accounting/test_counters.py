@@ -1,10 +1,10 @@
-"""What is counted by key of a request: known keys each, all others as one."""
+"""Requests are counted by API key; all unknown keys share one counter."""
 
 from protocol.api import APIS, FETCH
 from proxy.accounting.counters import UNKNOWN_KEY, Counters
 
 
-def test_api_keys_that_kafka_does_not_have_are_one():
+def test_unknown_api_keys_share_one_counter():
     counters = Counters()
     for api_key in range(-(1 << 15), 1 << 15):
         counters.requests_in[api_key].frames += 1

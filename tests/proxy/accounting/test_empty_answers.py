@@ -11,6 +11,7 @@ import pytest
 from metrics.access_log import EmptyLine
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from proxy.accounting.empty_answers import QUEUE_SHARE, TICKS, EmptyAnswers
+from tests.proxy.followed import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ class Logged:
     def __init__(self) -> None:
         self.lines: list[EmptyLine] = []
         self.now_ms = START_MS
-        self.sums = EmptyAnswers(self, LIMIT * QUEUE_SHARE, lambda: self.now_ms)  # type: ignore[arg-type]
+        self.sums = EmptyAnswers(stand_in(self), LIMIT * QUEUE_SHARE, lambda: self.now_ms)
 
     def put_empty(self, line: EmptyValues) -> None:
         self.lines.append(EmptyLine(*line))
@@ -75,9 +76,7 @@ def test_responses_of_an_interval_are_one_line(logged: Logged) -> None:
 @pytest.mark.parametrize(
     "other", [key_of(connection=2), key_of(topic="clicks"), key_of(result="miss")]
 )
-def test_each_connection_topic_and_result_has_a_sum_of_its_own(
-    logged: Logged, other: SumKey
-) -> None:
+def test_each_connection_topic_and_result_has_a_sum(logged: Logged, other: SumKey) -> None:
     for key in (key_of(), other, key_of()):
         logged.add(key, 0)
     logged.sums.close()
@@ -85,9 +84,7 @@ def test_each_connection_topic_and_result_has_a_sum_of_its_own(
 
 
 @pytest.mark.parametrize("step_ms", [1, -1])
-def test_no_sum_covers_two_intervals_whichever_way_the_clock_goes(
-    logged: Logged, step_ms: int
-) -> None:
+def test_no_sum_covers_two_intervals(logged: Logged, step_ms: int) -> None:
     """An interval ends at the same multiple in every process, so that the audit's windows are exact."""
     logged.now_ms = START_MS - (step_ms > 0)
     logged.add(key_of(), 0)
@@ -101,7 +98,7 @@ def test_no_sum_covers_two_intervals_whichever_way_the_clock_goes(
     assert all(first == last for first, last in intervals)
 
 
-def test_the_sums_of_an_interval_end_a_tenth_with_each_tick(logged: Logged) -> None:
+def test_each_tick_ends_a_tenth_of_the_sums(logged: Logged) -> None:
     for connection in range(25):
         logged.add(key_of(connection), 0)
     logged.pass_interval()
@@ -113,7 +110,7 @@ def test_the_sums_of_an_interval_end_a_tenth_with_each_tick(logged: Logged) -> N
     assert [line.connection for line in logged.lines] == list(range(25))
 
 
-def test_sums_that_are_due_longer_than_an_interval_end_first(logged: Logged) -> None:
+def test_overdue_sums_end_first(logged: Logged) -> None:
     """The loop was held: no tick for two intervals."""
     for number in range(3):
         logged.add(key_of(number), 0)
@@ -123,7 +120,7 @@ def test_sums_that_are_due_longer_than_an_interval_end_first(logged: Logged) -> 
     assert [line.connection for line in logged.lines] == [0, 1, 2]
 
 
-def test_at_the_bound_the_oldest_sums_end(logged: Logged) -> None:
+def test_oldest_sums_end_at_the_limit(logged: Logged) -> None:
     assert logged.sums.limit == LIMIT
     logged.add(key_of(1), 0)
     logged.pass_interval()
@@ -137,14 +134,14 @@ def test_at_the_bound_the_oldest_sums_end(logged: Logged) -> None:
     assert (len(logged.sums), [line.connection for line in logged.lines]) == (2, [1, 2])
 
 
-def test_a_response_beyond_the_bound_is_a_line_at_once(logged: Logged) -> None:
+def test_response_beyond_the_limit_is_a_line(logged: Logged) -> None:
     logged.add(key_of(), *range(LIMIT + 1))
     assert len(logged.sums) == 0
     (line,) = logged.lines
     assert line.counts == {0: dict.fromkeys(range(LIMIT + 1), 1)}
 
 
-def test_every_partition_of_every_response_is_in_one_line(logged: Logged) -> None:
+def test_each_partition_is_in_exactly_one_line(logged: Logged) -> None:
     random = Random(1)
     added: Counter[tuple[SumKey, int | None, int]] = Counter()
     for number in range(500):

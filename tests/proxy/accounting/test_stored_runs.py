@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from metrics.access_log import BlockLine
 from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
+from tests.proxy.followed import stand_in
 
 LIMIT = 30
 
@@ -19,8 +19,7 @@ class Admitted:
     def __init__(self):
         self.lines = []
         self.admitted_bytes = 0
-        both: Any = self
-        self.runs = StoredRuns(both, both, LIMIT * QUEUE_SHARE)
+        self.runs = StoredRuns(stand_in(self), stand_in(self), LIMIT * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))
@@ -63,7 +62,7 @@ def admitted():
     return Admitted()
 
 
-def test_what_follows_without_a_gap_is_one_line(admitted):
+def test_contiguous_batches_are_one_line(admitted):
     orders = partition_of(3)
     for offset in range(5, 25, 5):
         admitted.add(orders, offset, offset + 5)
@@ -73,7 +72,7 @@ def test_what_follows_without_a_gap_is_one_line(admitted):
     assert len(admitted.runs) == 0
 
 
-def test_a_gap_another_source_and_another_partition_end_none_but_their_own(admitted):
+def test_gap_source_or_partition_ends_its_own_run(admitted):
     orders, names = partition_of(0), partition_of(1, name="")
     admitted.add(orders, 0, 10)
     admitted.add(names, 0, 10, 1)
@@ -87,7 +86,7 @@ def test_a_gap_another_source_and_another_partition_end_none_but_their_own(admit
     ]
 
 
-def test_what_was_admitted_again_is_a_run_of_its_own(admitted):
+def test_batch_admitted_again_starts_a_run(admitted):
     """An invalidation: the same offsets come once more."""
     orders = partition_of(0)
     admitted.add(orders, 0, 10)
@@ -98,7 +97,7 @@ def test_what_was_admitted_again_is_a_run_of_its_own(admitted):
     ]
 
 
-def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(admitted):
+def test_each_tick_ends_a_tenth_of_runs(admitted):
     many = [partition_of(index) for index in range(25)]
     for partition in many:
         admitted.add(partition, 0, 1)
@@ -123,7 +122,7 @@ def test_of_many_runs_a_tenth_ends_with_each_tick_and_none_outlives_two_rounds(a
     ]
 
 
-def test_at_the_bound_the_oldest_run_ends_for_a_new_one(admitted):
+def test_oldest_run_ends_at_the_limit(admitted):
     many = [partition_of(index) for index in range(LIMIT + 2)]
     for partition in many:
         admitted.add(partition, 0, 1)

@@ -33,14 +33,14 @@ def test_torn_sums_and_an_observing_arena_say_so() -> None:
     assert "an index and no data" in describe(picture(observe=True), True, 0)
 
 
-def test_partitions_are_listed_largest_first_and_the_rest_counted() -> None:
+def test_largest_partitions_are_listed_the_rest_counted() -> None:
     three = tuple(partition(partition=i, live_bytes=i * 1024) for i in range(3))
     lines = describe(picture(partitions=three), True, 2).splitlines()
     assert [line.split()[1] for line in lines[-3:-1]] == ["2", "1"]
     assert lines[-1] == "and 1 smaller ones"
 
 
-def test_of_many_runs_the_newest_are_shown() -> None:
+def test_newest_of_many_runs_are_shown() -> None:
     runs = tuple(StoredSpan(i * 10, i * 10 + 4) for i in range(6))
     text = describe(picture(partitions=(partition(runs=runs, block_bytes=65536),)), True, 9)
     assert "64.0 KiB" in text

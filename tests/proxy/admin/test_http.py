@@ -187,7 +187,7 @@ def test_http_1_0_closes() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /heal"])
-def test_a_request_that_does_not_come_in_time_is_dropped(sent: bytes) -> None:
+def test_late_request_is_dropped(sent: bytes) -> None:
     async def run() -> bytes:
         async with serving(request_timeout_s=0.05) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -199,7 +199,7 @@ def test_a_request_that_does_not_come_in_time_is_dropped(sent: bytes) -> None:
     assert run_on_uvloop(run()) == b""
 
 
-def test_an_answer_that_is_not_taken_in_time_is_dropped() -> None:
+def test_unread_response_is_dropped() -> None:
     async def run() -> None:
         async with serving(request_timeout_s=0.05) as address:
             reader, writer = await asyncio.open_connection(*address, limit=1024)
@@ -215,7 +215,7 @@ def test_an_answer_that_is_not_taken_in_time_is_dropped() -> None:
     run_on_uvloop(run())
 
 
-def test_connections_beyond_the_bound_are_refused_and_free_places_are_used_again() -> None:
+def test_connections_beyond_the_limit_are_refused() -> None:
     async def run() -> list[bytes]:
         async with serving(max_connections=1) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -246,7 +246,7 @@ async def holding(address: Address, count: int) -> AsyncIterator[None]:
             writer.close()
 
 
-def test_probes_are_answered_while_others_hold_all_connections_and_the_reserve() -> None:
+def test_probes_are_answered_at_the_connection_limit() -> None:
     """The kubelet would end a Forebay that does not answer; whoever holds the reserve longest gives way."""
 
     async def run() -> list[bytes]:
@@ -287,7 +287,7 @@ def test_the_reserve_is_bounded() -> None:
         ("authorization: bearer hunter2", 200),
     ],
 )
-def test_all_but_probes_wants_the_token_where_there_is_one(given: str, status: int) -> None:
+def test_all_but_probes_need_the_token(given: str, status: int) -> None:
     async def run(path: str) -> bytes:
         async with serving(token="hunter2") as address:
             return await exchange(address, f"GET {path} HTTP/1.1\r\n{given}\r\n\r\n".encode())
@@ -301,7 +301,7 @@ def test_all_but_probes_wants_the_token_where_there_is_one(given: str, status: i
         assert run_on_uvloop(run(path)).split()[1] == b"200"
 
 
-def test_close_ends_what_is_open_and_frees_the_address() -> None:
+def test_close_ends_connections_and_frees_the_address() -> None:
     async def run() -> bytes:
         server = AdminServer(Address("127.0.0.1", 0), routes_of())
         address = await server.start()

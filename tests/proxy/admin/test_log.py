@@ -1,4 +1,4 @@
-"""A line of the log: its form, its bounds, and what never stands in it."""
+"""A line of the log: its form, its limits, and the values that it never shows."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def as_json(made: logging.LogRecord) -> dict[str, object]:
     return dict(json.loads(line))
 
 
-def test_json_has_the_four_fields_and_the_extra_ones() -> None:
+def test_json_has_four_fields_and_extras() -> None:
     assert as_json(record(clientId="c", bytesSent=5, lag=None)) == {
         "@timestamp": "1970-01-01T00:00:01.999Z",
         "level": "warning",
@@ -57,7 +57,7 @@ def test_text_is_one_line_with_quotes_where_needed() -> None:
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
-def test_what_a_client_sends_cannot_begin_a_line_nor_move_the_cursor(
+def test_client_text_cannot_begin_a_line(
     formatter: logging.Formatter,
 ) -> None:
     line = formatter.format(record("id x\nforged \x1b[2J", clientId="y\r\nforged\u2028"))
@@ -74,7 +74,7 @@ def test_fields_that_speak_of_secrets_are_replaced(name: str) -> None:
     assert "hunter2" not in TextFormatter().format(record(**{name: "hunter2"}))
 
 
-def test_the_name_of_a_secrets_file_is_no_secret() -> None:
+def test_name_of_a_secret_file_is_logged() -> None:
     assert as_json(record(passwordFile="/run/p"))["passwordFile"] == "/run/p"
 
 

@@ -1,4 +1,4 @@
-"""The way of a line to standard error: never waited for, limited by cause, bounded, and told what was left out."""
+"""The log's queue toward standard error: writers never wait, lines are limited by cause, drops are counted."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_lines_are_written_as_they_come(scene: Scene) -> None:
     assert scene.end() == ["one", "two 2 topic=t"]
 
 
-def test_who_says_something_does_not_wait_for_who_reads(scene: Scene) -> None:
+def test_writer_does_not_wait_for_the_reader(scene: Scene) -> None:
     scene.stall()
     for number in range(500):
         scene.say(f"line {number}")  # would never return
     assert scene.queue.statistics().queued_lines > 0
 
 
-def test_beyond_its_bound_lines_are_dropped_counted_and_told() -> None:
+def test_full_queue_drops_and_counts_lines() -> None:
     scene = Scene(limit_lines=10)
     scene.stall()
     for number in range(15):
@@ -115,7 +115,7 @@ def test_beyond_its_bound_lines_are_dropped_counted_and_told() -> None:
     ]
 
 
-def test_a_cause_writes_its_first_line_and_then_one_a_second_that_counts_the_others(
+def test_each_cause_writes_one_line_a_second(
     scene: Scene,
 ) -> None:
     for number in range(1000):
@@ -137,7 +137,7 @@ def test_a_cause_that_was_quiet_writes_at_once(scene: Scene) -> None:
     wait_until(lambda: scene.reader.read_messages() == ["again", "again"])
 
 
-def test_listeners_and_disks_are_causes_apart_and_clients_are_not(scene: Scene) -> None:
+def test_each_listener_or_disk_is_a_cause(scene: Scene) -> None:
     for name in ("a", "b"):
         scene.say("up", listener=name)
         scene.say("busy", disk=name)
@@ -153,7 +153,7 @@ def test_listeners_and_disks_are_causes_apart_and_clients_are_not(scene: Scene) 
     ]
 
 
-def test_what_must_not_be_lost_is_written_each_time(scene: Scene) -> None:
+def test_important_lines_are_always_written(scene: Scene) -> None:
     for number in range(3):
         scene.say("records differ", topic=number, name="rare")
     assert scene.end() == [f"records differ topic={number}" for number in range(3)]
@@ -168,7 +168,7 @@ def test_beyond_their_bound_causes_are_one(scene: Scene) -> None:
     wait_until(lambda: scene.reader.read_messages()[-1] == last)
 
 
-def test_what_waits_to_be_said_holds_neither_values_nor_tracebacks(scene: Scene) -> None:
+def test_waiting_lines_hold_no_values_or_tracebacks(scene: Scene) -> None:
     scene.say("seen %s", "first")
     made = logging.makeLogRecord(
         {"name": "x", "msg": "seen %s", "args": ("second",), "exc_info": (None,) * 3}
@@ -187,7 +187,7 @@ def test_a_line_that_cannot_be_made_is_counted(
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_said_after_the_end_is_written_at_once(scene: Scene) -> None:
+def test_lines_after_the_end_are_written_directly(scene: Scene) -> None:
     """What the collector finds of tasks and futures when the process ends."""
     scene.say("stopped")
     scene.end()
@@ -195,7 +195,7 @@ def test_what_is_said_after_the_end_is_written_at_once(scene: Scene) -> None:
     assert scene.reader.read_messages() == ["stopped", "destroyed"]
 
 
-def test_nobody_at_the_other_end_is_counted_and_harms_nobody() -> None:
+def test_closed_pipe_is_counted() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb", buffering=0) as stream:  # noqa: PTH123
@@ -206,7 +206,7 @@ def test_nobody_at_the_other_end_is_counted_and_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("least_fd", [0, 1100], ids=["", "above what select takes"])
-def test_a_pipe_that_does_not_block_is_waited_for(least_fd: int) -> None:
+def test_nonblocking_pipe_is_waited_for(least_fd: int) -> None:
     """Whoever shares standard error may have made it so."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -227,7 +227,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(least_fd: int) -> None:
     assert found.lstrip(b"x") == b"whole line\nanother\n"
 
 
-def test_the_end_does_not_wait_for_a_reader_that_never_reads(
+def test_end_does_not_wait_for_a_stalled_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("proxy.admin.log_queue.CLOSE_TIMEOUT_S", 0.05)

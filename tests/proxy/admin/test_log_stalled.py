@@ -1,4 +1,4 @@
-"""A real `forebay serve` whose standard error is a pipe that nobody reads, and that is full.
+"""A real `forebay serve` with a full pipe as standard error, which nobody reads.
 
 Owns the pipe. Must not know how lines are kept. Needs no broker: clients that send what is no frame are closed
 before one is asked.

@@ -1,4 +1,4 @@
-"""The process shows every metric of the catalog, and nothing that the catalog does not know."""
+"""The scrape shows every metric of the catalog, and no other."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
         return runner.run(run())
 
 
-def test_the_scrape_and_the_catalog_name_the_same_metrics(tmp_path: Path) -> None:
+def test_scrape_and_catalog_name_the_same_metrics(tmp_path: Path) -> None:
     assert shown(tmp_path).keys() == CATALOG.keys()
 
 
-def test_what_alerts_compare_with_is_as_configured(tmp_path: Path) -> None:
+def test_limits_used_by_alerts_are_as_configured(tmp_path: Path) -> None:
     families = shown(tmp_path)
     assert families["forebay_throttle_target_ratio"] == {0.35}
     assert families["forebay_throttle_rate_floor_bytes_per_second"] == {3 << 20}

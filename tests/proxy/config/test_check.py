@@ -1,4 +1,4 @@
-"""The start-up refusals: each rule at its edge, and what only deserves a warning."""
+"""The start-up checks: each rule at its edge, refusals and warnings."""
 
 import resource
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_two_listeners_on_one_address_are_refused(one: str, other: str, refused:
     )
 
 
-def test_the_admin_server_needs_an_address_of_its_own() -> None:
+def test_admin_server_needs_its_own_address() -> None:
     (problem,) = found(listener(":9190")).problems
     assert problem.startswith(
         "admin.listen: 127.0.0.1:9190 is already the address of listeners[0].listen"
@@ -99,7 +99,7 @@ def test_the_admin_server_needs_an_address_of_its_own() -> None:
         ("10.0.0.1:1", "127.0.0.1:9190", True),
     ],
 )
-def test_a_listener_that_is_its_own_upstream_is_refused(
+def test_listener_that_is_its_upstream_is_refused(
     listen: str, upstream: str, refused: bool
 ) -> None:
     problems = found(listener(listen, upstream)).problems
@@ -115,7 +115,7 @@ def test_listeners_have_names_of_their_own() -> None:
     )
 
 
-def test_client_certificates_as_identity_are_refused_unless_told_otherwise(pem: str) -> None:
+def test_client_certificate_identity_is_refused_by_default(pem: str) -> None:
     tls = ListenerTls(
         certificate_file=pem, key_file=pem, client_auth="required", client_ca_file=pem
     )
@@ -184,9 +184,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, pem: str) -> None:
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "No such file"), ("", "must hold 1 to 65536 bytes")]
 )
-def test_an_admin_token_that_cannot_be_used_is_refused(
-    tmp_path: Path, content: str | None, says: str
-) -> None:
+def test_unusable_admin_token_is_refused(tmp_path: Path, content: str | None, says: str) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
@@ -196,7 +194,7 @@ def test_an_admin_token_that_cannot_be_used_is_refused(
     assert found(admin=Admin(token_file=str(path))).problems == ()
 
 
-def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_warned_of() -> None:
+def test_cache_larger_than_memory_is_refused() -> None:
     limits = Limits()
     room = 4 * GIB - limits.request_memory_bytes - limits.response_memory_bytes - PROCESS_BYTES
     assert found(cache=Cache(size_bytes=room, directory="")) == ConfigFindings((), ())
@@ -214,7 +212,7 @@ def test_a_cache_larger_than_memory_is_refused_and_one_that_leaves_no_room_is_wa
     )
 
 
-def test_an_observing_cache_needs_a_quarter_of_its_memory_no_file_and_no_throttle(
+def test_observing_cache_needs_a_quarter_of_memory(
     tmp_path: Path,
 ) -> None:
     observing = Cache(size_bytes=8 * GIB, directory="/proc", mode="observe")
@@ -237,7 +235,7 @@ def test_the_arena_needs_a_directory_that_takes_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_arena_needs_a_file_system_as_large_as_itself(
+def test_arena_needs_a_large_enough_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.config.check.find_filesystem_bytes", lambda _: 64 * MIB)
@@ -248,7 +246,7 @@ def test_the_arena_needs_a_file_system_as_large_as_itself(
     assert "can hold, 64MiB" in problem
 
 
-def test_the_innermost_and_last_mount_tells_the_kind_of_file_system(tmp_path: Path) -> None:
+def test_innermost_last_mount_names_the_file_system(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
         f"/dev/a / ext4 rw 0 0\nnone {tmp_path} ext4 rw\nnone {tmp_path} tmpfs rw\nnone {tmp_path}x xfs rw\n"
@@ -258,7 +256,7 @@ def test_the_innermost_and_last_mount_tells_the_kind_of_file_system(tmp_path: Pa
     assert find_filesystem_type("/", tmp_path / "absent") is None
 
 
-def test_the_access_log_may_make_its_directory_but_not_everywhere(tmp_path: Path) -> None:
+def test_access_log_makes_its_directory_where_allowed(tmp_path: Path) -> None:
     assert found(access_log=AccessLogConfig(directory=str(tmp_path / "a" / "b"))).problems == ()
     assert (
         "is not writable" in found(access_log=AccessLogConfig(directory="/proc/logs")).problems[0]
@@ -274,7 +272,7 @@ def test_the_access_log_may_make_its_directory_but_not_everywhere(tmp_path: Path
     )
 
 
-def test_a_connection_may_have_what_the_process_has_and_no_more() -> None:
+def test_connection_limit_is_within_the_process_limit() -> None:
     even = Limits(request_memory_bytes=MIB, connection_request_memory_bytes=MIB)
     assert found(limits=even).problems == ()
     above = Limits(request_memory_bytes=MIB, connection_request_memory_bytes=MIB + 1)
@@ -292,7 +290,7 @@ def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
             assert bool(found(one, limits=limits).warnings) == warned
 
 
-def test_a_secret_is_its_file_without_the_last_line_break(tmp_path: Path) -> None:
+def test_secret_file_loses_its_last_line_break(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     for data, text in (
         (b"hunter2\n", "hunter2"),

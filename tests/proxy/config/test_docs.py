@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the models say."""
+"""docs/configuration.md agrees with the models."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_every_key_has_one_row_with_its_variable() -> None:
         assert row.count("|") == 5
 
 
-def test_rows_show_defaults_and_bounds_as_people_write_them() -> None:
+def test_rows_show_defaults_and_limits_with_units() -> None:
     page = build_page()
     assert "| `5ms` | 0s to 100ms |" in page
     assert "| `100MiB` | 64KiB to" in page
@@ -32,7 +32,7 @@ def test_rows_show_defaults_and_bounds_as_people_write_them() -> None:
     assert "| unset | 16MiB to 4TiB |" in page
 
 
-def test_a_stale_or_absent_page_is_told_and_mended(
+def test_stale_or_absent_page_is_reported_and_mended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "configuration.md"

@@ -22,7 +22,7 @@ def path_of(key: SettingKey, index: int) -> KeyPath:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: path_text(key.pattern))
-def test_every_key_has_a_variable_that_leads_back_to_it(key: SettingKey) -> None:
+def test_every_key_has_a_reversible_variable(key: SettingKey) -> None:
     path = path_of(key, 12)
     assert find_variable(environment_name(path)) == path
     assert find_key(path) is key
@@ -58,7 +58,7 @@ def test_variables_are_named_in_upper_snake(path: KeyPath, name: str) -> None:
         "CACHE_SIZE",
     ],
 )
-def test_what_is_no_key_has_no_path(name: str) -> None:
+def test_unknown_key_has_no_path(name: str) -> None:
     assert find_variable(name) is None
 
 
@@ -71,7 +71,7 @@ def test_what_is_no_key_has_no_path(name: str) -> None:
         "FOREBAY_ADMIN_PORT_9190_TCP_ADDR",
     ],
 )
-def test_variables_that_kubernetes_sets_for_services_are_not_ours(name: str) -> None:
+def test_variables_of_kubernetes_services_are_ignored(name: str) -> None:
     assert is_service_link(name)
 
 
@@ -89,7 +89,7 @@ def test_variables_that_kubernetes_sets_for_services_are_not_ours(name: str) -> 
         (("nothing", "size"), "cache.size"),
     ],
 )
-def test_the_nearest_key_is_a_sibling_or_stands_elsewhere(path: KeyPath, meant: str | None) -> None:
+def test_nearest_key_is_suggested(path: KeyPath, meant: str | None) -> None:
     assert nearest_key(path) == meant
 
 

@@ -33,7 +33,7 @@ def problems_of(
     return caught.value.problems
 
 
-def test_the_smallest_file_gives_defaults_and_a_derived_size(tmp_path: Path) -> None:
+def test_smallest_file_gives_defaults_and_derived_size(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, SMALL)
     assert loaded.config.listeners[0].upstream == Address("127.0.0.1", 9092)
     assert loaded.config.cache == Cache(size_bytes=2 * GIB, directory="")
@@ -47,7 +47,7 @@ def test_a_size_that_is_given_is_not_derived(tmp_path: Path) -> None:
     assert loaded.choices == ()
 
 
-def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+def test_flag_precedes_environment_file_and_default(tmp_path: Path) -> None:
     text = SMALL + "  size: 64MiB\n  holeWait: 1ms\n  confirmEvery: 2s\n"
     environ = {"FOREBAY_CACHE_SIZE": "65MiB", "FOREBAY_CACHE_HOLE_WAIT": "2ms", "PATH": "/bin"}
     loaded = load_text(tmp_path, text, environ, Setting(("cache", "size"), "66MiB", "--cache-size"))
@@ -89,7 +89,7 @@ def test_null_empty_sections_and_empty_variables_are_unset(tmp_path: Path) -> No
     assert loaded.config.cache.size_bytes == 2 * GIB
 
 
-def test_all_that_is_wrong_is_said_at_once_with_its_place(tmp_path: Path) -> None:
+def test_all_errors_are_reported_with_their_places(tmp_path: Path) -> None:
     text = (
         "listeners:\n  - listen: 9092\n    upstrem: b:1\n  - 5\n"
         "cache:\n  size: 4KiB\n  confirm_every: 1s\nlog: 1\n"
@@ -160,19 +160,19 @@ def test_each_kind_of_refusal_says_what_to_change(tmp_path: Path, line: str, sai
 
 
 @pytest.mark.parametrize("text", ["", "listeners: []", "listeners:"])
-def test_no_listener_is_refused_with_the_flags_that_make_one(tmp_path: Path, text: str) -> None:
+def test_missing_listener_error_names_the_flags(tmp_path: Path, text: str) -> None:
     (problem,) = problems_of(tmp_path, text)
     assert problem.startswith("listeners: name at least one listener")
     assert "--upstream" in problem
 
 
-def test_a_listener_that_is_not_in_a_list_is_refused(tmp_path: Path) -> None:
+def test_listener_outside_a_list_is_refused(tmp_path: Path) -> None:
     text = "listeners:\n  listen: a:1\n"
     (problem,) = problems_of(tmp_path, text, {"FOREBAY_LISTENERS_0_UPSTREAM": "b:2"})
     assert problem == "listeners: must be a list; begin each item with a dash (forebay.yaml:1)"
 
 
-def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
+def test_misplaced_secret_is_not_repeated(tmp_path: Path) -> None:
     text = SMALL.replace(
         "cache:", "    upstreamCredentials: {mechanism: PLAIN, password: hunter2}\ncache:"
     )
@@ -191,7 +191,7 @@ def test_rules_over_several_keys_are_asked_too(tmp_path: Path) -> None:
     assert problem.startswith("cache.size: 5GiB is more than the memory there is, 4GiB (/limit)")
 
 
-def test_the_description_is_yaml_that_loads_to_the_same_with_a_source_behind_each_value(
+def test_description_loads_to_the_same_config(
     tmp_path: Path,
 ) -> None:
     loaded = load_text(tmp_path, SMALL, {"FOREBAY_LOG_LEVEL": "debug"})

@@ -1,4 +1,4 @@
-"""Memory limits as containers show them, read below a made-up root, and the size that follows."""
+"""Memory limits of cgroups, read below a prepared root, and the cache size derived from them."""
 
 from pathlib import Path
 
@@ -26,14 +26,14 @@ def build_root(root: Path, *files: tuple[str, str]) -> Path:
     return root
 
 
-def test_without_a_limit_the_machine_counts(tmp_path: Path) -> None:
+def test_machine_counts_without_a_limit(tmp_path: Path) -> None:
     root = build_root(
         tmp_path, MACHINE, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "max\n")
     )
     assert find_memory(root) == Memory(16 * GIB, False, "/proc/meminfo")
 
 
-def test_the_strictest_v2_limit_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_strictest_v2_limit_of_the_path_counts(tmp_path: Path) -> None:
     root = build_root(
         tmp_path,
         MACHINE,
@@ -46,7 +46,7 @@ def test_the_strictest_v2_limit_on_the_way_up_counts(tmp_path: Path) -> None:
     assert find_memory(root) == Memory(GIB, True, "/sys/fs/cgroup/kubepods/pod1/memory.max")
 
 
-def test_v1_in_a_container_shows_the_limit_at_its_mount(tmp_path: Path) -> None:
+def test_v1_container_shows_the_limit_of_its_mount(tmp_path: Path) -> None:
     root = build_root(
         tmp_path,
         MACHINE,
@@ -63,12 +63,12 @@ def test_a_limit_that_limits_nothing_is_none(tmp_path: Path, limit: str) -> None
     assert not find_memory(root).is_limit
 
 
-def test_a_path_out_of_the_namespace_means_its_root(tmp_path: Path) -> None:
+def test_path_outside_the_namespace_means_its_root(tmp_path: Path) -> None:
     files = ("proc/self/cgroup", "0::/../../other\n"), ("sys/fs/cgroup/memory.max", f"{GIB}\n")
     assert find_memory(build_root(tmp_path, MACHINE, *files)).total_bytes == GIB
 
 
-def test_a_limit_counts_where_the_machine_is_unknown_and_nothing_at_all_is_zero(
+def test_limit_counts_on_an_unknown_machine(
     tmp_path: Path,
 ) -> None:
     assert find_memory(tmp_path) == Memory(0, False, "/proc/meminfo")
@@ -78,7 +78,7 @@ def test_a_limit_counts_where_the_machine_is_unknown_and_nothing_at_all_is_zero(
     assert find_memory(root) == Memory(GIB, True, "/sys/fs/cgroup/memory.max")
 
 
-def test_a_limit_gives_half_and_a_machine_an_eighth_in_whole_mib() -> None:
+def test_limit_gives_half_machine_gives_an_eighth() -> None:
     plan = plan_cache_size(Memory(GIB + MIB, True, "origin"), "", None)
     assert plan == MemoryPlan(512 * MIB, "half of the memory limit 1025MiB (origin)")
     assert plan_cache_size(Memory(16 * GIB, False, "origin"), "", None).size_bytes == 2 * GIB

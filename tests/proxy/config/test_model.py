@@ -1,4 +1,4 @@
-"""The models: naming, units, bounds, and that a Config cannot be changed."""
+"""The models: names, units, limits; a Config is immutable."""
 
 import typing
 
@@ -34,12 +34,12 @@ def unit_of(key: SettingKey) -> str:
         ("ca_file", "caFile"),
     ],
 )
-def test_a_key_is_its_attribute_in_camel_case_without_the_unit(attribute: str, key: str) -> None:
+def test_key_is_the_camel_case_attribute_without_unit(attribute: str, key: str) -> None:
     assert key_of(attribute) == key
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: path_text(key.pattern))
-def test_every_attribute_ends_in_the_unit_of_its_type_and_says_what_it_is(key: SettingKey) -> None:
+def test_every_attribute_has_unit_and_description(key: SettingKey) -> None:
     suffix = next((suffix for suffix in ("_bytes", "_s") if key.attribute.endswith(suffix)), "")
     assert suffix == unit_of(key)
     assert key.field.description
@@ -47,7 +47,7 @@ def test_every_attribute_ends_in_the_unit_of_its_type_and_says_what_it_is(key: S
 
 
 @pytest.mark.parametrize("key", BOUNDED, ids=lambda key: path_text(key.pattern))
-def test_every_number_is_taken_at_its_bounds_and_refused_beyond(key: SettingKey) -> None:
+def test_every_number_is_accepted_within_its_bounds(key: SettingKey) -> None:
     least = next(item.ge for item in key.field.metadata if hasattr(item, "ge"))
     most = next(item.le for item in key.field.metadata if hasattr(item, "le"))
     unit = "us" if key.attribute.endswith("_s") else ""
@@ -81,7 +81,7 @@ def test_a_config_cannot_be_changed_nor_extended() -> None:
         Cache.model_validate({"size": "64MiB", "sise": 1})
 
 
-def test_python_code_uses_attributes_and_numbers_while_files_use_keys_and_units() -> None:
+def test_code_uses_attributes_files_use_keys() -> None:
     cache = Cache(size_bytes=64 * MIB, confirm_every_s="250ms")  # type: ignore[arg-type]
     assert (cache.size_bytes, cache.confirm_every_s) == (64 * MIB, 0.25)
     dump = cache.model_dump(mode="json")
@@ -92,7 +92,7 @@ def test_python_code_uses_attributes_and_numbers_while_files_use_keys_and_units(
     )
 
 
-def test_identity_is_shared_where_a_certificate_could_be_one() -> None:
+def test_identity_is_shared_with_client_certificates() -> None:
     tls = ListenerTls(certificate_file="c", key_file="k")
     assert not small().model_copy(update={"tls": tls}).shares_identity
     required = tls.model_copy(update={"client_auth": "required"})
@@ -101,7 +101,7 @@ def test_identity_is_shared_where_a_certificate_could_be_one() -> None:
     assert small().model_copy(update={"upstream_tls": upstream_tls}).shares_identity
 
 
-def test_at_least_one_and_at_most_64_listeners() -> None:
+def test_listeners_number_1_to_64() -> None:
     Config(listeners=(small(),) * 64)
     for count in (0, 65):
         with pytest.raises(ValidationError, match="item"):

@@ -1,4 +1,4 @@
-"""Sizes, durations and addresses: what is read, what is refused, and that formatting loses nothing."""
+"""Sizes, durations and addresses: parsing, refusals, and formatting without loss."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_sizes_are_read(text: object, size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "MiB", "1.5", "-1", "1e3", "10 parsecs", "1G B", True, 1.5, None, "9" * 65, -1]
 )
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_invalid_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_size(text)
 
@@ -79,7 +79,7 @@ def test_a_formatted_size_is_read_back(size_bytes: int) -> None:
 
 
 @given(st.integers(0, 10**13))
-def test_a_formatted_duration_is_read_back_to_the_microsecond(microseconds: int) -> None:
+def test_formatted_duration_is_exact_to_the_microsecond(microseconds: int) -> None:
     assert parse_duration(format_duration(microseconds / 1e6)) == pytest.approx(
         microseconds / 1e6, abs=5e-7
     )
@@ -143,6 +143,6 @@ def test_only_listening_takes_port_0_and_no_host() -> None:
         "h:１",
     ],
 )
-def test_what_is_no_address_is_refused(text: object) -> None:
+def test_invalid_address_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|HOST\]:PORT|65535"):
         parse_listen_address(text)

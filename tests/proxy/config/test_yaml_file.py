@@ -1,4 +1,4 @@
-"""Reading YAML: places, refusals and bounds."""
+"""Reading YAML: places, refusals and limits."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_keys_that_stand_twice_are_all_named() -> None:
         (b"a: 2024-99-99", "is not valid YAML"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(data: bytes, said: str) -> None:
+def test_unreadable_yaml_is_refused_in_one_sentence(data: bytes, said: str) -> None:
     (problem,) = refusal(data)
     assert said in problem
 

@@ -1,9 +1,11 @@
-"""Which partitions of a response have a line, and which are counted in a sum; and how many calls that takes."""
+"""Lines and sums of the access log for the partitions of a response, and their number of calls."""
 
 from __future__ import annotations
 
 import pytest
 
+from protocol.api import FETCH
+from protocol.header import RequestHeader
 from proxy.fetch.access_lines import LEAST_DELAY_S
 from proxy.fetch.services import ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
@@ -11,10 +13,11 @@ from tests.proxy.asked import asked, fetch
 from tests.proxy.followed import TOPIC_ID
 from tests.proxy.hitting import END, World
 from tests.proxy.logged import Empty
-from tests.proxy.test_dispatch_budget import count_calls
+from tests.proxy.tracing import count_calls
 
 CALLS_A_LINE = 6
 CALLS_A_SUM = 8
+HEAD = RequestHeader(FETCH, 13, 1, None, 0)
 
 
 @pytest.fixture
@@ -31,10 +34,6 @@ def log(world, *outcomes):
     world.broker.accounts.enter(asking, outcomes, is_ours=True, delivered=True)
 
 
-class HEAD:
-    api_version = 13
-
-
 def outcome(world, index, size_bytes=0, offset=END, verdict=("hit", ""), followed=True, **more):
     """Of a partition whose high watermark is END, as is that of all that are followed."""
     state = ReadState.AT_END if verdict[0] == "hit" else ReadState.MISS
@@ -43,7 +42,7 @@ def outcome(world, index, size_bytes=0, offset=END, verdict=("hit", ""), followe
     return PartitionOutcome(status, size_bytes, *verdict, **more)
 
 
-async def test_a_partition_with_records_or_a_delay_has_a_line_and_others_are_counted(world):
+async def test_records_or_a_delay_make_a_line(world):
     log(
         world,
         outcome(world, 0, 5),
@@ -66,7 +65,7 @@ async def test_a_partition_with_records_or_a_delay_has_a_line_and_others_are_cou
     ("behind", "lag"),
     [(-3, 0), (0, 0), (1, 1), (9, 1), (10, 10), (99, 10), (10**6, 10**6), (10**7 - 1, 10**6)],
 )
-async def test_the_lag_is_rounded_down_to_a_power_of_ten(world, behind, lag):
+async def test_lag_is_rounded_to_a_power_of_ten(world, behind, lag):
     world.partition.leader_state.high_watermark = 10**8
     log(world, outcome(world, 0, offset=10**8 - behind))
     assert [one.lag for one in world.log.count_empty()] == [lag]
@@ -80,14 +79,14 @@ async def test_the_lag_is_unknown_without_a_high_watermark(world):
     assert {(one.partition, one.lag) for one in world.log.count_empty()} == {(7, None), (1, None)}
 
 
-async def test_a_partition_that_the_status_lacks_is_looked_up(world):
+async def test_partition_missing_in_the_status_is_found(world):
     """A Fetch that passes knows no partitions, but Forebay may follow them for others."""
     log(world, outcome(world, 0, offset=END - 1, followed=False, verdict=("pass", "disabled")))
     (one,) = world.log.count_empty()
     assert (one.topic, one.lag) == ("orders", 1)
 
 
-async def test_a_sum_is_of_the_client_id_of_the_request(world):
+async def test_sum_has_the_client_id_of_its_request(world):
     for client_id in ("one", "other", "one"):
         world.link.client_id = client_id
         log(world, outcome(world, 0))
@@ -97,7 +96,7 @@ async def test_a_sum_is_of_the_client_id_of_the_request(world):
     ]
 
 
-async def test_the_calls_are_those_of_partitions_with_records_not_of_all_that_are_named(world):
+async def test_calls_grow_with_partitions_that_have_records(world):
     """300 partitions, three with records: 34 calls, and 1,212 when each of them had a line."""
 
     def count(named, filled):

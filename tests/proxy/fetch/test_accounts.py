@@ -1,4 +1,4 @@
-"""What has left is counted once: at once, or after all that leave together have left."""
+"""Responses are counted once: at once, or after all of a held group have left."""
 
 from types import SimpleNamespace
 
@@ -8,14 +8,14 @@ from protocol.header import RequestHeader
 from proxy.fetch.services import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.asked import asked, fetch
-from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.followed import TOPIC_ID, QuietBroker, known, stand_in
 from tests.proxy.hitting import World, build_fetch
 
 
 def fetch_of(broker):
-    link = SimpleNamespace(broker=broker, client_id=None)
+    link = stand_in(SimpleNamespace(broker=broker, client_id=None))
     request = fetch((0, -1), asked(TOPIC_ID, 0))
-    return ClientFetch(link, None, request, None, 100, broker.now())
+    return ClientFetch(link, RequestHeader(FETCH, 13, 1, None, 0), request, None, 100, broker.now())
 
 
 def told_of(broker, size_bytes):
@@ -36,7 +36,7 @@ def build_broker():
     return broker
 
 
-def test_what_leaves_alone_is_counted_at_once():
+def test_single_response_is_counted_at_once():
     broker = build_broker()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
     assert dict(broker.counters.fetch_bytes) == {("hit", ""): 5}
@@ -47,7 +47,7 @@ def test_what_leaves_alone_is_counted_at_once():
     assert (broker.counters.fetch_hit_s.sum, broker.counters.fetch_wait_s.sum) == (1.0, 3.0)
 
 
-def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_which_each_did():
+def test_held_responses_are_counted_with_their_times():
     broker = build_broker()
     broker.accounts.hold()
     for size_bytes in (5, 6):
@@ -62,7 +62,7 @@ def test_what_leaves_together_is_counted_when_all_have_left_with_the_time_at_whi
     assert dict(broker.counters.fetch_partitions) == {("hit", ""): 2}, "once"
 
 
-def test_what_never_left_is_counted_as_such_also_while_others_leave():
+def test_undelivered_response_is_counted_while_others_leave():
     broker = build_broker()
     broker.accounts.hold()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), False, False)
@@ -74,10 +74,10 @@ def test_what_never_left_is_counted_as_such_also_while_others_leave():
     assert not broker.counters.fetch_partitions
 
 
-def test_lines_of_what_left_together_are_handed_on_together():
+def test_lines_of_held_responses_are_put_together():
     broker = build_broker()
-    handed = []
-    broker.accounts.lines = SimpleNamespace(put_departed=handed.append)
+    handed: list[list[object]] = []
+    broker.accounts.lines = stand_in(SimpleNamespace(put_departed=handed.append))
     broker.accounts.hold()
     for _ in range(2):
         broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
@@ -86,7 +86,7 @@ def test_lines_of_what_left_together_are_handed_on_together():
     assert [len(departed) for departed in handed] == [2]
 
 
-async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
+async def test_line_holds_only_shown_text():
     """Lines wait in a queue, and what they have in common is cached: 1,000 of them in 32 kB each would be 125 MB."""
     world = World()
     for number, offset in enumerate((0, 3, 9)):
@@ -97,7 +97,7 @@ async def test_a_line_holds_no_more_of_a_client_id_or_a_name_than_it_shows():
     unknown = [PartitionOutcome(status, size, "pass", "unknown-topic") for size in (0, 5)]
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
-    world.broker.accounts.lines.put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
+    known(world.broker.accounts.lines).put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
     assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5

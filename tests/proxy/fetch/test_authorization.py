@@ -1,4 +1,4 @@
-"""One connection's rights: learned from its own Fetch answers, renewed at the tail, every byte accounted for."""
+"""Rights of one connection: learned from its own Fetch responses, renewed at the tail."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def build_answer(error_code=ErrorCode.NONE, records=b""):
     return b"".join(bytes(frame) for frame in frames)
 
 
-def test_a_right_lasts_for_its_period_from_the_sending(rights):
+def test_right_lasts_its_period_from_the_request(rights):
     assert rights.allows(TOPIC_ID, PERIOD_S - 0.001)
     assert not rights.allows(TOPIC_ID, PERIOD_S)
     rights.learn(TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, 10.0)
@@ -58,7 +58,7 @@ def test_a_right_lasts_for_its_period_from_the_sending(rights):
     assert not rights.allows(TOPIC_ID, 2.0)
 
 
-def test_use_late_in_the_period_renews_at_the_tail_once(link, rights):
+def test_late_use_renews_once_at_the_tail(link, rights):
     partition = link.broker.follow()
     partition.leader_state.high_watermark = 5
     rights.used(TOPIC_ID, partition, 0.74 * PERIOD_S)
@@ -73,7 +73,7 @@ def test_use_late_in_the_period_renews_at_the_tail_once(link, rights):
     assert link.broker.counters.authorization_renewals == 1
 
 
-def test_who_names_topics_in_another_way_than_before_is_asked_for_as_it_does_now(link, rights):
+def test_renewal_names_topics_as_the_client_does(link, rights):
     rights.learn("orders", ErrorCode.NONE, 0.0)
     rights.used("orders", link.broker.follow(), 0.1)
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
@@ -89,7 +89,7 @@ def test_records_that_a_renewal_brings_are_counted(link, rights):
 
 
 @pytest.mark.parametrize("answer", [None, b"\0\0\0\4\0\0\0\0", b""], ids=["lost", "cut", "empty"])
-def test_a_renewal_without_a_readable_answer_leaves_the_right_to_lapse(link, rights, answer):
+def test_unreadable_renewal_lets_the_right_lapse(link, rights, answer):
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
     link.upstream.sent[0][1](answer)
     assert rights.allows(TOPIC_ID, 0.95 * PERIOD_S)
@@ -113,8 +113,9 @@ def test_a_client_with_a_rack_asks_itself(link, rights):
         (ErrorCode.UNKNOWN_TOPIC_ID, False),
     ],
 )
-def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allowed):
-    rights, partition, heard = Authorization(link), link.broker.follow(), []
+def test_new_connections_right_is_proven_at_the_tail(link, error_code, allowed):
+    rights, partition = Authorization(link), link.broker.follow()
+    heard: list[bool] = []
     partition.leader_state.high_watermark = 5
     rights.prove({TOPIC_ID: partition}, VERSION, heard.append)
     ((frame, on_answer),) = link.upstream.sent
@@ -127,8 +128,9 @@ def test_a_new_connections_right_is_asked_for_at_the_tail(link, error_code, allo
     assert link.broker.counters.authorization_proofs == 1
 
 
-def test_who_waits_for_a_right_hears_of_a_lost_link(link):
-    rights, heard = Authorization(link), []
+def test_lost_connection_is_told_to_the_waiter(link):
+    rights = Authorization(link)
+    heard: list[bool] = []
     rights.prove({TOPIC_ID: link.broker.follow()}, VERSION, heard.append)
     ((_, on_answer),) = link.upstream.sent
     on_answer(None)
@@ -159,14 +161,14 @@ def test_a_session_begun_anew_goes_on(rights):
     assert not rights.allows(TOPIC_ID, 38.2)
 
 
-def test_a_session_that_the_broker_does_not_cut_goes_on(rights):
+def test_unlimited_sasl_session_keeps_its_rights(rights):
     """Without connections.max.reauth.ms a lifetime is only a hint, and Fetches are answered beyond it."""
     rights.begin_session(0.0, 0.5, 20.0)
     rights.learn(TOPIC_ID, ErrorCode.NONE, 21.5)
     assert rights.allows(TOPIC_ID, 21.5 + PERIOD_S - 0.1)
 
 
-def test_what_ends_with_the_session_is_not_renewed(link, rights):
+def test_right_that_ends_with_sasl_is_not_renewed(link, rights):
     rights.begin_session(0.0, 0.0, 20.0)
     rights.used(TOPIC_ID, link.broker.follow(), 19.0)
     assert link.upstream.sent == []

@@ -1,4 +1,4 @@
-"""A Fetch of which memory has a part waits for its own reads as a client does for a broker's disk, but not for long."""
+"""A Fetch with one partition in memory waits for the miss fetches of the others, for a limited time."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from protocol.fetch_build import build_request
 from proxy.fetch.completion import READ_WAIT_S
 from tests.protocol.batches import batch_v2
 from tests.proxy.answering import Scene, said_of
-from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.followed import EPOCH, TOPIC_ID, known
 from tests.proxy.turning import until
-from throttle.tickets import DelayTicket
+from throttle.tickets import DelayTicket, TicketKey
 
 HEARTBEAT = b"\0\0\0\x0a" + b"\0\x0c\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
 RECORDS = batch_v2(3)
@@ -21,7 +21,7 @@ class Mixed(Scene):
 
     def __init__(self):
         super().__init__()
-        other = self.broker.partitions.follow(self.topic, 1)
+        other = known(self.broker.partitions.follow(known(self.topic), 1))
         other.leader_state.learn(EPOCH, 5, 5, 0, self.clock_s + 3600)
         other.leader_state.frozen = False
         other.tail = 5
@@ -62,7 +62,7 @@ class Mixed(Scene):
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-async def test_it_is_answered_with_what_was_read_for_it(max_wait_ms):
+async def test_response_has_the_records_read_for_it(max_wait_ms):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)
     (asked,) = scene.asked
@@ -78,7 +78,7 @@ async def test_it_is_answered_with_what_was_read_for_it(max_wait_ms):
 @pytest.mark.parametrize(
     ("max_wait_ms", "most_s"), [(500, READ_WAIT_S), (20, 0.02), (0, READ_WAIT_S)]
 )
-async def test_it_waits_no_longer_than_a_disk_may_take(max_wait_ms, most_s):
+async def test_fetch_waits_at_most_the_read_wait(max_wait_ms, most_s):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)
     scene.clock_s += most_s * 0.9
@@ -94,7 +94,7 @@ async def test_it_waits_no_longer_than_a_disk_may_take(max_wait_ms, most_s):
     assert scene.sizes()[1] == len(RECORDS), "what came late is the next one's"
 
 
-async def test_a_read_that_was_too_slow_once_holds_nobody_any_more():
+async def test_slow_read_delays_only_one_fetch():
     scene = Mixed()
     await scene.fetch()
     scene.clock_s += READ_WAIT_S
@@ -103,7 +103,7 @@ async def test_a_read_that_was_too_slow_once_holds_nobody_any_more():
     assert len(scene.sent) == 2
 
 
-async def test_what_must_not_wait_calls_it_away():
+async def test_later_request_calls_the_fetch_away():
     scene = Mixed()
     await scene.fetch()
     scene.receive(HEARTBEAT)
@@ -117,13 +117,13 @@ async def test_a_client_that_has_finished_calls_it_away():
     assert scene.sizes()[0] > 0 == scene.sizes()[1]
 
 
-async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
+async def test_throttled_read_is_not_waited_for(monkeypatch):
     scene, held = Mixed(), []
 
     def submit(_link, client_id, status, size_bytes, go):
-        ticket = DelayTicket(
-            (None, status.asked.partition), client_id, "sdx", size_bytes, scene.clock_s
-        )
+        asked = status.asked
+        key = TicketKey(None, asked.partition, asked.fetch_offset)
+        ticket = DelayTicket(key, client_id, "sdx", size_bytes, scene.clock_s)
         held.append((ticket, go))
         return ticket
 
@@ -140,7 +140,7 @@ async def test_a_read_that_the_throttle_holds_is_not_waited_for(monkeypatch):
     assert scene.sizes()[1] == len(RECORDS)
 
 
-async def test_a_slow_read_of_anothers_is_not_waited_for():
+async def test_slow_shared_read_is_not_waited_for():
     scene = Mixed()
     await scene.fetch()
     scene.clock_s += READ_WAIT_S
@@ -151,7 +151,7 @@ async def test_a_slow_read_of_anothers_is_not_waited_for():
     assert len(scene.asked) == 1, "it has joined"
 
 
-async def test_it_is_answered_where_nobody_may_wait(monkeypatch):
+async def test_full_purgatory_answers_at_once(monkeypatch):
     """At the bound of fetches that wait, hits do not become misses."""
     scene = Mixed()
     monkeypatch.setattr(scene.broker.purgatory, "park", lambda _link, _fetch: False)

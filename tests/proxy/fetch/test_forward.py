@@ -1,4 +1,4 @@
-"""A Fetch that the broker answers: what its session makes of the answer."""
+"""A Fetch that the broker answers: the response in its fetch session."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def begin(scene):
     return said.session_id
 
 
-async def test_a_throttled_answer_names_the_session_it_is_of():
+async def test_throttled_response_names_its_session():
     """IncrementalFetchContext.getThrottledResponse; without the id a client begins a full session."""
     scene = Scene()
     session_id = await begin(scene)
@@ -53,7 +53,7 @@ async def test_a_throttled_answer_grants_no_session():
     assert scene.broker.sessions.statistics().sessions == 0
 
 
-async def test_a_throttled_answer_to_a_duplicate_is_the_sessions_error():
+async def test_throttled_duplicate_gets_the_sessions_error():
     scene = Scene()
     session_id = await begin(scene)
     scene.receive(build_fetch(BELOW, correlation_id=2, session=(session_id, 1)))
@@ -76,7 +76,7 @@ async def test_an_answer_with_partitions_is_of_the_session(error):
     assert (said.session_id, [one.error_code for one in said.partitions]) == (session_id, [error])
 
 
-async def test_an_answer_that_refuses_the_whole_request_names_its_session():
+async def test_refusing_response_names_its_session():
     """FetchRequest.getErrorResponse."""
     scene = Scene()
     session_id = await begin(scene)
@@ -105,7 +105,7 @@ def deliver_in_pieces(scene, frame, most_bytes):
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-async def test_a_large_answer_leaves_as_it_comes_and_stays_in_its_session(has_room):
+async def test_large_response_is_passed_on_within_its_session(has_room):
     size_bytes = WHOLE_BYTES + 1 if has_room else 300_000
     scene = Scene()
     frame, session_id = await ask_for_much(scene, size_bytes)
@@ -127,7 +127,7 @@ async def test_a_large_answer_leaves_as_it_comes_and_stays_in_its_session(has_ro
     assert (said.error_code, said.session_id) == (0, session_id)
 
 
-async def test_a_large_answer_of_a_session_that_has_moved_on_carries_no_session():
+async def test_outdated_large_response_carries_no_session():
     scene = Scene()
     frame, _ = await ask_for_much(scene, WHOLE_BYTES + 1)
     (session,) = scene.broker.sessions._sessions.values()
@@ -138,7 +138,7 @@ async def test_a_large_answer_of_a_session_that_has_moved_on_carries_no_session(
     assert fetch.scan_response(frame, 13).session_id == 0
 
 
-async def test_an_answer_that_memory_has_room_for_is_received_whole():
+async def test_response_within_the_budget_is_received_whole():
     scene = Scene()
     frame, session_id = await ask_for_much(scene, WHOLE_BYTES - 1000)
     before = len(scene.transport.pieces)

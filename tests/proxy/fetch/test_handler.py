@@ -1,4 +1,4 @@
-"""A Fetch that memory answers: it leaves at once, is counted once, and shows what the log has, whatever changes."""
+"""A Fetch served from memory leaves at once, is counted once, and shows the log's records."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from protocol import api, fetch
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch import handler
+from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import COPIED_BYTES
 from proxy.fetch.sessions.context import FINAL_EPOCH
 from proxy.net.send_buffer import PIECE_BYTES
@@ -80,9 +81,7 @@ def stored(world, offset):
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_a_client_that_reads_on_is_answered_at_once(
-    client, version, isolation_level, in_session
-):
+async def test_reading_client_is_answered_at_once(client, version, isolation_level, in_session):
     world, asked = client.world, {"version": version, "isolation_level": isolation_level}
     for offset in (0, 3, 9, 12, LARGE, LARGE + 1, 0):
         assert client.fetch(offset, in_session, **asked)
@@ -108,7 +107,7 @@ async def test_a_client_that_reads_on_is_answered_at_once(
 def record_count(monkeypatch):
     """The Fetches for which an object was made."""
     made = []
-    real = handler.FetchRecord
+    real = FetchRecord
 
     def make(asked):
         made.append(asked)
@@ -118,7 +117,7 @@ def record_count(monkeypatch):
     return made
 
 
-async def test_an_object_is_made_only_for_a_fetch_that_waits(client, monkeypatch):
+async def test_only_a_delayed_fetch_makes_an_object(client, monkeypatch):
     made = record_count(monkeypatch)
     for offset in (0, 3, LARGE):
         client.fetch(offset)
@@ -130,7 +129,7 @@ async def test_an_object_is_made_only_for_a_fetch_that_waits(client, monkeypatch
 
 
 KEEPS_FROM_MEMORY = [
-    ("lease_until", 0.0),
+    ("lease", 0.0),
     ("frozen", True),
     ("epoch", -1),
     ("log_start_offset", LARGE + 1),
@@ -159,7 +158,7 @@ IS_TOLD = [
 
 @pytest.mark.parametrize(("what", "value"), KEEPS_FROM_MEMORY)
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_what_memory_may_not_show_is_not_shown(what, value, in_session):
+async def test_unreadable_records_are_not_served(what, value, in_session):
     client = Client(room_bytes=ROOM_BYTES)
     for _ in range(3):
         assert client.fetch(LARGE, in_session)
@@ -173,7 +172,7 @@ async def test_what_memory_may_not_show_is_not_shown(what, value, in_session):
 @pytest.mark.parametrize(("what", "value"), IS_TOLD)
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_what_changes_is_told(what, value, isolation_level, in_session):
+async def test_changed_offsets_are_told(what, value, isolation_level, in_session):
     client = Client(room_bytes=ROOM_BYTES)
     world, asked = client.world, {"isolation_level": isolation_level, "in_session": in_session}
     for _ in range(2):
@@ -196,7 +195,7 @@ async def test_what_changes_is_told(what, value, isolation_level, in_session):
 
 
 @pytest.mark.parametrize(("over", "pauses"), [(0, 1), (1, 0)])
-async def test_at_the_byte_budget_the_client_pauses_until_it_is_answered(client, over, pauses):
+async def test_client_pauses_at_the_byte_budget(client, over, pauses):
     client.change("limit", len(build_fetch(LARGE)) + over)
     assert client.fetch(LARGE)
     world = client.world
@@ -204,7 +203,7 @@ async def test_at_the_byte_budget_the_client_pauses_until_it_is_answered(client,
     assert not world.link.framed.reading_held and world.broker.requests.in_flight_bytes == 0
 
 
-async def test_a_response_behind_a_fetch_that_waits_leaves_after_it(client):
+async def test_response_behind_a_delayed_fetch_leaves_later(client):
     assert not client.fetch(END)
     assert not client.fetch(LARGE), "it is complete, but has a place behind the first"
     assert client.world.sent == [] and len(client.world.link.replies) == 2
@@ -224,9 +223,9 @@ def split(stream):
     return frames
 
 
-async def test_a_miss_fetch_that_is_not_wanted_any_more_is_dropped(client):
+async def test_unwanted_miss_fetch_is_dropped(client):
     client.fetch(LARGE)
-    dropped = []
+    dropped: list[FetchPartition] = []
     client.world.link.handlers.reads = SimpleNamespace(
         by_key={("x", 0): None}, drop_asked=dropped.extend
     )
@@ -258,7 +257,7 @@ async def test_a_session_is_its_connections_and_its_epochs(client):
     assert client.said()[1] == stored(client.world, LARGE)
 
 
-async def test_who_ends_a_session_is_answered_without_one(client):
+async def test_final_epoch_is_answered_without_a_session(client):
     client.fetch(LARGE, in_session=True)
     assert client.fetch(LARGE, session=(client.session[0], FINAL_EPOCH))
     assert fetch.scan_response(client.world.sent[-1], 13).session_id == 0
@@ -286,7 +285,7 @@ async def test_enough_is_what_a_broker_counts(min_bytes, partition_max_bytes, ma
         assert len(client.said()[1]) == 25_000
 
 
-async def test_what_the_kernel_does_not_take_is_counted_when_it_has_and_stays_pinned_until_then(
+async def test_unsent_response_stays_pinned_and_uncounted(
     client,
 ):
     world, lines = client.world, 1
@@ -303,7 +302,7 @@ async def test_what_the_kernel_does_not_take_is_counted_when_it_has_and_stays_pi
 
 
 @pytest.mark.parametrize("offset", [0, LARGE])
-async def test_what_never_leaves_is_counted_as_such_and_let_go(client, offset):
+async def test_undelivered_response_is_counted_and_released(client, offset):
     client.change("full", True)
     assert client.fetch(offset)
     client.world.end()
@@ -318,7 +317,7 @@ def slow():
     world = World(verify_ratio=0.0, room_bytes=64 << 10)
     world.receive(build_fetch(LARGE))
     world.sent.clear()
-    world.transport.stick()
+    world.stick()
     return world
 
 
@@ -327,7 +326,7 @@ def read_traffic(world):
     return traffic.frames, traffic.size_bytes
 
 
-async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_has_left(slow):
+async def test_partly_sent_response_is_counted_once(slow):
     (frames, size_bytes), lines = read_traffic(slow), len(slow.lines)
     slow.receive(build_fetch(LARGE, correlation_id=3))
     assert slow.cache.statistics().pins > 0 and len(slow.lines) == lines
@@ -343,7 +342,7 @@ async def test_what_the_kernel_takes_a_part_of_is_sent_on_and_counted_once_it_ha
     assert slow.lines[-1].bytes == said.end - said.start and slow.link.framed.unsent_bytes == 0
 
 
-async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(slow):
+async def test_partly_sent_lost_response_is_not_counted(slow):
     traffic, lines = read_traffic(slow), len(slow.lines)
     slow.receive(build_fetch(LARGE, correlation_id=3))
     slow.end()
@@ -352,7 +351,7 @@ async def test_what_the_kernel_took_a_part_of_and_never_leaves_is_not_counted(sl
     assert (read_traffic(slow), len(slow.lines)) == (traffic, lines)
 
 
-async def test_who_has_closed_is_met_by_the_transport(slow):
+async def test_response_to_closed_client_is_left_to_transport(slow):
     slow.transport.theirs.close()
     slow.receive(build_fetch(LARGE, correlation_id=3))
     assert slow.link.framed.unsent_bytes > 0
@@ -364,9 +363,7 @@ async def test_who_has_closed_is_met_by_the_transport(slow):
 
 
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
-async def test_what_is_more_than_one_piece_leaves_piece_by_piece_and_the_arena_waits_for_it(
-    room_bytes, monkeypatch
-):
+async def test_large_response_leaves_in_pinned_pieces(room_bytes, monkeypatch):
     monkeypatch.setattr(
         Sender, "send", None
     )  # not past the transport, where it could not be copied out
@@ -385,7 +382,7 @@ async def test_what_is_more_than_one_piece_leaves_piece_by_piece_and_the_arena_w
 
 @pytest.mark.parametrize(("over", "is_copied"), [(0, True), (1, False)])
 @pytest.mark.parametrize("before", ["nothing", "a delayed Fetch", "unsent bytes"])
-async def test_few_bytes_that_nothing_is_before_are_copied_out_at_once(over, is_copied, before):
+async def test_few_bytes_are_copied_out(over, is_copied, before):
     client = Client(sizes=(COPIED_BYTES + over,), arena_bytes=16 << 20)
     if before == "a delayed Fetch":
         client.fetch(10)
@@ -404,7 +401,7 @@ async def test_few_bytes_that_nothing_is_before_are_copied_out_at_once(over, is_
     assert is_pinned or charged > COPIED_BYTES, "a copy that waits is charged"
 
 
-async def test_what_may_not_be_pinned_is_charged(client):
+async def test_unpinnable_response_is_charged(client):
     client.world.cache._a.pin_limit_bytes = 0
     client.change("full", True)
     assert client.fetch(10)
@@ -445,11 +442,8 @@ def build_many(offsets, correlation_id=1, session=(0, FINAL_EPOCH), **limits):
 def many(client):
     """Four partitions; the last two have ten batches of 1,000 bytes."""
     world = client.world
-    first = world.partition
     for index in range(1, 4):
-        world.partition = world.broker.partitions.follow(world.topic, index)
-        world.store((1_000, 6_000, 25_000) if index == 1 else (1_000,))
-    world.partition = first
+        world.store((1_000, 6_000, 25_000) if index == 1 else (1_000,), index)
     return world
 
 
@@ -476,7 +470,7 @@ async def test_many_partitions_are_answered_each_with_its_records(many):
     assert len(many.link.replies) == 0
 
 
-async def test_the_limit_of_bytes_is_for_all_partitions_together_in_their_order(many):
+async def test_byte_limit_covers_all_partitions_in_order(many):
     """KIP-74: whole batches, the first of the response whatever its size; a cut partition takes all that is left."""
     many.receive(build_many((LARGE, 0, 0, 0), max_bytes=10_000))
     assert [len(one) for one in heard(many)[1].values()] == [25_000, 0, 0, 0]
@@ -518,7 +512,7 @@ async def test_a_session_names_those_with_news(many):
 
 
 @pytest.mark.parametrize("state", ["old_format", "unauthorized"])
-async def test_one_that_only_the_broker_can_answer_keeps_all_waiting(many, state):
+async def test_partition_left_to_the_broker_delays_all(many, state):
     if state == "old_format":
         many.broker.partitions.find(many.topic, 2).old_format = True
     else:
@@ -528,12 +522,10 @@ async def test_one_that_only_the_broker_can_answer_keeps_all_waiting(many, state
     assert many.cache.statistics().pins == 0
 
 
-async def test_what_the_kernel_leaves_of_many_partitions_is_sent_on():
+async def test_unsent_rest_of_many_partitions_is_sent():
     world = World(verify_ratio=0.0, room_bytes=64 << 10)
-    first, world.partition = world.partition, world.broker.partitions.follow(world.topic, 1)
-    world.store((25_000,))
-    world.partition = first
-    world.transport.stick()
+    world.store((25_000,), 1)
+    world.stick()
     world.receive(build_many((LARGE, 0)))
     assert world.cache.statistics().pins > 0 and world.lines == []
     world.change("full", False)
@@ -556,9 +548,7 @@ async def test_what_the_kernel_leaves_of_many_partitions_is_sent_on():
         *((13, 0, size) for size in SIZES),
     ],
 )
-async def test_who_waits_at_the_tail_gets_the_records(
-    client, version, isolation_level, in_session, size
-):
+async def test_waiting_fetch_gets_the_records(client, version, isolation_level, in_session, size):
     world, asked = client.world, {"version": version, "isolation_level": isolation_level}
     if in_session:
         client.fetch(0, True, **asked)
@@ -572,7 +562,7 @@ async def test_who_waits_at_the_tail_gets_the_records(
     assert world.broker.counters.fetch_wait_s.count == 3
 
 
-async def test_what_was_aborted_is_told_to_who_waited(client):
+async def test_waiting_fetch_gets_aborted_transactions(client):
     for offset, aborted in ((END, None), (END + 1, END + 1)):
         assert not client.fetch(offset, isolation_level=1)
         client.world.arrive(1_000, aborted)
@@ -597,7 +587,7 @@ async def test_two_that_waited_leave_in_their_order(client):
         ({}, "full", True, True),
     ],
 )
-async def test_what_changed_while_it_waited_decides(client, asked, what, value, leaves):
+async def test_changes_during_the_wait_decide(client, asked, what, value, leaves):
     world = client.world
     assert not client.fetch(END, **asked)
     if what:
@@ -708,7 +698,7 @@ class Step:
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
 @given(SHAPES, st.lists(STEPS, min_size=5, max_size=14))
 @settings(max_examples=examples(60), deadline=None)
-def test_neither_what_was_asked_before_nor_the_socket_is_told(room_bytes, shape, script):
+def test_earlier_requests_and_sockets_change_no_response(room_bytes, shape, script):
     async def play():
         steps = [Step(shape, False, room_bytes=room_bytes), Step(shape, True)]
         for what, value in [("fetch", 0), ("fetch", 1), *script, ("leave", None)]:

@@ -1,13 +1,13 @@
-"""A lease that ends while a request is being read is over: the clock is asked afterwards."""
+"""A lease that ends while a request is read serves nothing: the clock is read afterwards."""
 
 from tests.proxy.hitting import World, build_fetch
 
 LEASE_S = 1.0
 
 
-async def test_a_lease_that_ends_while_a_long_request_is_read_serves_nothing(monkeypatch):
+async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     world = World()
-    world.partition.leader_state.lease_until = world.clock_s + LEASE_S
+    world.change("lease", world.clock_s + LEASE_S)
     fetches = type(world.link.handlers.fetches)
     read_again, read_s = fetches.read_again, 0.0
 

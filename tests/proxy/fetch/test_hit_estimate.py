@@ -1,4 +1,4 @@
-"""What an observing cache says that memory would have answered: by where the fetch stands, never more than came."""
+"""Bytes that memory would have served, estimated in observe mode: at most the broker's bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def peek(partition: Partition, state: ReadState, offset: int, max_bytes: int = M
     return peek_would_hit(cache_of[partition], PartitionStatus(asked, partition, state, "", 20))
 
 
-def test_what_is_stored_would_have_been_read_in_whole_batches(partition: Partition) -> None:
+def test_stored_records_are_estimated_in_whole_batches(partition: Partition) -> None:
     one = len(build_batch(10, 5))
     assert peek(partition, ReadState.READABLE, 10) == 2 * one
     assert peek(partition, ReadState.READABLE, 10, max_bytes=2 * one - 1) == one
@@ -50,7 +50,7 @@ def test_what_is_stored_would_have_been_read_in_whole_batches(partition: Partiti
     )
 
 
-def test_at_the_tail_all_that_comes_would_have_come_from_memory(partition: Partition) -> None:
+def test_all_records_at_the_tail_are_hits(partition: Partition) -> None:
     assert (
         peek(partition, ReadState.AT_END, 20)
         == peek(partition, ReadState.IN_TRANSIT, 20)
@@ -61,13 +61,11 @@ def test_at_the_tail_all_that_comes_would_have_come_from_memory(partition: Parti
 
 
 @pytest.mark.parametrize("state", [ReadState.MISS, ReadState.PASS])
-def test_what_is_a_miss_or_a_pass_would_have_hit_nothing(
-    partition: Partition, state: ReadState
-) -> None:
+def test_miss_or_pass_is_no_hit(partition: Partition, state: ReadState) -> None:
     assert peek(partition, state, 10) == 0
 
 
-def test_the_account_is_of_what_the_broker_sent_and_passes_keep_their_reason(
+def test_estimate_counts_the_brokers_bytes(
     partition: Partition,
 ) -> None:
     asked = FetchPartition(TOPIC_ID, 0, -1, 20, -1, -1, MIB)

@@ -1,4 +1,4 @@
-"""A Fetch that passes: the same bytes, counts and lines whether C or Python has read it, whatever it asks."""
+"""A passthrough Fetch gives the same bytes, counts and lines whether C or Python reads it."""
 
 import asyncio
 import socket
@@ -102,9 +102,7 @@ async def play(settings, has_log):
 
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("has_log", [False, True])
-def test_read_by_c_or_by_python_it_is_passed_counted_and_logged_alike(
-    monkeypatch, has_log, isolated
-):
+def test_c_and_python_pass_fetches_alike(monkeypatch, has_log, isolated):
     settings = {**OFF, "isolation": {"enabled": isolated}}
     by_c = uvloop.run(play(settings, has_log))
     monkeypatch.setattr(fetch_ordinary, "scan_request", lambda _frame: None)
@@ -114,7 +112,7 @@ def test_read_by_c_or_by_python_it_is_passed_counted_and_logged_alike(
 
 @both_loops
 @pytest.mark.parametrize("has_log", [False, True])
-def test_partitions_and_their_bytes_are_counted_when_all_has_left(run, has_log):
+def test_partitions_are_counted_when_the_response_left(run, has_log):
     async def scenario():
         async with front(has_log=has_log) as played:
             sizes = [(100,), (LARGE_BYTES,), (7, 8, LARGE_BYTES)]
@@ -144,7 +142,7 @@ def test_partitions_and_their_bytes_are_counted_when_all_has_left(run, has_log):
 
 
 @both_loops
-def test_answers_to_pipelined_requests_leave_in_their_order_and_the_first_may_pass(run):
+def test_pipelined_responses_keep_their_order(run):
     async def scenario():
         async with front() as played:
             await played.send(*(request(correlation_id=number) for number in range(4)))
@@ -160,7 +158,7 @@ def test_answers_to_pipelined_requests_leave_in_their_order_and_the_first_may_pa
 
 
 @both_loops
-def test_a_broker_that_dies_within_an_answer_ends_the_client_and_nothing_is_logged(run):
+def test_lost_broker_within_a_response_logs_nothing(run):
     async def scenario():
         async with front() as played:
             whole = answer(sizes=(LARGE_BYTES,))
@@ -178,7 +176,7 @@ def test_a_broker_that_dies_within_an_answer_ends_the_client_and_nothing_is_logg
 
 
 @both_loops
-def test_a_client_that_dies_within_an_answer_is_not_counted_as_served(run):
+def test_lost_client_within_a_response_is_uncounted(run):
     async def scenario():
         async with front() as played:
             whole = answer(sizes=(LARGE_BYTES,))
@@ -195,7 +193,7 @@ def test_a_client_that_dies_within_an_answer_is_not_counted_as_served(run):
     run(scenario())
 
 
-def test_a_client_that_does_not_read_is_charged_for_what_waits_and_no_more_is_read_for_it():
+def test_stalled_client_is_charged_and_not_read():
     async def scenario():
         async with front() as played:
             played.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
@@ -212,7 +210,7 @@ def test_a_client_that_does_not_read_is_charged_for_what_waits_and_no_more_is_re
     uvloop.run(scenario())
 
 
-def test_one_whose_queue_is_full_is_answered_empty_and_told_that_its_session_is_over():
+def test_full_queue_answers_empty_without_session():
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     isolation = {"dataQueues": 1, "dataSlots": slots, "maxQueueWait": "0ms"}
 

@@ -1,8 +1,9 @@
-"""An answer from memory whose client does not read: what it holds of the heap is charged, and given back."""
+"""A response from memory to a stalled client: its heap bytes are charged and returned."""
 
 import asyncio
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from proxy.net.client_connection import ClientConnection
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy import asked as asking
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 
 MIB = 1 << 20
 BATCH_BYTES = 300_000
@@ -28,7 +29,7 @@ class Transport:
 
     def __init__(self):
         self.sent = bytearray()
-        self.protocol = None
+        self.protocol: Any = None
         self.reads = False
 
     def write(self, data):
@@ -67,12 +68,14 @@ class Setting:
         self.forebay = Forebay(load(path, {}).config)
         self.broker = self.forebay.broker
         self.broker.topics.learn("orders", bytes(range(16)), LEADERS)
-        self.partition = self.broker.partitions.follow(self.broker.topics.find("orders"), 0)
+        self.partition = known(
+            self.broker.partitions.follow(known(self.broker.topics.find("orders")), 0)
+        )
         self.link = ClientConnection(self.forebay.listeners[0], 1)
         self.link.handlers.authorization = SimpleNamespace(used=lambda *_: None, close=lambda: None)
         self.transport = Transport()
         self.transport.protocol = self.link.framed
-        self.link.framed.connection_made(self.transport)
+        self.link.framed.connection_made(stand_in(self.transport))
         self.end = 0
         self.write(1)
 
@@ -110,7 +113,7 @@ def setting(tmp_path):
         runner.run(setting.forebay.stop())
 
 
-def test_what_waits_in_memory_costs_nothing_until_the_arena_wants_the_block(setting):
+def test_waiting_response_is_free_until_eviction(setting):
     setting.fetch(0)
     setting.fetch(0)
     charged = setting.broker.responses
@@ -123,7 +126,7 @@ def test_what_waits_in_memory_costs_nothing_until_the_arena_wants_the_block(sett
     assert setting.transport.sent.count(build_batch(0, size=BATCH_BYTES)) == 2
 
 
-def test_what_may_not_be_pinned_is_a_copy_from_the_start(setting):
+def test_unpinnable_records_are_copied(setting):
     setting.write(40)
     for offset in range(40):
         setting.fetch(offset)
@@ -141,7 +144,7 @@ def test_a_client_that_goes_gives_its_copies_back(setting):
     assert (setting.broker.responses.in_flight_bytes, setting.pinned_bytes) == (0, 0)
 
 
-def test_at_the_bound_memory_answers_little_at_a_time(setting):
+def test_full_budget_answers_little_at_a_time(setting):
     setting.write(10)
     charged = setting.broker.responses
     charged.in_flight_bytes = charged.limit_bytes
@@ -154,7 +157,7 @@ def test_at_the_bound_memory_answers_little_at_a_time(setting):
     setting.transport.drain()
 
 
-def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
+def test_client_without_room_to_copy_is_closed(setting):
     setting.fetch(0)
     setting.fetch(0)
     charged = setting.broker.responses
@@ -172,7 +175,7 @@ def test_who_holds_what_there_is_no_room_to_copy_for_has_to_go(setting):
     assert charged.in_flight_bytes == 0
 
 
-def test_a_client_that_does_not_take_its_answers_is_not_read(setting):
+def test_stalled_client_is_not_read(setting):
     setting.write(10)
     limit_bytes = setting.broker.config.limits.connection_response_memory_bytes
     answered = 0

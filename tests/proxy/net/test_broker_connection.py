@@ -1,4 +1,4 @@
-"""One connection to the broker, against a loopback server: who gets which answer, and what a close means.
+"""One broker connection, against a loopback server: order of responses, and the effect of a close.
 
 Owns a server that reads frames and answers or closes as a test tells it. It must not know Kafka beyond the
 length and the correlation id. Invariants: nothing sleeps; what is waited for is looked at at every turn of
@@ -84,7 +84,7 @@ async def ask_and_answer(broker, asking, correlation_id):
     await until(lambda: len(asking.answers) > before)
 
 
-async def test_it_is_opened_by_the_first_request_and_answers_go_to_who_asked():
+async def test_first_request_opens_and_gets_its_response():
     async with connected() as (broker, asking):
         assert not asking.link.is_connected
         asking.ask(7, b"first")
@@ -126,7 +126,7 @@ async def test_call_raises_when_the_link_is_lost():
         (b"\xff\xff\xff\xff", "unreadable"),
     ],
 )
-async def test_an_answer_that_is_not_due_ends_the_link(answered, reason):
+async def test_response_out_of_turn_ends_the_connection(answered, reason):
     async with connected() as (broker, asking):
         asking.ask(7)
         asking.ask(8)
@@ -140,7 +140,7 @@ async def test_an_answer_that_is_not_due_ends_the_link(answered, reason):
         assert asking.answers[2:] == [(9, None)]
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_link():
+async def test_unrequested_response_ends_the_connection():
     async with connected() as (broker, asking):
         await ask_and_answer(broker, asking, 1)
         broker.answer(frame(1))
@@ -173,7 +173,7 @@ async def test_a_close_with_something_unanswered_ends_the_link():
         assert asking.link.reopened == 0
 
 
-async def test_a_close_after_an_unanswerable_request_ends_the_link():
+async def test_close_after_unanswered_request_ends_the_connection():
     async with connected() as (broker, asking):
         await ask_and_answer(broker, asking, 1)
         asking.link.send(frame(2, b"acks=0"), 2, None)
@@ -183,7 +183,7 @@ async def test_a_close_after_an_unanswerable_request_ends_the_link():
         assert asking.link.closed
 
 
-async def test_an_answer_to_a_later_request_clears_the_unanswerable_one():
+async def test_later_response_clears_the_unanswered_request():
     async with connected() as (broker, asking):
         asking.link.send(frame(1, b"acks=0"), 1, None)
         await ask_and_answer(broker, asking, 2)
@@ -205,7 +205,7 @@ async def test_an_answer_to_an_earlier_request_does_not():
 
 
 @pytest.mark.parametrize("attribute", ["share_session", "authenticated"])
-async def test_a_close_of_a_link_with_a_past_ends_it(attribute):
+async def test_close_of_a_used_connection_ends_it(attribute):
     async with connected() as (broker, asking):
         await ask_and_answer(broker, asking, 1)
         setattr(asking.link, attribute, True)
@@ -225,7 +225,7 @@ async def test_a_broker_that_cannot_be_reached():
     assert asking.counters.upstream_connect_errors == 1
 
 
-async def test_our_own_close_tells_those_who_wait_and_lets_requests_leave():
+async def test_own_close_tells_waiters_and_sends_requests():
     async with connected() as (broker, asking):
         asking.ask(1, b"still leaves")
         asking.link.close()
@@ -238,7 +238,7 @@ async def test_our_own_close_tells_those_who_wait_and_lets_requests_leave():
         assert sent == [False]
 
 
-async def test_a_held_link_is_held_after_it_opens_too():
+async def test_held_connection_stays_held_after_it_opens():
     async with connected() as (broker, asking):
         asking.link.hold_reading(asking)
         asking.ask(1)

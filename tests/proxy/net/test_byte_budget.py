@@ -1,4 +1,4 @@
-"""How many bytes may be in flight, and who stops reading when they are."""
+"""The limit of bytes in flight, and the connections that pause at it."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_reading_goes_on_below_three_quarters():
     assert (bound.in_flight_bytes, bound.pauses, bound.paused_transports) == (74, 1, 0)
 
 
-def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
+def test_only_senders_at_the_limit_are_paused():
     bound = ByteBudget(100)
     early, first, second = build_wire(), build_wire(), build_wire()
     bound.add(60, early)
@@ -48,7 +48,7 @@ def test_only_who_brings_bytes_at_the_bound_is_paused_and_all_resume():
 
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 100_000])
-def test_one_frame_larger_than_the_bound_passes_at_full_charge(size_bytes):
+def test_frame_larger_than_the_limit_passes(size_bytes):
     bound, framed = ByteBudget(100), build_wire()
     bound.add(size_bytes, framed)
     assert bound.in_flight_bytes == size_bytes

@@ -1,4 +1,4 @@
-"""Answers whose clients do not take them: held up to the bound, and no other client waits for them.
+"""Responses to stalled clients are held up to the limit, and no other client waits for them.
 
 Owns a Forebay in this process, clients that ask and do not read, and one that does. It must not know how an answer is
 kept. Invariants: time is an argument; both event loops are tried, and connections that C may move bytes between as well
@@ -79,9 +79,7 @@ async def settle(here):
 
 @both_loops
 @pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "encrypted"])
-def test_who_does_not_take_large_answers_holds_no_more_than_the_bound_and_stops_nobody(
-    run, is_plain
-):
+def test_slow_reader_holds_the_limit_at_most(run, is_plain):
     async def scenario():
         async with crowd(SETTINGS) as here:
             responses, most = here.played.forebay.broker.responses, 0
@@ -115,7 +113,7 @@ def test_who_does_not_take_large_answers_holds_no_more_than_the_bound_and_stops_
 
 
 @both_loops
-def test_what_waits_behind_an_answer_is_received_when_there_is_room(run):
+def test_later_responses_are_received_when_there_is_room(run):
     """The second answer of a client that does not read waits unread, whoever reads them later."""
 
     async def scenario():
@@ -135,7 +133,7 @@ def test_what_waits_behind_an_answer_is_received_when_there_is_room(run):
     run(scenario())
 
 
-def test_who_takes_nothing_for_long_goes_while_others_wait():
+def test_stalled_reader_is_closed_while_others_wait():
     async def scenario():
         async with crowd(SETTINGS) as here:
             broker = here.played.forebay.broker

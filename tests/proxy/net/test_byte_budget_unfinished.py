@@ -1,4 +1,4 @@
-"""Requests that have begun and not ended: charged whole before they are received, never in others' way for long.
+"""Unfinished requests are charged whole in advance, and do not hold others up for long.
 
 Owns a Forebay in this process and clients' sockets of which each sends a part of a request. It must not know how a
 frame is received. Invariants: time is an argument; both event loops are tried.
@@ -82,7 +82,7 @@ async def crowd(settings=SETTINGS):
 
 @both_loops
 @pytest.mark.parametrize("sent_bytes", [40_000, 300_000, 900_000])
-def test_a_frame_is_charged_from_its_beginning_until_it_is_answered(run, sent_bytes):
+def test_frame_is_charged_until_it_is_answered(run, sent_bytes):
     async def scenario():
         async with crowd() as here:
             frame = produce(1_000_000)
@@ -101,7 +101,7 @@ def test_a_frame_is_charged_from_its_beginning_until_it_is_answered(run, sent_by
 
 
 @both_loops
-def test_large_frames_that_never_end_leave_room_for_others_and_go_one_after_the_other(run):
+def test_unfinished_large_frames_leave_room_for_others(run):
     async def scenario():
         async with crowd() as here:
             frame, clients = produce(LARGE_BYTES), 12
@@ -140,7 +140,7 @@ def test_large_frames_that_never_end_leave_room_for_others_and_go_one_after_the_
 
 
 @both_loops
-def test_large_frames_that_end_are_all_received_though_they_are_more_than_the_bound(run):
+def test_finished_large_frames_exceed_the_limit_in_turn(run):
     async def scenario():
         async with crowd() as here:
             frame, clients = produce(LARGE_BYTES), 6
@@ -159,7 +159,7 @@ def test_large_frames_that_end_are_all_received_though_they_are_more_than_the_bo
 
 
 @both_loops
-def test_small_frames_that_never_end_do_not_hold_the_bound(run):
+def test_unfinished_small_frames_do_not_hold_the_limit(run):
     async def scenario():
         limits = {"requestMemory": MIB, "connectionRequestMemory": MIB}
         async with crowd({**SETTINGS, "limits": limits}) as here:
@@ -185,7 +185,7 @@ def test_small_frames_that_never_end_do_not_hold_the_bound(run):
     run(scenario())
 
 
-def test_what_is_charged_is_given_back_when_its_client_goes():
+def test_lost_client_gives_back_its_charge():
     async def scenario():
         async with crowd() as here:
             frame = produce(LARGE_BYTES)
@@ -242,7 +242,7 @@ async def ends(one):
 @pytest.mark.parametrize(
     ("mechanism", "steps"), [("PLAIN", 1), ("OAUTHBEARER", 1), ("SCRAM-SHA-512", 2)]
 )
-def test_who_has_not_signed_in_where_the_broker_wants_it_sends_no_large_frame(mechanism, steps):
+def test_unauthenticated_client_sends_no_large_frame(mechanism, steps):
     """Where nobody has, nobody knows; from the first whom the broker has accepted on, all must."""
 
     async def scenario():

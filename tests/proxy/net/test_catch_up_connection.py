@@ -1,4 +1,4 @@
-"""The second link against a played broker: what is shown on it, what its loss means, when it comes again."""
+"""The catch-up connection against a played broker: its authentication, its loss, its retries."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ class PlayedBroker:
 
 
 class Client:
-    """A lane, a clock, and what was answered on it."""
+    """A catch-up connection, a clock, and the responses on it."""
 
     def __init__(self, port):
         self.clock = 1000.0
@@ -106,7 +106,7 @@ def test_the_played_answer_is_one():
     assert not control.is_authenticated(authenticated(51, 58), VERSION)
 
 
-def test_without_an_address_there_is_none():
+def test_no_address_means_no_catch_up_connection():
     client = Client(None)
     client.sign_in()
     assert (client.catch_up.usable, client.done) == (False, [50])
@@ -114,7 +114,7 @@ def test_without_an_address_there_is_none():
     client.catch_up.close()
 
 
-async def test_it_is_opened_by_the_first_request_and_shows_nothing_where_the_client_has_shown_nothing():
+async def test_first_request_opens_it_without_credentials():
     async with played() as (broker, client):
         assert client.catch_up.usable and not client.catch_up.is_connected
         client.fetch()
@@ -125,7 +125,7 @@ async def test_it_is_opened_by_the_first_request_and_shows_nothing_where_the_cli
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
-async def test_what_the_client_has_shown_goes_before_what_it_asks(mechanism):
+async def test_credentials_are_sent_before_requests(mechanism):
     async with played() as (broker, client):
         client.sign_in(mechanism)
         assert client.done == [50], "there is no link yet to show it on"
@@ -136,13 +136,13 @@ async def test_what_the_client_has_shown_goes_before_what_it_asks(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", ""])
-async def test_what_cannot_be_repeated_keeps_the_client_on_its_first_link(mechanism):
+async def test_unrepeatable_exchange_keeps_the_first_connection(mechanism):
     async with played() as (_, client):
         client.sign_in(mechanism)
         assert (client.catch_up.usable, client.done) == (False, [50])
 
 
-async def test_a_client_hears_of_its_renewal_when_the_second_link_has_it_too():
+async def test_renewal_is_answered_once_both_connections_have_it():
     async with played() as (broker, client):
         client.sign_in()
         client.fetch()
@@ -157,7 +157,7 @@ async def test_a_client_hears_of_its_renewal_when_the_second_link_has_it_too():
         assert len(broker.writers) == 1
 
 
-async def test_a_refused_renewal_ends_the_second_link_and_lets_the_client_go_on():
+async def test_refused_renewal_ends_only_the_second_connection():
     async with played() as (broker, client):
         client.sign_in()
         client.fetch()
@@ -173,7 +173,7 @@ async def test_a_refused_renewal_ends_the_second_link_and_lets_the_client_go_on(
         assert (client.catch_up.usable, client.counters.catch_up_losses) == (False, 1)
 
 
-async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_once(caplog):
+async def test_refusals_are_retried_after_doubling_pauses(caplog):
     async with played() as (broker, client):
         client.sign_in()
         pauses = []
@@ -199,7 +199,7 @@ async def test_refusals_are_tried_again_after_pauses_that_double_and_warned_of_o
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_one_answer_makes_the_pause_short_again():
+async def test_response_resets_the_pause():
     async with played() as (broker, client):
         for answers in (False, False, True):
             await fetch_and_see(broker, client)
@@ -214,7 +214,7 @@ async def test_one_answer_makes_the_pause_short_again():
         assert client.catch_up.usable
 
 
-async def test_closed_within_a_frame_every_question_is_answered_none_once():
+async def test_close_within_a_frame_answers_none_once():
     async with played() as (broker, client):
         client.fetch()
         client.fetch()
@@ -230,7 +230,7 @@ async def test_closed_within_a_frame_every_question_is_answered_none_once():
 
 
 @pytest.mark.parametrize("signed_in", [False, True])
-async def test_closed_while_idle_it_is_opened_again_in_silence(signed_in, caplog):
+async def test_idle_close_reopens_without_a_log_line(signed_in, caplog):
     async with played() as (broker, client):
         if signed_in:
             client.sign_in()
@@ -250,7 +250,7 @@ async def test_closed_while_idle_it_is_opened_again_in_silence(signed_in, caplog
         assert (client.counters.catch_up_losses, caplog.records) == (0, [])
 
 
-async def test_a_broker_that_says_nothing_loses_it_at_the_bound():
+async def test_silent_broker_loses_the_connection():
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)
@@ -264,7 +264,7 @@ async def test_a_broker_that_says_nothing_loses_it_at_the_bound():
         )
 
 
-async def test_a_renewal_that_is_not_answered_does_not_hold_the_client_for_ever():
+async def test_unanswered_renewal_does_not_hold_the_client():
     async with played() as (broker, client):
         client.sign_in()
         client.fetch()
@@ -293,7 +293,7 @@ async def test_bytes_that_come_slowly_are_no_silence():
         await until(lambda: client.answers == [answer])
 
 
-async def test_a_client_that_does_not_drain_is_no_silence_either():
+async def test_slow_client_does_not_count_as_silence():
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)
@@ -305,7 +305,7 @@ async def test_a_client_that_does_not_drain_is_no_silence_either():
         assert client.answers == []
 
 
-async def test_after_the_client_is_gone_there_is_none_and_nobody_is_blamed(caplog):
+async def test_lost_client_ends_it_without_blame(caplog):
     async with played() as (broker, client):
         client.fetch()
         await until(lambda: broker.seen)

@@ -1,4 +1,4 @@
-"""The bounds of one connection: a client is read again once its requests have left, and the broker while it must be."""
+"""Limits of one client connection: reading resumes when its requests have left."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ LIST_GROUPS = b"\0\0\0\x0a" + b"\0\x10\0\0" + b"\0\0\0\x2a" + b"\xff\xff"
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("enabled", [True, False], ids=["isolation", "passing"])
-def test_a_client_without_acks_is_read_again_when_the_broker_has_taken_what_it_sent(run, enabled):
+def test_client_without_acks_is_read_again(run, enabled):
     async def scenario():
         async with front({**SETTINGS, "isolation": {"enabled": enabled}}) as played:
             played.forebay.broker.topic_lookup.ask = lambda *_of: None
@@ -49,7 +49,7 @@ def test_a_client_without_acks_is_read_again_when_the_broker_has_taken_what_it_s
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_the_broker_is_read_while_what_is_complete_waits_for_its_answer(run):
+def test_broker_is_read_while_requests_wait(run):
     """However much that is: nothing leaves before the broker has been heard."""
 
     async def scenario():

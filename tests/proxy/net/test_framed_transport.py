@@ -1,4 +1,4 @@
-"""One framed socket, on a transport that the test plays: what leaves when, and who learns it."""
+"""One framed transport on a played socket: departure of bytes, and the calls that report it."""
 
 from typing import Any
 
@@ -137,7 +137,7 @@ def test_frames_behind_a_close_are_not_handed_on():
     assert played.frames == [frame(b"one")]
 
 
-def test_on_sent_runs_when_the_kernel_takes_it_at_once():
+def test_on_sent_runs_on_an_immediate_write():
     played = Listening()
     played.send("a", b"12", b"345")
     assert played.transport.pieces == [b"12345"]
@@ -161,7 +161,7 @@ def test_on_sent_waits_for_the_last_byte():
     assert b"".join(played.transport.pieces) == b"12345"
 
 
-def test_a_large_reply_leaves_in_pieces_of_one_mebibyte():
+def test_large_response_leaves_in_one_mebibyte_pieces():
     played = Listening()
     played.transport.full = True
     parts = [b"h" * 10, b"a" * (2 * PIECE_BYTES), b"t" * 5]
@@ -199,7 +199,7 @@ def test_unsent_views_are_copied_out_of_foreign_memory():
     assert played.sent == [("a", True), ("b", True)]
 
 
-def test_what_is_given_before_the_socket_is_open_leaves_then():
+def test_early_bytes_leave_when_the_socket_opens():
     played = Listening(connect=False)
     played.send("a", b"early")
     assert played.sent == []
@@ -240,7 +240,7 @@ async def test_close_when_sent_lets_everything_leave_first():
     assert played.transport.pieces == [b"1", b"2"]
 
 
-async def test_a_peer_that_does_not_read_holds_a_close_up_only_so_long(monkeypatch):
+async def test_stalled_peer_delays_close_for_limited_time(monkeypatch):
     monkeypatch.setattr(wire_module, "LINGER_S", 0.0)
     played = Listening()
     played.transport.full = True
@@ -261,7 +261,7 @@ async def test_close_when_sent_before_the_socket_is_open():
     assert played.transport.calls == ["pause", "close"]
 
 
-def test_abort_before_the_socket_is_open_aborts_it_then():
+def test_early_abort_aborts_when_the_socket_opens():
     played = Listening(connect=False)
     played.framed.abort()
     played.framed.connection_made(played.transport)
@@ -308,7 +308,7 @@ def test_reasons_are_told_apart_by_identity():
     assert played.framed.reading_held
 
 
-def test_a_wire_held_before_it_is_open_is_not_read():
+def test_transport_held_before_opening_is_not_read():
     played = Listening(connect=False)
     played.framed.hold_reading(played)
     played.framed.connection_made(played.transport)
@@ -334,7 +334,7 @@ def test_the_owner_decides_whether_a_half_stays_open(answer, stays):
     assert Listening().framed.eof_received() is False
 
 
-def test_the_rest_of_a_large_frame_is_received_into_its_own_buffer():
+def test_large_frame_is_received_into_its_buffer():
     played = Listening()
     played.framed.framer = Framer(1000, small_bytes=20)
     large = frame(bytes(range(200)))
@@ -347,7 +347,7 @@ def test_the_rest_of_a_large_frame_is_received_into_its_own_buffer():
     assert played.transport.protocol is played.framed
 
 
-def test_while_a_large_frame_arrives_the_socket_is_still_the_wires():
+def test_large_frame_leaves_the_socket_to_its_transport():
     played = Listening(on_eof=lambda: True)
     played.framed.framer = Framer(1000, small_bytes=20)
     played.receive(frame(bytes(200))[:30])

@@ -1,4 +1,4 @@
-"""A wire on real sockets, under both event loops: what the kernel does not take is known of, to the byte."""
+"""A framed transport on real sockets, under both event loops: unsent bytes are known exactly."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ class Talk:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("left_bytes", [1, 2, 100])
-def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_bytes):
+def test_transport_is_idle_after_its_last_byte(run, left_bytes):
     """Who sends past the transport would overtake it."""
 
     async def play():
@@ -88,7 +88,7 @@ def test_a_wire_is_idle_when_its_last_byte_has_left_and_no_sooner(run, left_byte
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_no_memory_for_a_frame_ends_its_connection_and_no_other(run, monkeypatch):
+def test_missing_memory_ends_one_connection_only(run, monkeypatch):
     """Whatever the machine's reason is."""
     size_bytes = 1 << 19
 

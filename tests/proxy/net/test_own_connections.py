@@ -1,4 +1,4 @@
-"""Forebay's own links: whether the broker answers, and what is said where it does not.
+"""Forebay's own connections: the state of the broker, and the log lines without one.
 
 Owns a broker that answers ApiVersions and Metadata, or nothing, and a clock that the test moves. It must not know what
 else is asked. Invariants: sockets are real; nothing sleeps.
@@ -9,7 +9,6 @@ import logging
 import struct
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.own_connections import OwnConnections
 from tests.kit.broker.ports import lease_port
+from tests.proxy.followed import stand_in
 from tests.proxy.turning import PATIENCE_S, until
 
 ANSWERS = {
@@ -67,8 +67,8 @@ class Stand:
             now=lambda: self.clock_s,
             replica_fetcher=SimpleNamespace(pump=lambda: None),
         )
-        listener: Any = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
-        self.links = OwnConnections(broker, listener)
+        listener = SimpleNamespace(dial=dial, config=config, upstream=f"{host}:{port}")
+        self.links = OwnConnections(broker, stand_in(listener))
 
     def pass_s(self, duration_s):
         self.clock_s += duration_s
@@ -112,7 +112,7 @@ async def test_a_refused_connection_is_called_so(said):
     assert "redentials" not in line
 
 
-async def test_a_name_that_is_not_known_is_called_so(said):
+async def test_unknown_host_name_is_named_in_the_log(said):
     async with stand_before("nowhere.invalid", 9092) as stand:
         await until(lambda: said.messages)
         assert not stand.links.reachable
@@ -130,7 +130,7 @@ async def test_a_broker_that_never_answers_is_not_reachable(said):
     assert said.messages[0].endswith("does not answer: it has not answered for 0.1 s")
 
 
-async def test_a_broker_that_answers_is_asked_now_and_then():
+async def test_answering_broker_is_asked_periodically():
     async with played() as (stand, broker):
         await until(lambda: stand.links.usable)
         greeted = broker.asked
@@ -146,7 +146,7 @@ async def test_a_broker_that_answers_is_asked_now_and_then():
         assert stand.links.reachable
 
 
-async def test_a_broker_that_falls_silent_is_given_up_and_found_again(said):
+async def test_silent_broker_is_lost_and_found_again(said):
     async with played() as (stand, broker):
         await until(lambda: stand.links.usable)
         watch: list[bytes | None] = []

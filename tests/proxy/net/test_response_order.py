@@ -1,4 +1,4 @@
-"""Replies leave in the order of their requests."""
+"""Responses leave in the order of their requests."""
 
 import gc
 import weakref
@@ -87,7 +87,7 @@ def test_on_sent_goes_with_the_buffers():
     assert line.sent == [("a", True)]
 
 
-def test_abandoned_replies_learn_it_and_later_ones_go_nowhere():
+def test_abandoned_responses_are_told_and_dropped():
     line = Delivered()
     open_place, completed, silent = (line.replies.reserve() for _ in range(3))
     completed.complete([b"2"], line.note("completed"))
@@ -101,7 +101,7 @@ def test_abandoned_replies_learn_it_and_later_ones_go_nowhere():
     assert line.sent == [("completed", False)]
 
 
-def test_copy_out_of_a_reply_that_still_waits_in_line():
+def test_copy_out_of_a_waiting_response():
     line = Delivered()
     first, second = line.replies.reserve(), line.replies.reserve()
     assert second.copy_out()  # nothing there yet
@@ -113,7 +113,7 @@ def test_copy_out_of_a_reply_that_still_waits_in_line():
     assert line.left == [b"", b"arena"]
 
 
-def test_copy_out_of_a_reply_on_its_way_asks_the_wire():
+def test_copy_out_of_a_leaving_response():
     line = Delivered()
     reply = line.replies.reserve()
     memory = bytearray(b"arena")
@@ -138,7 +138,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_who_was_answered_is_held_by_nobody(leaves):
+def test_answered_request_is_not_referenced(leaves):
     line = Delivered()
     asked = Asked(line)
     outgoing = asked.reply.outgoing

@@ -1,4 +1,4 @@
-"""Forebay's own authentication, against the server's half of each exchange computed here.
+"""Forebay's own authentication, against a server's half that the test computes.
 
 Owns a broker that knows one user. It must not know `proxy.net.sasl_client`'s arithmetic: the server's side of SCRAM
 (RFC 5802) is computed from the stored and the server key alone.
@@ -137,7 +137,7 @@ async def test_scram(credentials, mechanism, hash_name):
     assert PASSWORD not in b"".join(link.tokens)
 
 
-async def test_scram_escapes_the_name_and_takes_a_new_nonce_each_time(credentials):
+async def test_scram_escapes_names_and_renews_nonces(credentials):
     firsts = []
     for _ in range(2):
         link = PlayedLink("SCRAM-SHA-256", ScramServer("sha256").reply)
@@ -153,7 +153,7 @@ async def test_a_wrong_password_is_refused(credentials):
         await sign_in(link, credentials("SCRAM-SHA-256"))
 
 
-async def test_a_broker_that_does_not_know_the_password_is_refused(credentials):
+async def test_broker_without_the_password_is_refused(credentials):
     server = ScramServer("sha256")
     server.server_key = bytes(32)
     with pytest.raises(AuthenticationRefused, match="could not prove"):
@@ -163,7 +163,7 @@ async def test_a_broker_that_does_not_know_the_password_is_refused(credentials):
 @pytest.mark.parametrize(
     "final", [b"", b"e=other-error", b"v=", b"v=AAAA", b"v=not base64", b"v=A"]
 )
-async def test_a_final_message_without_the_right_signature_is_refused(credentials, final):
+async def test_wrong_final_signature_is_refused(credentials, final):
     server = ScramServer("sha256")
 
     def reply(token):
@@ -189,9 +189,7 @@ async def test_a_final_message_without_the_right_signature_is_refused(credential
         b"r=%%b,s=AAAA,i=%d" % (MAX_ITERATIONS + 1),
     ],
 )
-async def test_a_challenge_that_is_none_is_refused_before_the_password_is_used(
-    credentials, challenge
-):
+async def test_invalid_challenge_is_refused_before_the_password(credentials, challenge):
     def reply(token):
         return 0, challenge.replace(b"%b", token.rpartition(b"r=")[2] + b"server")
 

@@ -1,4 +1,4 @@
-"""What is left of buffers once some of their bytes have left."""
+"""The rest of buffers after some of their bytes have left."""
 
 import pytest
 
@@ -8,13 +8,13 @@ BUFFERS = (b"head", b"", memoryview(b"records"), b"end")
 
 
 @pytest.mark.parametrize("sent_bytes", range(15))
-def test_what_is_left_is_the_rest(sent_bytes):
+def test_rest_follows_the_sent_bytes(sent_bytes):
     whole = b"".join(BUFFERS)
     left = cut_buffers(BUFFERS, sent_bytes)
     assert b"".join(left) == whole[sent_bytes:]
     assert all(len(one) for one in left), "nothing empty is sent"
 
 
-def test_what_has_not_begun_to_leave_is_not_touched():
+def test_unsent_buffers_are_left_whole():
     left = cut_buffers((b"head", b"records"), 4)
     assert left[0] is cut_buffers(left, 0)[0]

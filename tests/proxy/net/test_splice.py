@@ -1,4 +1,4 @@
-"""Large answers past this process's memory, between real sockets: every byte in its place, whoever is slow or goes.
+"""Large responses spliced between real sockets: every byte in its place, with slow and lost peers.
 
 Owns a played broker, a link to it whose answers may pass, and a client's socket. It must not know Kafka beyond the
 length and the correlation id. Invariants: both event loops are tried; nothing sleeps.
@@ -182,7 +182,7 @@ def test_answers_of_all_sizes_arrive_in_their_order(run, seed):
 
 
 @both_loops
-def test_a_client_that_does_not_read_holds_the_broker_back_and_one_pipeful(run):
+def test_stalled_client_holds_the_broker_back(run):
     async def scenario():
         async with connected(receive_bytes=1 << 14) as (broker, passing, client):
             await ask(broker, passing, 1)
@@ -203,7 +203,7 @@ def test_a_client_that_does_not_read_holds_the_broker_back_and_one_pipeful(run):
 
 
 @both_loops
-def test_a_link_that_dies_within_an_answer_ends_the_clients_connection_behind_what_came(run):
+def test_lost_broker_connection_ends_the_clients(run):
     async def scenario():
         async with connected() as (broker, passing, client):
             await ask(broker, passing, 1, 2)
@@ -223,7 +223,7 @@ def test_a_link_that_dies_within_an_answer_ends_the_clients_connection_behind_wh
 
 
 @both_loops
-def test_a_client_that_goes_within_an_answer_leaves_nothing_to_the_next(run):
+def test_lost_client_leaves_nothing_to_the_next(run):
     async def scenario():
         async with connected() as (broker, passing, client):
             await ask(broker, passing, 1)
@@ -243,7 +243,7 @@ def test_a_client_that_goes_within_an_answer_leaves_nothing_to_the_next(run):
 
 
 @both_loops
-def test_an_answer_behind_one_that_waits_for_the_client_is_received_here(run):
+def test_response_behind_a_stalled_one_is_received(run):
     async def scenario():
         async with connected(receive_bytes=1 << 14) as (broker, passing, client):
             await ask(broker, passing, 1, 2)
@@ -273,10 +273,10 @@ def wire_like(fd=5, is_idle=True):
         (wire_like(), wire_like(is_idle=False), LEAST_BYTES, False),
     ],
 )
-def test_what_may_pass(source, sink, lacking_bytes, may):
+def test_spliceable_responses(source, sink, lacking_bytes, may):
     assert may_pass(source, sink, lacking_bytes, 3) is may
 
 
 @pytest.mark.parametrize(("tail_bytes", "may"), [(LEAST_BYTES, True), (LEAST_BYTES + 1, False)])
-def test_a_long_tail_is_not_received_in_small_pieces(tail_bytes, may):
+def test_long_rest_is_received_in_large_pieces(tail_bytes, may):
     assert may_pass(wire_like(), wire_like(), 1 << 20, tail_bytes) is may

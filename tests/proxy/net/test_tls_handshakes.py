@@ -1,4 +1,4 @@
-"""TLS handshakes count as connections, are bounded, and none lasts: on a real listener, between real sockets."""
+"""TLS handshakes count as connections, are limited in number and in time: real listeners and sockets."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ async def ask(played, reader, writer):
 
 
 @both_loops
-def test_who_is_silent_makes_room_for_who_shakes_hands(run, tmp_path):
+def test_silent_connection_yields_to_a_handshake(run, tmp_path):
     async def scenario():
         async with doors(tmp_path, 32) as here:
             limit = here.broker.handshakes.limit
@@ -105,7 +105,7 @@ def test_who_is_silent_makes_room_for_who_shakes_hands(run, tmp_path):
 
 
 @both_loops
-def test_handshakes_and_connections_of_all_listeners_are_bounded_together(run, tmp_path):
+def test_all_listeners_share_one_connection_limit(run, tmp_path):
     async def scenario():
         async with doors(tmp_path, 2) as here:
             clients = [await here.connect(), await here.connect()]

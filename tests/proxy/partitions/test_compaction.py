@@ -26,5 +26,5 @@ def build_batch(base, last, count=None):
         (10, [(11, 12), (15, 19, 4), (20, 20)], 20),
     ],
 )
-def test_what_shows_that_the_cleaner_has_been_there(fetch_offset, batches, expected):
+def test_traces_of_the_cleaner_are_found(fetch_offset, batches, expected):
     assert find_cleaned_end(fetch_offset, [build_batch(*one) for one in batches]) == expected

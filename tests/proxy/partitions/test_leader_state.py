@@ -1,4 +1,4 @@
-"""What the broker said of a partition, and how long memory may rely on it."""
+"""The broker's statements on a partition, and their validity in time."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_nothing_is_known_at_first():
     assert not leader_state.has_lease(0.0)
 
 
-def test_the_first_answer_proves_its_epoch_and_wants_a_check():
+def test_first_response_proves_the_epoch_and_freezes():
     leader_state = build_known()
     assert leader_state.known
     assert leader_state.frozen
@@ -50,7 +50,7 @@ def test_an_answer_without_an_epoch_proves_none():
     assert not leader_state.has_lease(0.0)
 
 
-def test_within_an_epoch_the_greatest_shown_counts_each_by_itself():
+def test_offsets_only_grow_within_an_epoch():
     leader_state = build_known()
     assert leader_state.learn(5, 95, 95, 5, 2.0) is Learned.CONFIRMED
     assert offsets(leader_state) == (100, 95, 10)
@@ -58,7 +58,7 @@ def test_within_an_epoch_the_greatest_shown_counts_each_by_itself():
     assert offsets(leader_state) == (120, 95, 30)
 
 
-def test_who_leads_is_what_metadata_said_of_the_proven_epoch():
+def test_leader_is_what_metadata_said_of_the_epoch():
     leader_state = build_known()
     assert (leader_state.is_led, leader_state.is_replica) == (False, True)
     leader_state.suggest(4, True)
@@ -73,7 +73,7 @@ def test_who_leads_is_what_metadata_said_of_the_proven_epoch():
     assert (leader_state.is_led, leader_state.is_replica) == (False, True)
 
 
-def test_a_newer_epoch_forgets_the_offsets_of_the_old():
+def test_newer_epoch_forgets_old_offsets():
     leader_state = build_known()
     leader_state.frozen = False
     assert leader_state.learn(6, 80, 70, 0, 2.0) is Learned.NEW_EPOCH
@@ -89,7 +89,7 @@ def test_a_newer_epoch_ends_the_old_lease():
     assert not leader_state.has_lease(2.0)
 
 
-def test_the_lease_ends_at_its_second_and_never_shrinks():
+def test_lease_ends_in_time_and_never_shrinks():
     leader_state = build_known()
     assert leader_state.has_lease(0.999)
     assert not leader_state.has_lease(1.0)
@@ -133,7 +133,7 @@ def test_a_suggested_epoch_is_not_a_proven_one():
     assert not leader_state.suggest(8, True)
 
 
-def test_a_suggestion_that_the_broker_refuses_is_dropped_and_no_other():
+def test_only_a_refused_suggestion_is_dropped():
     leader_state = build_known()
     leader_state.suggest(8, True)
     leader_state.drop_suggestion(7)
@@ -154,7 +154,7 @@ def test_offsets_that_are_forgotten_may_be_shown_lower():
     assert offsets(leader_state) == (60, 50, 0)
 
 
-def test_of_an_lso_above_its_hw_only_the_hw_counts():
+def test_lso_above_its_hw_counts_as_hw():
     """The broker reads the HW first, and takes a newer one for the LSO where it saw nothing open."""
     leader_state = build_known()
     leader_state.learn(5, 100, 110, 10, 1.0)
@@ -162,7 +162,7 @@ def test_of_an_lso_above_its_hw_only_the_hw_counts():
     assert offsets(leader_state) == (120, 100, 10)
 
 
-def test_members_of_a_session_share_a_lease_until_one_has_its_own():
+def test_session_members_share_a_lease():
     shared = Lease(2.0, is_shared=True)
     one, other = build_known(), build_known()
     one.lease = other.lease = shared
@@ -171,23 +171,23 @@ def test_members_of_a_session_share_a_lease_until_one_has_its_own():
     one.renew(2.5)
     assert one.lease is shared
     one.renew(4.0)
-    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+    assert (one.lease.until, other.lease.until) == (4.0, 3.0)
     other.detach()
     shared.until = 9.0
-    assert (one.lease_until, other.lease_until) == (4.0, 3.0)
+    assert (one.lease.until, other.lease.until) == (4.0, 3.0)
 
 
 @pytest.mark.parametrize("what", ["revoke", "forget_offsets", "new epoch"])
-def test_what_ends_a_lease_ends_it_for_one_member(what):
+def test_revocation_ends_the_lease_of_one_member(what):
     shared = Lease(2.0, is_shared=True)
     one, other = build_known(), build_known()
     one.lease = other.lease = shared
     if what == "new epoch":
         one.learn(6, 80, 70, 0, 1.5)
-        assert one.lease_until == 1.5
+        assert one.lease.until == 1.5
     else:
         getattr(one, what)()
         assert not one.has_lease(0.0)
     shared.until = 9.0
-    assert one.lease_until < 2.0
+    assert one.lease.until < 2.0
     assert other.has_lease(8.9)

@@ -1,4 +1,4 @@
-"""Which produced batches may be a broker's duplicates."""
+"""Produced batches that may be duplicates at the broker."""
 
 import pytest
 
@@ -27,14 +27,14 @@ def warm(ledger, first=0, **names):
     return (first + 10 * NUM_BATCHES_TO_RETAIN) % SEQUENCES
 
 
-def test_the_first_five_may_be_retries_of_another_process():
+def test_first_five_batches_may_be_retries():
     ledger = ProducerLedger()
     assert NUM_BATCHES_TO_RETAIN == 5
     following = warm(ledger)
     assert send(ledger, [following, following + 10]) == [NOT_DUPLICATE, NOT_DUPLICATE]
 
 
-def test_without_a_producer_id_there_are_no_duplicates():
+def test_batches_without_producer_id_are_no_duplicates():
     ledger = ProducerLedger()
     assert send(ledger, [-1, -1], producer_id=-1, producer_epoch=-1) == [
         NOT_DUPLICATE,
@@ -44,7 +44,7 @@ def test_without_a_producer_id_there_are_no_duplicates():
 
 
 @pytest.mark.parametrize("back", [10, 20, 50, 1000])
-def test_a_sequence_sent_before_is_resent_and_changes_nothing(back):
+def test_repeated_sequence_changes_nothing(back):
     ledger = ProducerLedger()
     following = warm(ledger, 1000)
     assert send(ledger, [following]) == [NOT_DUPLICATE]
@@ -100,7 +100,7 @@ def test_producers_do_not_share_sequences():
     assert send(ledger, [following], producer_id=7) == [NOT_DUPLICATE]
 
 
-def test_at_the_bound_the_least_recently_seen_goes_and_starts_again():
+def test_full_ledger_forgets_the_least_recent_producer():
     ledger = ProducerLedger(limit=2)
     warm(ledger, producer_id=1)
     warm(ledger, producer_id=2)

@@ -1,4 +1,4 @@
-"""What memory says to a partition of a Fetch: every look and every reason, over a small real cache.
+"""State of a partition of a Fetch in memory: each result and each reason, over a small real cache.
 
 The partition has log start 0 and stores 10 to 20; where a case says nothing else, 20 is the high watermark,
 the last stable offset and the tail, epoch 5 is proven, and the lease stands.
@@ -75,7 +75,7 @@ def test_by_offset_and_high_watermark(high_watermark, offset, expected):
     assert look(*build_stored(high_watermark), offset) == expected
 
 
-def test_an_offset_below_the_log_start_is_a_miss_although_it_is_stored():
+def test_stored_offset_below_log_start_is_a_miss():
     broker, partition = build_stored(log_start_offset=12)
     assert look(broker, partition, 11)[0] is ReadState.MISS
     assert look(broker, partition, 12)[0] is ReadState.READABLE
@@ -88,21 +88,21 @@ def test_a_negative_offset_is_the_brokers_to_refuse(offset, isolation):
     assert look(broker, partition, offset, isolation=isolation) == (ReadState.MISS, "cold", -1)
 
 
-def test_fewer_than_no_bytes_are_the_brokers_to_refuse():
+def test_negative_byte_limit_is_left_to_the_broker():
     broker, partition = build_stored()
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 15, -1, -1, -1)
     status = plan_partition(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0)
     assert status == (asked, partition, ReadState.PASS, "version", -1)
 
 
-def test_without_a_proven_epoch_the_broker_is_asked():
+def test_unproven_epoch_asks_the_broker():
     broker = QuietBroker()
     partition = broker.follow()
     assert look(broker, partition, 0) == (ReadState.UNCONFIRMED, "unproven", -1)
 
 
 @pytest.mark.parametrize("offset", [15, 20])
-def test_without_a_lease_the_broker_is_asked(offset):
+def test_missing_lease_asks_the_broker(offset):
     broker, partition = build_stored()
     assert look(broker, partition, offset, now=LEASE_UNTIL_S) == (
         ReadState.UNCONFIRMED,
@@ -115,12 +115,12 @@ def test_without_a_lease_the_broker_is_asked(offset):
     )
 
 
-def test_nobody_is_asked_about_an_offset_that_is_not_stored_anyway():
+def test_unstored_offset_needs_no_confirmation():
     broker, partition = build_stored()
     assert look(broker, partition, 5, now=LEASE_UNTIL_S) == (ReadState.MISS, "cold", 20)
 
 
-def test_an_epoch_not_checked_for_divergence_is_asked_about():
+def test_unchecked_epoch_is_confirmed():
     broker, partition = build_stored()
     partition.leader_state.frozen = True
     assert look(broker, partition, 15) == (ReadState.UNCONFIRMED, "epoch", -1)
@@ -129,7 +129,7 @@ def test_an_epoch_not_checked_for_divergence_is_asked_about():
 @pytest.mark.parametrize(
     ("epoch", "fetched"), [(EPOCH - 1, -1), (EPOCH + 1, -1), (EPOCH, 4), (-1, 0)]
 )
-def test_only_the_broker_answers_about_other_epochs_and_divergence(epoch, fetched):
+def test_other_epochs_are_left_to_the_broker(epoch, fetched):
     assert look(*build_stored(), 15, epoch=epoch, fetched=fetched) == (ReadState.MISS, "epoch", -1)
 
 
@@ -138,7 +138,7 @@ def test_a_client_without_an_epoch_is_served():
 
 
 @pytest.mark.parametrize("epoch", [-1, EPOCH])
-def test_a_last_fetched_epoch_that_is_the_proven_one_is_as_good_as_none(epoch):
+def test_proven_last_fetched_epoch_is_accepted(epoch):
     assert look(*build_stored(), 15, epoch=epoch, fetched=EPOCH) == (ReadState.READABLE, "", 20)
 
 
@@ -161,7 +161,7 @@ def test_zstd_passes_below_version_10(version, expected):
 
 
 @pytest.mark.parametrize("offset", [15, 20])
-def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
+def test_old_client_is_served_by_known_leaders_only(offset):
     """Below version 11 a follower answers with an error, from then on with records (KIP-392)."""
     broker, partition = build_stored()
     assert look(broker, partition, offset, version=10) == (ReadState.MISS, "epoch", -1)
@@ -172,7 +172,7 @@ def test_an_old_client_is_told_by_the_broker_until_it_is_known_to_lead(offset):
     assert look(broker, partition, offset, version=10, epoch=-1) == (ReadState.MISS, "epoch", -1)
 
 
-def test_a_gap_between_two_stored_runs_is_a_hole():
+def test_gap_between_stored_runs_is_a_hole():
     broker, partition = build_stored(40)
     store(broker, partition, 30, 40)
     assert look(broker, partition, 25) == (ReadState.MISS, "hole", 40)
@@ -181,7 +181,7 @@ def test_a_gap_between_two_stored_runs_is_a_hole():
     assert look(broker, partition, 15) == (ReadState.READABLE, "", 40)
 
 
-def test_of_a_compacted_topic_nothing_below_a_hole_is_served():
+def test_compacted_topic_is_not_served_below_holes():
     """The hole may have held the tombstone of what is stored below it."""
     broker, partition = build_stored(40)
     assert look(broker, partition, 15) == (
@@ -196,7 +196,7 @@ def test_of_a_compacted_topic_nothing_below_a_hole_is_served():
     assert look(broker, partition, 15) == (ReadState.READABLE, "", 40)
 
 
-def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_client():
+def test_miss_names_only_known_offsets():
     broker, partition = build_stored(log_start_offset=5)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
 
@@ -222,13 +222,13 @@ def test_a_miss_names_its_offsets_only_where_they_are_known_and_hold_for_this_cl
         (ReadState.AT_END, ReadState.AT_END, 20),
     ],
 )
-def test_what_has_not_come_in_time_is_a_miss(look_before, look_after, limit):
+def test_late_records_are_a_miss(look_before, look_after, limit):
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 7, -1, -1, 1 << 20)
     given_up = plan_given_up(PartitionStatus(asked, None, look_before, "hole", 20))
     assert (given_up.state, given_up.limit_offset) == (look_after, limit)
 
 
-def test_what_the_fifo_let_go_is_evicted():
+def test_records_of_an_evicted_block_are_evicted():
     broker = QuietBroker(64 * 1024)
     partition = broker.follow()
     for first in range(0, 1000, 10):
@@ -240,7 +240,7 @@ def test_what_the_fifo_let_go_is_evicted():
     assert plan_absent(broker.cache, partition, 0) == "evicted"
 
 
-def test_what_is_stored_below_the_limit_is_readable_unless_one_thing_forbids_it():
+def test_stored_records_are_readable_unless_forbidden():
     """Of all combinations every STRIDE-th is tried."""
     seen = set()
     flags = (False, True)
@@ -296,16 +296,14 @@ def test_what_is_stored_below_the_limit_is_readable_unless_one_thing_forbids_it(
     assert {look for look, _, _ in seen} == set(ReadState)
 
 
-def test_without_a_proven_epoch_there_is_no_limit():
+def test_unproven_epoch_has_no_limit():
     broker = QuietBroker()
     partition = broker.follow()
     asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)
     assert find_limit(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0) == -1
 
 
-def test_a_client_that_knows_a_newer_epoch_waits_for_the_proof_of_it_where_metadata_has_named_it_too() -> (
-    None
-):
+def test_newer_epoch_of_a_client_awaits_proof() -> None:
     broker, partition = build_stored()
     assert look(broker, partition, 15, epoch=EPOCH + 1) == (ReadState.MISS, "epoch", -1)
     partition.leader_state.suggest(EPOCH + 1, True)

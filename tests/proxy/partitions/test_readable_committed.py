@@ -1,4 +1,4 @@
-"""What memory says to read_committed: up to the last stable offset, as far as aborted transactions are known.
+"""Memory for read_committed: up to the LSO, as far as aborted transactions are known.
 
 The partition stores 10 to 20, which is also its tail; epoch 5 is proven, the lease stands. Its log is told by steps,
 one an offset from 10 on, of which transactions have seen as many as a case says.
@@ -95,12 +95,12 @@ def test_by_what_is_known_of_transactions(steps, options, offset, expected):
         (21, (ReadState.AT_END, "", 21)),
     ],
 )
-def test_a_marker_that_the_watch_is_about_to_bring_is_waited_for(offset, expected):
+def test_expected_marker_is_waited_for(offset, expected):
     broker, partition = build([PLAIN, PLAIN, ("data", A)], high_watermark=21, stable=21)
     assert look(broker, partition, offset) == expected
 
 
-def test_a_marker_that_has_not_come_in_time_is_a_miss():
+def test_late_marker_is_a_miss():
     broker, partition = build([("data", A)], high_watermark=21, stable=21)
     asked = FetchPartition(TOPIC_ID, 0, EPOCH, 10, -1, -1, 1 << 20)
     status = plan_given_up(plan_partition(broker.cache, asked, partition, COMMITTED, 13, 0.0))
@@ -108,7 +108,7 @@ def test_a_marker_that_has_not_come_in_time_is_a_miss():
     assert status.offsets_known
 
 
-def test_at_the_lso_nothing_needs_to_be_stored():
+def test_reader_at_the_lso_needs_no_records():
     """Forebay came in the middle of a long transaction: its consumers wait here all the same."""
     broker, partition = build([], stable=5, known_from=None)
     assert look(broker, partition, 5) == (ReadState.AT_END, "", 5)
@@ -129,7 +129,7 @@ def test_an_lso_that_was_never_shown_holds_nobody():
 
 
 @pytest.mark.parametrize(("seen", "stable"), [(20, 20), (18, 14), (14, 14)])
-def test_the_lso_is_the_greater_of_what_batches_tell_and_what_was_shown(seen, stable):
+def test_lso_is_the_greater_of_batches_and_response(seen, stable):
     steps = [*OPEN_AT_14, PLAIN, PLAIN, PLAIN, ("commit", A)]
     partition = build(steps, seen=seen, stable=12)[1]
     assert partition.last_stable_offset() == stable

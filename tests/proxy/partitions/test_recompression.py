@@ -1,4 +1,4 @@
-"""Whether a broker stores what producers send: one sample a codec, held against what is fetched."""
+"""The recompression check: one sample for each codec, compared with a fetched batch."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def build_sampled(body=b"body", codec=NONE):
     return fidelity
 
 
-def test_nothing_is_stored_nor_sampled_before_a_fetched_batch_shows_the_timestamp_type():
+def test_unknown_timestamp_type_prevents_storing():
     fidelity = Recompression()
     assert fidelity.log_append_time is None
     assert not stores(fidelity, NONE)
@@ -42,7 +42,7 @@ def test_nothing_is_stored_nor_sampled_before_a_fetched_batch_shows_the_timestam
     assert not stores(fidelity, NONE)
 
 
-def test_an_equal_sample_starts_its_codec_and_no_other():
+def test_equal_sample_allows_its_codec_only():
     fidelity = build_sampled()
     assert fetched(fidelity) is True
     assert stores(fidelity, NONE)
@@ -51,7 +51,7 @@ def test_an_equal_sample_starts_its_codec_and_no_other():
     assert wants_sample(fidelity, GZIP)
 
 
-def test_an_unequal_sample_is_a_surprise_and_used_up():
+def test_unequal_sample_begins_a_generation():
     fidelity = build_sampled()
     assert fetched(fidelity, b"other") is False
     assert not stores(fidelity, NONE)
@@ -77,7 +77,7 @@ def test_samples_of_two_codecs_stand_side_by_side():
     assert fidelity.equal_codecs == {NONE, GZIP}
 
 
-def test_one_sample_a_codec_the_latest():
+def test_latest_sample_of_a_codec_is_kept():
     fidelity = build_sampled()
     fidelity.keep_sample(0, 200, NONE, b"later")
     assert fetched(fidelity) is None

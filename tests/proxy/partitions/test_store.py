@@ -1,4 +1,4 @@
-"""What becomes of an acknowledged batch, and of the tail after an answer."""
+"""Storing of an acknowledged batch, and the tail after a response."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -84,7 +84,7 @@ FRESH: dict[str, Any] = {
         ({}, {}, {"high_watermark": -1}, -1, "below-hw"),
     ],
 )
-def test_what_becomes_of_it(topic, sent, forwarded, base_offset, expected):
+def test_judgement_and_storing_of_a_batch(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
     planned = Forwarded(build_partition(**topic), b"t", batch, **(FRESH | forwarded))
     assert plan(planned, base_offset) == expected
@@ -105,7 +105,7 @@ def expect_judgement(partition, one, base_offset):
     return STAMPED if is_changed or (codec == ZSTD and not partition.zstd) else AS_SENT
 
 
-def test_a_batch_is_judged_by_all_that_is_known_of_it():
+def test_batch_is_judged_by_all_known_state():
     seen = set()
     for (
         append_time,
@@ -140,7 +140,7 @@ def test_a_batch_is_judged_by_all_that_is_known_of_it():
     assert seen == {NOT_STORED, SAMPLED, STAMPED, AS_SENT}
 
 
-def test_without_a_proven_epoch_nothing_is_stored():
+def test_unproven_epoch_prevents_storing():
     partition = QuietBroker().follow()
     partition.topic.fidelity.log_append_time = False
     partition.topic.fidelity.equal_codecs.add(NONE)
@@ -158,7 +158,7 @@ def test_a_batch_below_the_log_start_is_history():
     assert plan(forwarded, 200) == "store"
 
 
-def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
+def test_epoch_change_voids_forwarded_batches():
     partition = build_partition()
     forwarded = note(partition, build_sent())
     assert plan(forwarded, 100) == "store"
@@ -166,7 +166,7 @@ def test_an_epoch_that_changed_on_the_way_voids_what_was_forwarded():
     assert plan(forwarded, 100) == "no-epoch"
 
 
-def test_what_is_known_when_it_is_forwarded_goes_with_it():
+def test_state_at_forwarding_goes_with_the_batch():
     partition = build_partition(high_watermark=100)
     forwarded = note(partition, build_sent())
     learn(partition, 150)
@@ -178,7 +178,7 @@ def test_what_is_known_when_it_is_forwarded_goes_with_it():
     assert plan(forwarded, 120) == "store"
 
 
-def test_a_producers_first_five_are_left_to_the_watch():
+def test_first_five_batches_of_a_producer_are_unstored():
     partition = build_partition()
     plans = []
     for i in range(NUM_BATCHES_TO_RETAIN + 1):
@@ -200,7 +200,7 @@ def test_a_producers_first_five_are_left_to_the_watch():
         (80, False, 90, 90),
     ],
 )
-def test_where_the_tail_settles(tail, lapsed, log_start, expected):
+def test_tail_after_a_response(tail, lapsed, log_start, expected):
     partition = QuietBroker().follow()
     learn(partition, 100, log_start_offset=log_start)
     partition.tail = tail
@@ -208,7 +208,7 @@ def test_where_the_tail_settles(tail, lapsed, log_start, expected):
     assert partition.tail == expected
 
 
-def test_what_was_stored_before_a_conflict_is_told_as_what_comes_after_it():
+def test_runs_around_a_conflict_are_both_logged():
     told = []
 
     class Truncating(QuietBroker):

@@ -1,4 +1,4 @@
-"""Bytes into a real cache: a produced batch as the broker would return it, and a fetched one at the tail.
+"""Bytes in a real cache: a produced batch as the broker returns it, and a fetched one at the tail.
 
 Batches are aiokafka's; the broker's own version of a produced batch is built beside, by hand.
 """
@@ -77,7 +77,7 @@ class Storing:
 
 
 @pytest.mark.parametrize("frame_type", [bytes, bytearray])
-def test_a_produced_batch_is_stored_as_the_broker_returns_it(frame_type):
+def test_produced_batch_is_stored_as_fetched(frame_type):
     storing = Storing()
     sent = batch_v2(3)
     assert storing.produce(sent, 100, frame_type)
@@ -106,7 +106,7 @@ def test_acknowledgements_in_any_order_fill_their_holes():
     assert storing.broker.invalidated == []
 
 
-def test_a_codec_not_seen_both_ways_is_sampled_and_stored_once_it_is():
+def test_unchecked_codec_is_sampled_before_storing():
     storing = Storing()
     sent = said_to_be(ZSTD, batch_v2(3))
     assert not storing.produce(sent, 100)
@@ -119,7 +119,7 @@ def test_a_codec_not_seen_both_ways_is_sampled_and_stored_once_it_is():
     assert storing.plans == {"sample": 1, "store": 1}
 
 
-def test_a_broker_that_changes_what_it_stores_is_left_to_the_watch():
+def test_recompressed_batches_are_not_stored_from_produce():
     storing = Storing()
     sent = said_to_be(ZSTD, batch_v2(3))
     storing.produce(sent, 100)
@@ -130,7 +130,7 @@ def test_a_broker_that_changes_what_it_stores_is_left_to_the_watch():
     assert storing.read(100) == recompressed
 
 
-def test_a_stored_batch_that_the_broker_returns_otherwise_is_void():
+def test_differing_stored_batch_is_dropped():
     storing = Storing()
     storing.produce(batch_v2(3), 100)
     storing.fetch(100, as_stored(batch_v2(3, value=b"other"), 100))
@@ -138,7 +138,7 @@ def test_a_stored_batch_that_the_broker_returns_otherwise_is_void():
     assert 0 not in storing.fidelity.equal_codecs
 
 
-def test_a_batch_from_before_this_process_looked_teaches_nothing():
+def test_batch_from_before_the_start_proves_nothing():
     storing = Storing()
     storing.partition.young_from = 100
     storing.fetch(97, as_stored(batch_v2(3), 97, append_time_ms=APPENDED_MS))
@@ -146,7 +146,7 @@ def test_a_batch_from_before_this_process_looked_teaches_nothing():
     assert storing.fidelity.generation == 0
 
 
-def test_another_timestamp_type_in_an_acknowledgement_is_a_surprise_in_all_partitions():
+def test_other_timestamp_type_begins_a_generation():
     storing = Storing()
     other = storing.broker.follow(1)
     learn(other, 50)
@@ -160,14 +160,14 @@ def test_another_timestamp_type_in_an_acknowledgement_is_a_surprise_in_all_parti
     assert storing.plans == {"store": 1, "unlike": 1}
 
 
-def test_no_log_append_time_where_there_was_one_is_a_surprise():
+def test_missing_log_append_time_begins_a_generation():
     storing = Storing(log_append_time=True)
     assert not storing.produce(batch_v2(3), 100)
     assert storing.fidelity.generation == 1
     assert storing.read(100) is None
 
 
-def test_what_was_forwarded_before_a_surprise_is_not_stored():
+def test_batch_of_an_older_generation_is_not_stored():
     storing = Storing()
     assert storing.link.produce(batch_v2(3))
     storing.broker.distrust(storing.partition.topic, "verify")
@@ -178,7 +178,7 @@ def test_what_was_forwarded_before_a_surprise_is_not_stored():
     assert storing.plans == {"unlike": 1}
 
 
-def test_an_acknowledgement_below_the_high_watermark_makes_the_log_doubtful():
+def test_acknowledgement_below_hw_revokes_the_lease():
     storing = Storing()
     assert not storing.produce(batch_v2(3), 99)
     assert storing.broker.replica_fetcher.doubted == [storing.partition]
@@ -193,7 +193,7 @@ def test_acknowledgements_that_cross_are_all_of_producers():
     assert storing.partition.produced_from == 100
 
 
-def test_an_acknowledgement_shows_who_leads_in_the_epoch_of_its_forwarding_and_in_no_other():
+def test_acknowledgement_proves_the_leader_of_its_epoch():
     storing = Storing()
     assert storing.partition.leader_state.is_replica
     storing.produce(batch_v2(3), 100)
@@ -220,7 +220,7 @@ def test_bytes_of_history_do_not_enter():
     assert storing.partition.tail == 100
 
 
-def test_of_an_answer_that_reaches_over_the_tail_only_the_new_part_enters():
+def test_only_records_beyond_the_tail_are_stored():
     storing = Storing()
     old, new = as_stored(batch_v2(3), 97), as_stored(batch_v2(3), 100)
     storing.fetch(97, old + new)
@@ -228,7 +228,7 @@ def test_of_an_answer_that_reaches_over_the_tail_only_the_new_part_enters():
     assert storing.read(100) == new
 
 
-def test_what_is_stored_from_produce_tells_of_transactions():
+def test_produced_batches_teach_transactions():
     storing = Storing()
     transactions = storing.partition.transactions
     transactions.shown(100, 100, 0, 0.0)

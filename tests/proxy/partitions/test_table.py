@@ -1,9 +1,9 @@
-"""A partition that was forgotten is followed no more, whoever still holds it, and cannot take its successor along."""
+"""A forgotten partition is not followed, whoever refers to it, and does not affect its successor."""
 
 from tests.proxy.followed import TOPIC_ID, QuietBroker, known
 
 
-def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
+def test_forgotten_partition_returns_as_another():
     broker = QuietBroker()
     topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     first = known(partitions.follow(topic, 0))
@@ -22,7 +22,7 @@ def test_what_is_forgotten_is_followed_no_more_and_comes_back_as_another():
     assert partitions.find(topic, 0) is second
 
 
-def test_the_limit_is_what_the_arena_has_room_for():
+def test_limit_is_the_room_of_the_arena():
     broker = QuietBroker(max_partitions=3)
     topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     assert partitions.limit == 3
@@ -35,7 +35,7 @@ def test_the_limit_is_what_the_arena_has_room_for():
     assert (len(partitions), partitions.refused) == (3, 1)
 
 
-def test_an_index_that_metadata_has_not_shown_takes_no_place():
+def test_index_unknown_to_metadata_takes_no_place():
     broker = QuietBroker(max_partitions=3)
     topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     assert [partitions.follow(topic, index) for index in range(1000, 4000)] == [None] * 3000

@@ -1,4 +1,4 @@
-"""Topic names and ids, and which of them stand for which."""
+"""Topic names and ids, and their relation."""
 
 from proxy.partitions.topics import Leader, Topics
 from tests.proxy.followed import LEADERS, known
@@ -24,7 +24,7 @@ def test_learning_the_same_again_replaces_nothing():
     assert topic.fidelity.log_append_time is True
 
 
-def test_a_name_that_comes_to_stand_for_another_id_hands_the_old_topic_back():
+def test_new_id_of_name_returns_the_old_topic():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     old = known(topics.find(OLD))
@@ -35,7 +35,7 @@ def test_a_name_that_comes_to_stand_for_another_id_hands_the_old_topic_back():
     assert topics.find(OLD) is None
 
 
-def test_a_topic_has_the_partitions_that_metadata_has_shown():
+def test_topic_has_the_partitions_of_metadata():
     topics = Topics()
     topics.learn("orders", OLD, {0: Leader(1, 5), 1: Leader(2, 6)})
     topic = known(topics.find("orders"))
@@ -52,7 +52,7 @@ def test_a_forgotten_topic_is_not_found():
     assert topics.find(OLD) is None
 
 
-def test_forgetting_the_old_incarnation_leaves_the_new_ones_name():
+def test_forgetting_an_old_id_keeps_the_name():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     old = known(topics.learn("orders", NEW, LEADERS))

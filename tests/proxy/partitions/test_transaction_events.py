@@ -1,4 +1,4 @@
-"""What batches say of transactions, and how ranges out of order are put together."""
+"""Transaction events of batches, and the join of ranges out of order."""
 
 from itertools import pairwise
 
@@ -41,7 +41,7 @@ def test_markers(raw, event):
     ],
     ids=["plain", "idempotent", "old", "leader change", "unknown type"],
 )
-def test_what_says_nothing(raw):
+def test_batches_without_transaction_events(raw):
     assert events_of(raw) == []
 
 
@@ -71,7 +71,7 @@ def shape(pieces):
     return [(one.start, one.end, one.events) for one in pieces]
 
 
-def test_only_the_first_batch_of_a_transaction_is_kept():
+def test_only_first_batch_of_transaction_is_kept():
     made = piece(0, 9, begun(0), begun(2), begun(3, 2), ended(4), ended(5), begun(6), begun(7))
 
     assert made.events == [begun(0), begun(3, 2), ended(4), ended(5), begun(6)]

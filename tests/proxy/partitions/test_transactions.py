@@ -1,4 +1,4 @@
-"""Transactions of one partition, case by case; `test_transactions_model` has the long lives."""
+"""Transactions of one partition, case by case; `test_transactions_model` has long scripts."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_the_stable_offset_is_the_first_open_transaction(steps, stable):
 @pytest.mark.parametrize(
     ("high_watermark", "stable"), [(0, 0), (1, 1), (3, 1), (4, 1), (5, 5), (6, 6)]
 )
-def test_a_marker_counts_once_the_high_watermark_is_above_it(high_watermark, stable):
+def test_marker_counts_below_the_high_watermark(high_watermark, stable):
     """ProducerStateManager.unreplicatedTxns: markers at or above the HW leave a transaction unstable."""
     log = log_of(("append",), ("data", A), ("append",), ("append",), ("commit", A), ("append",))
 
@@ -59,7 +59,7 @@ def test_nothing_is_known_at_first():
     assert transactions.aborted(5, 5) == []
 
 
-def test_without_batches_the_greatest_stable_offset_shown_counts():
+def test_greatest_shown_lso_counts_without_batches():
     transactions = Transactions(LIMIT, PATIENCE_S)
     for stable in (7, 5):
         transactions.shown(9, stable, 0, 0)
@@ -103,7 +103,7 @@ def test_aborted_lists(fetch_offset, end_offset, aborted):
     assert sorted(aborted) == sorted(expected) or fetch_offset == end_offset
 
 
-def test_one_entry_too_many_would_drop_committed_records():
+def test_extra_aborted_entry_would_drop_committed_records():
     """Why a list is never too long: the consumer waits for a marker that it does not read."""
     log = log_of(("data", A), ("abort", A), ("data", A), ("commit", A))
 
@@ -111,7 +111,7 @@ def test_one_entry_too_many_would_drop_committed_records():
     assert log.consume(2, 4, [(A, 0)]) == []
 
 
-def test_an_open_transaction_makes_the_lists_beyond_it_unknown():
+def test_open_transaction_makes_later_lists_unknown():
     log = log_of(("append",), ("data", A), ("append",))
     transactions = followed(log)
 
@@ -189,7 +189,7 @@ def test_the_run_is_contiguous():
     assert transactions.statistics()[3:] == (0, 0)
 
 
-def test_a_piece_that_reaches_into_the_run_counts_from_its_end_only():
+def test_overlapping_piece_counts_from_the_runs_end():
     """Else the transaction of 2 would be listed twice."""
     log = log_of(("append",), ("append",), ("data", A), ("abort", A), ("append",))
     transactions = Transactions(LIMIT, PATIENCE_S)
@@ -211,7 +211,7 @@ def test_a_run_without_history_begins_anew_at_once():
 
 
 @pytest.mark.parametrize("begin", [2, 3])
-def test_the_run_begins_where_the_broker_showed_its_stable_offset(begin):
+def test_run_begins_at_the_shown_lso(begin):
     log = log_of(("data", A), ("abort", A), ("data", B), ("append",), ("abort", B))
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.observed(*log.read(0, 5))
@@ -223,7 +223,7 @@ def test_the_run_begins_where_the_broker_showed_its_stable_offset(begin):
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
-def test_what_may_have_begun_before_the_run_is_in_no_list(is_seen):
+def test_earlier_transactions_are_in_no_list(is_seen):
     """A began below the LSO that was shown and ended above it, below the HW: the broker lists it for a fetch between,
     with an offset that nobody has seen; or for a fetch that has nothing of it.
     """
@@ -241,7 +241,7 @@ def test_what_may_have_begun_before_the_run_is_in_no_list(is_seen):
     assert transactions.last_stable_offset(7) == 7
 
 
-def test_what_ended_above_the_high_watermark_began_in_the_run():
+def test_transaction_ended_above_hw_began_in_run():
     log = log_of(("append",), ("data", A), ("append",), ("abort", A))
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.shown(3, 1, 0, 0)
@@ -251,7 +251,7 @@ def test_what_ended_above_the_high_watermark_began_in_the_run():
 
 
 @pytest.mark.parametrize(("stable", "begins"), [(5, False), (6, True)])
-def test_a_stable_offset_at_the_log_start_proves_nothing(stable, begins):
+def test_lso_at_the_log_start_proves_nothing(stable, begins):
     """UnifiedLog.maybeIncrementFirstUnstableOffset shows the log start for what is open below it."""
     transactions = Transactions(LIMIT, PATIENCE_S)
     transactions.shown(9, stable, 5, 0)
@@ -260,7 +260,7 @@ def test_a_stable_offset_at_the_log_start_proves_nothing(stable, begins):
     assert transactions.last_stable_offset(9) == stable
 
 
-def test_an_open_transaction_whose_records_were_deleted_holds_the_log_start():
+def test_deleted_open_transaction_holds_the_log_start():
     log = log_of(("append",), ("data", A), ("append",), ("append",))
     transactions = followed(log)
 
@@ -280,7 +280,7 @@ def test_a_log_start_beyond_the_run_ends_it():
     assert (transactions.known_from, transactions.last_stable_offset(9)) == (-1, 3)
 
 
-def test_truncation_makes_all_unknown_until_the_broker_shows_its_stable_offset():
+def test_truncation_makes_all_unknown_until_an_lso():
     log = log_of(("data", A), ("abort", A), ("data", A), ("append",))
     transactions = followed(log)
     transactions.observed(b"", [], 6, 9)
@@ -335,7 +335,7 @@ def test_progress_is_no_hole():
 
 
 @pytest.mark.parametrize(("key", "known"), [(None, False), (b"\0", False), (b"\0\0\0\7", True)])
-def test_a_marker_that_cannot_be_read_ends_what_is_known(key, known):
+def test_unreadable_marker_ends_the_run(key, known):
     """Emptied or garbled; a type that Kafka adds one day ends nothing and is ignored, as clients do."""
     log = log_of(("append",), ("data", A), ("append",))
     transactions = followed(log)
@@ -366,7 +366,7 @@ def test_history_that_nobody_wants_is_forgotten():
     assert transactions.aborted(2, 4) == [(A, 2)]
 
 
-def test_of_a_stable_offset_above_its_high_watermark_only_that_counts():
+def test_lso_above_its_hw_counts_as_hw():
     """UnifiedLog.lastStableOffset reads the HW after it saw nothing open: what was appended between may be. What had
     ended by then may have begun below the older HW: no run begins there.
     """
@@ -377,7 +377,7 @@ def test_of_a_stable_offset_above_its_high_watermark_only_that_counts():
     assert transactions.last_stable_offset(20) == 10
 
 
-def test_lists_are_known_up_to_the_first_open_transaction():
+def test_lists_are_known_below_open_transactions():
     log = log_of(("append",), ("data", A), ("abort", A), ("append",), ("data", B), ("append",))
     transactions = followed(log)
 

@@ -1,4 +1,4 @@
-"""What is held of one partition's transactions is bounded, and what goes at a bound is not missed."""
+"""State of one partition's transactions is limited, and memory never serves without the dropped part."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_events_of_pieces_are_bounded(count, kept):
     assert transactions.statistics().piece_events == kept
 
 
-def test_a_slow_hole_ends_with_a_run_behind_what_was_dropped():
+def test_lasting_hole_begins_a_later_run():
     """Pieces that fell victim to the bound are missing for good: the run begins anew at a later LSO."""
     log = log_of(("append",), ("append",), *[("data", A), ("commit", A)] * LIMIT, ("append",))
     transactions = Transactions(LIMIT, PATIENCE_S)

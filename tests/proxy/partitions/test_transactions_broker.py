@@ -1,4 +1,4 @@
-"""The follower of transactions beside a real broker: the same last stable offset, the same aborted lists.
+"""The follower of transactions compared with a real broker: the same LSO, the same aborted lists.
 
 All that the follower sees is what a read_uncommitted Fetch returns, and each of its answers is held against one
 read_committed Fetch of the broker.
@@ -138,7 +138,7 @@ def test_the_follower_says_what_the_broker_says(broker: "KafkaCluster") -> None:
         assert sum(length or 0 for length in lists) > 50
 
 
-def test_who_begins_in_the_middle_says_no_other(broker: "KafkaCluster") -> None:
+def test_follower_begun_midway_agrees_with_the_broker(broker: "KafkaCluster") -> None:
     """Begun at an LSO below which nothing is open, but above which transactions end that began below it."""
     topic = create_topic(broker.direct)
     life = Life(broker.direct, topic, 891)

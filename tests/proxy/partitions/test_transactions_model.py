@@ -1,4 +1,4 @@
-"""The follower of transactions against the whole log: never a wrong answer, and none missing once all is seen.
+"""The follower of transactions against the whole log: no wrong answer, and a full one in the end.
 
 Long random lives of a partition, since it takes many steps until an aborted transaction is asked for in parts.
 """

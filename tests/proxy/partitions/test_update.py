@@ -1,6 +1,4 @@
-"""What an answer means for memory: errors, and when the partition may be asked again; new epochs and divergences; what
-it tells of transactions.
-"""
+"""Responses to Forebay's own Fetches: errors and their pauses, new epochs, divergences, transactions."""
 
 from types import SimpleNamespace
 
@@ -41,7 +39,7 @@ def answered(error_code, current_leader=None):
     )
 
 
-def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
+def test_one_error_of_several_polls_backs_off_once(broker):
     partition = broker.follow()
     partition.leader_state.suggest(EPOCH, True)
     for broker.clock_s in (10.0, 10.01, 10.09):
@@ -52,7 +50,7 @@ def test_the_same_error_by_several_polls_is_one_step_of_back_off(broker):
     assert partition.back_off.until == 11.0 + 2 * FIRST_PAUSE_S
 
 
-def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
+def test_error_about_an_old_epoch_causes_no_pause(broker):
     partition = broker.follow()
     partition.leader_state.suggest(EPOCH + 1, True)
     broker.clock_s = 10.0
@@ -61,7 +59,7 @@ def test_an_error_about_an_epoch_known_to_be_old_costs_no_time(broker):
     assert not partition.leader_state.has_lease(10.0)
 
 
-def test_the_leader_that_an_error_names_is_asked_with_at_once(broker):
+def test_epoch_named_by_an_error_is_used(broker):
     partition = broker.follow()
     said = answered(ErrorCode.FENCED_LEADER_EPOCH, (1, EPOCH + 2))
     learn_error(broker, partition, asked(), said)
@@ -96,14 +94,14 @@ def brought(broker, high_watermark, marker_offset=None, epoch=EPOCH, stable=None
     observe(broker, [asking], fetch.FetchResponse(0, 0, 0, [said]), frame, 0.0, "watch")
 
 
-def test_the_batches_of_an_answer_are_seen_before_its_last_stable_offset(broker):
+def test_batches_are_learned_before_the_lso(broker):
     partition = broker.follow()
     brought(broker, 4)
     brought(broker, 5, 4)
     assert (partition.transactions.known_from, partition.transactions.end) == (4, 5)
 
 
-def test_what_is_of_no_proven_epoch_tells_nothing_of_transactions(broker):
+def test_unproven_epoch_proves_no_transactions(broker):
     partition = broker.follow()
     brought(broker, 4)
     brought(broker, 9, epoch=EPOCH - 1)
@@ -111,7 +109,7 @@ def test_what_is_of_no_proven_epoch_tells_nothing_of_transactions(broker):
     assert (partition.transactions.end, partition.last_stable_offset()) == (4, 4)
 
 
-def test_a_new_epoch_begins_anew_where_it_shows_its_last_stable_offset(broker):
+def test_new_epoch_begins_a_run_at_its_lso(broker):
     partition = broker.follow()
     brought(broker, 4)
     brought(broker, 6, 5, stable=4)  # a piece above a hole
@@ -121,7 +119,7 @@ def test_a_new_epoch_begins_anew_where_it_shows_its_last_stable_offset(broker):
     assert partition.last_stable_offset() == 3
 
 
-def test_what_was_acknowledged_before_a_new_epoch_is_not_waited_for(broker):
+def test_new_epoch_forgets_the_acknowledged_end(broker):
     """It may have been truncated; the first epoch follows upon none, and the same one truncates nothing."""
     partition = broker.follow()
     partition.acknowledged_end = 9
@@ -192,7 +190,7 @@ class Log:
         return self.broker.cache.edges(self.partition.slot, 0).tail_end
 
 
-def test_a_new_epoch_freezes_all_that_is_stored_until_its_end_was_asked_about(broker):
+def test_new_epoch_freezes_until_the_divergence_check(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH + 1, high_watermark=14)
     assert log.leader_state.frozen
@@ -230,7 +228,7 @@ def test_a_frozen_partition_stores_nothing_that_is_fetched(broker):
     assert log.stored_end == 11
 
 
-def test_a_divergence_drops_what_lies_above_it_and_is_asked_about_again(broker):
+def test_divergence_drops_above_and_is_checked_again(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH + 1, diverging=(EPOCH, 6))
     assert (log.dropped, log.stored_end) == ([(6, "diverged")], 6)
@@ -242,7 +240,7 @@ def test_a_divergence_drops_what_lies_above_it_and_is_asked_about_again(broker):
     assert log.stored_end == 6
 
 
-def test_a_divergence_drops_batches_of_epochs_that_the_log_has_not(broker):
+def test_divergence_drops_batches_of_unknown_epochs(broker):
     """Two lost epochs: the log of EPOCH goes on above the first batch of the first of them."""
     log = Log(broker, EPOCH, EPOCH + 1, EPOCH + 3)
     log.answer(EPOCH + 5, diverging=(EPOCH, 15))
@@ -251,7 +249,7 @@ def test_a_divergence_drops_batches_of_epochs_that_the_log_has_not(broker):
     assert not log.leader_state.frozen
 
 
-def test_what_goes_on_diverging_goes_whole(broker):
+def test_repeated_divergence_drops_all(broker):
     log = Log(broker, EPOCH)
     for end_offset in (8, 7):
         log.answer(EPOCH + 1, diverging=(EPOCH, end_offset))
@@ -265,7 +263,7 @@ def test_what_goes_on_diverging_goes_whole(broker):
     assert log.partition.tail == 30
 
 
-def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands_elsewhere(broker):
+def test_out_of_range_drops_bytes_and_offsets(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH, error=ErrorCode.OFFSET_OUT_OF_RANGE)
     assert not log.partition.has_stored(broker.cache)
@@ -278,7 +276,7 @@ def test_out_of_range_drops_all_and_the_offsets_so_that_the_next_question_stands
 
 
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH])
-def test_a_suggestion_that_is_refused_is_made_again_by_metadata_alone(broker, error):
+def test_only_metadata_repeats_a_refused_suggestion(broker, error):
     log = Log(broker, EPOCH)
     log.leader_state.suggest(EPOCH + 9, True)
     learn_error(broker, log.partition, asked(EPOCH + 9), answered(error))
@@ -288,13 +286,13 @@ def test_a_suggestion_that_is_refused_is_made_again_by_metadata_alone(broker, er
 
 
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID])
-def test_an_id_that_the_broker_does_not_know_takes_its_topic_along(broker, error):
+def test_unknown_topic_id_forgets_its_topic(broker, error):
     partition = broker.follow()
     assert learn_error(broker, partition, asked(), answered(error))
     assert broker.forgotten == [TOPIC_ID]
 
 
-def test_a_follower_is_asked_for_a_divergence_each_time(broker):
+def test_follower_is_checked_for_divergence_each_time(broker):
     log = Log(broker, EPOCH)
     log.leader_state.suggest(EPOCH + 1, False)
     asking = log.ask()
@@ -322,14 +320,14 @@ def test_a_follower_is_asked_for_a_divergence_each_time(broker):
     assert log.dropped == [(0, "replica")], "the watch goes on at 30, where it cannot ask about 10"
 
 
-def test_a_refused_topic_is_tried_again_after_a_while(broker):
+def test_refused_topic_is_retried_after_a_pause(broker):
     partition = broker.follow()
     learn_error(broker, partition, asked(), answered(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     assert partition.is_refused(REFUSED_FOR_S - 1)
     assert not partition.is_refused(REFUSED_FOR_S)
 
 
-def test_of_a_follower_nothing_above_the_high_watermark_is_kept(broker):
+def test_follower_keeps_nothing_above_the_hw(broker):
     """It was stored from Produce while this broker led. A Fetch that stood at its end would be answered at once."""
     log = Log(broker, EPOCH)
     log.leader_state.suggest(EPOCH + 1, False)
@@ -342,7 +340,7 @@ def test_of_a_follower_nothing_above_the_high_watermark_is_kept(broker):
     assert (asking.fetch_offset, asking.last_fetched_epoch) == (7, EPOCH)
 
 
-def test_a_divergence_of_what_has_gone_since_is_passed_over(broker):
+def test_divergence_of_dropped_records_is_ignored(broker):
     log = Log(broker, EPOCH)
     log.leader_state.suggest(EPOCH + 1, True)
     asking = log.ask()
@@ -354,7 +352,7 @@ def test_a_divergence_of_what_has_gone_since_is_passed_over(broker):
     assert (log.dropped, log.stored_end) == ([(6, "diverged")], 6)
 
 
-def test_a_log_of_which_nothing_is_stored_begins_anew_in_a_new_epoch(broker):
+def test_unstored_log_begins_anew_in_new_epoch(broker):
     partition = broker.follow()
     brought(broker, 100)
     partition.produced_from = 90
@@ -362,7 +360,7 @@ def test_a_log_of_which_nothing_is_stored_begins_anew_in_a_new_epoch(broker):
     assert (partition.tail, partition.produced_from) == (50, -1)
 
 
-def test_a_topic_that_is_gone_is_not_found_by_who_waited_on_it(broker):
+def test_waiter_does_not_find_a_deleted_topic(broker):
     partition, found = broker.follow(), []
 
     class Waiter:

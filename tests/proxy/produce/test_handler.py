@@ -1,4 +1,4 @@
-"""Produce through the gate: forwarded, held, cut or refused, and in order whatever happens."""
+"""Produce through the request scheduler: forwarded, delayed, cut or refused, always in order."""
 
 import gc
 
@@ -38,7 +38,7 @@ def ask(link, api_key):
     relay(link, header.peek_request(frame), frame)
 
 
-def test_it_goes_at_once_as_it_came_and_gives_its_slot_back(broker):
+def test_produce_is_forwarded_unchanged_and_returns_its_slot(broker):
     link = Link(broker)
     link.produce(("a", 0, 0))
     assert link.seen() == [[A]]
@@ -47,7 +47,7 @@ def test_it_goes_at_once_as_it_came_and_gives_its_slot_back(broker):
     assert held(broker) == 0
 
 
-def test_those_of_a_connection_keep_their_order_and_nothing_that_must_not_overtake_them_does(
+def test_requests_of_a_connection_keep_their_order(
     broker,
 ):
     link = Link(broker)
@@ -65,7 +65,7 @@ def test_those_of_a_connection_keep_their_order_and_nothing_that_must_not_overta
     assert held(broker) == 0
 
 
-def test_at_the_bound_it_is_refused_and_so_is_what_follows_until_it_is_back(monkeypatch):
+def test_full_queue_refuses_until_the_batch_returns(monkeypatch):
     broker = make_broker(monkeypatch, queue_requests=1)
     link = Link(broker)
     for sequence in range(4):
@@ -83,7 +83,7 @@ def test_at_the_bound_it_is_refused_and_so_is_what_follows_until_it_is_back(monk
     assert (held(broker), len(link.refused)) == (0, 0)
 
 
-def test_what_is_not_read_cannot_go_behind_what_was_refused(monkeypatch):
+def test_unread_request_does_not_follow_a_refused_one(monkeypatch):
     """It may hold the batch after the refused one, and a broker without state of its producer takes any."""
     broker = make_broker(monkeypatch, queue_requests=1)
     broker.config.limits = Limits(request_partitions=100)
@@ -97,7 +97,7 @@ def test_what_is_not_read_cannot_go_behind_what_was_refused(monkeypatch):
     assert sent == 1
 
 
-def test_who_waits_for_too_long_is_refused_then(monkeypatch):
+def test_expired_produce_is_refused(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="1s", release_after_s="60s")
     first, second = Link(broker), Link(broker)
     first.produce(("a", 0, 0))
@@ -111,7 +111,7 @@ def test_who_waits_for_too_long_is_refused_then(monkeypatch):
     assert held(broker) == 0
 
 
-def test_admitted_it_is_planned_again_since_one_before_it_may_have_been_refused(monkeypatch):
+def test_admitted_produce_is_planned_again(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="1s", release_after_s="60s")
     busy, link = Link(broker), Link(broker)
     busy.produce(("a", 1, 0))
@@ -127,7 +127,7 @@ def test_admitted_it_is_planned_again_since_one_before_it_may_have_been_refused(
     assert held(broker) == 0
 
 
-def test_what_waited_is_gone_when_it_is_answered_and_no_garbage(broker):
+def test_answered_produce_leaves_no_garbage(broker):
     busy, link = Link(broker), Link(broker)
     gc.collect()
     gc.disable()
@@ -159,7 +159,7 @@ def wait_for_a_slot(broker, orders):
     return busy, link
 
 
-def test_what_waited_is_stored_with_what_is_known_when_it_goes(broker, orders):
+def test_waiting_produce_is_stored_by_state_at_dispatch(broker, orders):
     busy, link = wait_for_a_slot(broker, orders)
     busy.reply(base_offset=7)
     learn(orders, 8, epoch=EPOCH + 1)
@@ -174,7 +174,7 @@ def test_what_waited_is_stored_with_what_is_known_when_it_goes(broker, orders):
     assert (orders.tail, broker.cache.last_epoch(orders.slot)) == (10, EPOCH + 2)
 
 
-def test_a_partition_that_is_forgotten_while_it_waits_is_followed_anew(broker, orders):
+def test_forgotten_partition_is_followed_anew_at_dispatch(broker, orders):
     busy, link = wait_for_a_slot(broker, orders)
     broker.partitions.forget(orders)
     broker.routes.clear()
@@ -186,7 +186,7 @@ def test_a_partition_that_is_forgotten_while_it_waits_is_followed_anew(broker, o
     assert again.acknowledged_end == 9 and orders.acknowledged_end < 9
 
 
-def test_acks_0_waits_however_full_it_is_and_a_thousand_go_one_after_the_other(monkeypatch):
+def test_acks_0_waits_and_is_never_refused(monkeypatch):
     broker = make_broker(monkeypatch, queue_requests=1)
     busy, link = Link(broker), Link(broker)
     busy.produce(("a", 0, 0))
@@ -210,7 +210,7 @@ def wide(monkeypatch):
     return make_broker(monkeypatch, data_slots={"floor": 9, "initial": 9, "ceiling": 9})
 
 
-def test_a_topic_that_hangs_is_refused_at_once_and_comes_back_by_a_probe(wide):
+def test_hanging_topic_is_refused_until_a_probe_succeeds(wide):
     stuck, link, other = Link(wide), Link(wide), Link(wide)
     hang(wide, stuck)
     link.produce(("a", 1, 0))
@@ -231,7 +231,7 @@ def test_a_topic_that_hangs_is_refused_at_once_and_comes_back_by_a_probe(wide):
     assert held(wide) == 0
 
 
-def test_a_hanging_topic_is_cut_out_and_the_answer_names_all(wide):
+def test_hanging_topic_is_cut_out_and_answered(wide):
     stuck, link = Link(wide), Link(wide)
     hang(wide, stuck)
     link.produce(("a", 1, 0), ("b", 0, 0), ("a", 2, 0))
@@ -251,7 +251,7 @@ def test_a_probe_goes_by_itself(wide):
     assert link.seen() == [[("a", 1)]]
 
 
-def test_a_transaction_passes_or_fails_whole_and_probes_whole(wide):
+def test_transaction_passes_fails_and_probes_whole(wide):
     stuck, link = Link(wide), Link(wide)
     hang(wide, stuck)
     link.produce(("a", 1, 0), ("b", 0, 0), transactional_id="t")
@@ -263,7 +263,7 @@ def test_a_transaction_passes_or_fails_whole_and_probes_whole(wide):
     )
 
 
-def test_what_waits_for_a_topic_that_comes_to_hang_is_refused(monkeypatch):
+def test_waiting_request_is_refused_when_its_topic_hangs(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="60s", release_after_s="60s")
     stuck, link = Link(broker), Link(broker)
     stuck.produce(("a", 0, 0))
@@ -276,7 +276,7 @@ def test_what_waits_for_a_topic_that_comes_to_hang_is_refused(monkeypatch):
     assert link.seen() == [[B]]
 
 
-def test_over_its_quota_it_is_refused_until_bytes_come_back(monkeypatch):
+def test_produce_over_quota_is_refused(monkeypatch):
     quota = {"pattern": "a*", "in_flight_bytes": 150}
     slots = {"floor": 9, "initial": 9, "ceiling": 9}
     broker = make_broker(monkeypatch, topic_quotas=[quota], data_slots=slots)
@@ -295,7 +295,7 @@ def test_over_its_quota_it_is_refused_until_bytes_come_back(monkeypatch):
 
 @pytest.mark.parametrize("ends", ["client", "broker"])
 @pytest.mark.parametrize("acks", [-1, 1, 0])
-def test_who_goes_gives_back_everything_in_service_or_waiting(monkeypatch, ends, acks):
+def test_lost_client_gives_back_all_slots(monkeypatch, ends, acks):
     quota = {"pattern": "*", "in_flight_bytes": 1000}
     broker = make_broker(monkeypatch, topic_quotas=[quota], client_quotas=[quota])
     busy, link, other = Link(broker), Link(broker), Link(broker)
@@ -313,7 +313,7 @@ def test_who_goes_gives_back_everything_in_service_or_waiting(monkeypatch, ends,
     assert held(broker) == 0
 
 
-def test_a_refusal_that_cannot_be_remembered_is_none_and_it_waits(broker):
+def test_full_refusal_table_makes_the_request_wait(broker):
     busy, link = Link(broker), Link(broker)
     link.refused.limit = 0
     busy.produce(("a", 0, 0))

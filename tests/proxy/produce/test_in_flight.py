@@ -1,4 +1,4 @@
-"""A Produce there and back: what is noted of it, what the client gets, and what is stored."""
+"""A Produce there and back: state, response and storing."""
 
 import struct
 
@@ -6,12 +6,12 @@ import pytest
 
 from protocol.primitives import build_uvarint
 from protocol.produce_rows import scan_request
+from proxy.partitions.leader_state import REFRESH_EPOCH_S
 from proxy.produce import targets
-from proxy.replica_fetcher.fetcher import REFRESH_EPOCH_S
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, known, learn
 from tests.proxy.short_way import Link, build_answer, build_many, build_many_answer
 
 ERRORS_NAMED = b"\2\0\0\0\0\0\0" + b"\2x" + b"\0"
@@ -39,7 +39,7 @@ class Waiter:
         """Nothing to look at."""
 
 
-def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
+def test_produce_passes_unchanged_and_is_stored(link):
     assert link.produce(batch_v2(3))
     assert (link.client_id, link.last_ordinal, link.answered_ordinal) == ("c", 1, 0)
     link.reply(100)
@@ -53,7 +53,7 @@ def test_it_goes_as_it_came_is_answered_as_it_came_and_then_stored(link):
     assert link.broker.counters.produce_s.count == 1
 
 
-def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long(link):
+def test_replica_fetcher_is_told_of_the_produce(link):
     partition = partition_of(link)
     link.produce(batch_v2(1))
     partition.parked[Waiter()] = None
@@ -70,7 +70,7 @@ def test_the_watch_hears_of_it_where_somebody_waits_or_nobody_has_asked_for_long
     assert link.broker.replica_fetcher.asked == [partition, partition]
 
 
-def test_a_target_is_known_by_version_topic_and_index(link):
+def test_target_is_found_by_version_topic_and_index(link):
     assert link.produce(batch_v2(1)) and link.produce(batch_v2(9))
     assert link.broker.routes.count == 1
     assert link.produce(batch_v2(1), acks=1), "the same partition"
@@ -80,7 +80,7 @@ def test_a_target_is_known_by_version_topic_and_index(link):
     assert link.broker.routes.count == 3
 
 
-def test_targets_are_bounded_and_forgotten_with_what_they_stand_for(link, monkeypatch):
+def test_targets_are_limited_and_forgotten(link, monkeypatch):
     monkeypatch.setattr(targets, "TARGETS_LIMIT", 2)
     for index in range(3):
         assert link.produce(batch_v2(1), index=index)
@@ -93,7 +93,7 @@ def test_targets_are_bounded_and_forgotten_with_what_they_stand_for(link, monkey
     assert link.broker.routes.count == 1
 
 
-def test_where_nothing_is_stored_a_name_is_enough(link):
+def test_topic_name_suffices_without_a_cache(link):
     silent = Link(link.broker, stores=False)
     assert silent.produce(batch_v2(1), topic="other")
     assert link.broker.routes.count == 1
@@ -120,7 +120,7 @@ def test_client_ids_are_remembered_up_to_a_bound(link, monkeypatch):
 
 
 @pytest.mark.parametrize("unknown", ["topic", "index"])
-def test_what_is_not_known_yet_goes_and_is_not_stored(link, unknown):
+def test_unknown_topic_is_forwarded_and_not_stored(link, unknown):
     asked = []
     link.broker.topic_lookup.want = lambda topic, _link: asked.append(topic)
     topic = "other" if unknown == "topic" else "orders"
@@ -136,7 +136,7 @@ def test_what_is_not_known_yet_goes_and_is_not_stored(link, unknown):
     assert (link.failures, dict(link.broker.counters.produce_batches)) == ([], {})
 
 
-def test_a_name_that_is_not_utf_8_is_for_the_broker_to_judge(link):
+def test_name_outside_utf_8_is_forwarded(link):
     frame = build(9, topic="x").replace(b"\2x", b"\2\xff")
     relayed = []
     link.refused.entries["some"] = None
@@ -145,7 +145,7 @@ def test_a_name_that_is_not_utf_8_is_for_the_broker_to_judge(link):
     assert (link.sent, relayed) == ([], ["refusals_full"])
 
 
-def test_several_partitions_go_in_one_request_and_are_stored_by_one_response(link):
+def test_one_response_stores_several_partitions(link):
     frame, answer = build_many((0, 1, 2)), build_many_answer((2, 0, 1), (300, 100, 200))
     for index, offset in ((0, 100), (1, 200), (2, 300)):
         partition = link.broker.follow(index)
@@ -159,10 +159,10 @@ def test_several_partitions_go_in_one_request_and_are_stored_by_one_response(lin
     assert dict(link.broker.counters.produce_batches) == {"store": 3}
 
 
-def test_null_records_go_by_themselves_and_nothing_is_noted(link):
+def test_null_records_are_relayed(link):
     """A broker never answers them (4.3.1)."""
     frame = build_many((0, 1))
-    first = scan_request(frame, len(frame), 100)[1][0]
+    first = known(scan_request(frame, len(frame), 100))[1][0]
     length = build_uvarint(first.end - first.start + 1)
     null = frame[4 : first.start - len(length)] + b"\0" + frame[first.end :]
     null = struct.pack(">i", len(null)) + null
@@ -173,7 +173,7 @@ def test_null_records_go_by_themselves_and_nothing_is_noted(link):
     assert dict(link.broker.counters.produce_batches) == {}
 
 
-def test_of_several_partitions_those_with_an_error_are_not_stored(link):
+def test_partitions_with_an_error_are_not_stored(link):
     for index in range(2):
         learn(link.broker.follow(index), 100)
     link.receive(build_many((0, 1)))
@@ -181,7 +181,7 @@ def test_of_several_partitions_those_with_an_error_are_not_stored(link):
     assert [link.broker.follow(index).acknowledged_end for index in range(2)] == [103, -1]
 
 
-def test_what_one_partition_shows_of_its_topic_voids_the_others_of_the_response(link):
+def test_log_append_time_of_one_partition_voids_others(link):
     """The second was given a time by the broker, which the topic was believed not to have."""
     for index in range(2):
         partition = link.broker.follow(index)
@@ -194,7 +194,7 @@ def test_what_one_partition_shows_of_its_topic_voids_the_others_of_the_response(
     assert partition_of(link).topic.fidelity.generation == 1
 
 
-def test_where_nothing_is_stored_the_partition_is_not_followed(link):
+def test_partition_is_not_followed_without_a_cache(link):
     silent = Link(link.broker, stores=False)
     assert silent.produce(batch_v2(1), index=5)
     silent.reply(0, index=5)
@@ -206,7 +206,7 @@ def test_where_nothing_is_stored_the_partition_is_not_followed(link):
     assert len(link.broker.partitions) == 2
 
 
-def test_an_error_is_passed_on_and_nothing_is_noted(link):
+def test_error_response_is_passed_on(link):
     assert link.produce(batch_v2(3))
     link.reply(100, error_code=19)
     assert link.got == [build_answer(100, error_code=19)]
@@ -214,7 +214,7 @@ def test_an_error_is_passed_on_and_nothing_is_noted(link):
     assert link.failures == []
 
 
-def test_an_answer_of_another_form_is_heard_all_the_same(link):
+def test_response_of_another_form_is_read(link):
     assert link.produce(batch_v2(3))
     link.reply(100, more=ERRORS_NAMED)
     assert partition_of(link).tail == 103
@@ -225,7 +225,7 @@ def test_an_answer_of_another_form_is_heard_all_the_same(link):
     "answer",
     [b"", build_answer(100)[:-9], build_answer(100, index=1), build_answer(100, topic=b"others")],
 )
-def test_an_answer_that_is_garbage_or_about_something_else_is_passed_on(link, answer):
+def test_unreadable_response_is_passed_on(link, answer):
     assert link.produce(batch_v2(3))
     link.sent.pop()[1](answer)
     assert link.got == [answer]
@@ -238,7 +238,7 @@ def test_a_lost_link_answers_nothing(link):
     assert (link.got, len(link.replies)) == ([], 1)
 
 
-def test_what_fails_while_storing_is_ours_and_the_client_is_answered(link):
+def test_failed_store_does_not_reach_the_client(link):
     link.broker.cache.append = None
     assert link.produce(batch_v2(3))
     link.reply(100)
@@ -247,7 +247,7 @@ def test_what_fails_while_storing_is_ours_and_the_client_is_answered(link):
     assert link.answered_ordinal == 1
 
 
-def test_the_first_five_of_a_producer_are_left_to_the_watch_and_an_epoch_that_changes_on_the_way_voids(
+def test_first_five_batches_are_not_stored(
     link,
 ):
     for number in range(6):
@@ -260,7 +260,7 @@ def test_the_first_five_of_a_producer_are_left_to_the_watch_and_an_epoch_that_ch
     assert link.broker.counters.produce_batches["no-epoch"] == 1
 
 
-def test_who_waits_for_what_the_watch_has_shown_already_is_woken(link):
+def test_waiter_for_shown_records_is_woken(link):
     partition, wakeups = partition_of(link), []
 
     class Waiter:

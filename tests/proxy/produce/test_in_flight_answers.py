@@ -1,11 +1,12 @@
-"""The short way on a real client link, between played transports: an answer whose turn it is not, that the kernel does
-not take whole, or that is the last.
-"""
+"""Acknowledgements on a real client connection between played transports: out of turn, sent in part, or the last."""
+
+from typing import Any
 
 import pytest
 
 from protocol.api import PRODUCE
 from tests.kit.played import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
+from tests.proxy.followed import stand_in
 
 
 class Transport(PlayedTransport):
@@ -13,7 +14,7 @@ class Transport(PlayedTransport):
 
     def __init__(self, peer):
         super().__init__(peer)
-        self.framed = None
+        self.framed: Any = None
         self.is_stuck = self.closed = False
 
     def write(self, data):
@@ -38,11 +39,15 @@ async def played(request, tmp_path):
     ):
         transport = Transport(sink.append)
         transport.framed = framed
-        framed.connection_made(transport)
-    played.client = played.link.framed._transport
+        framed.connection_made(stand_in(transport))
     feed(played.link.framed, played.frame)
     assert played.sent == [played.frame]
     return played
+
+
+def client_of(played):
+    """The transport toward the client."""
+    return played.link.framed._transport
 
 
 def acknowledge(played, offset=1):
@@ -62,7 +67,7 @@ def counts(played):
     )
 
 
-async def test_it_leaves_at_once_and_nothing_is_held(played):
+async def test_acknowledgement_leaves_at_once(played):
     size_bytes = len(played.frame)
     assert counts(played) == (1, size_bytes, 0, 1)
     answer = acknowledge(played)
@@ -82,29 +87,29 @@ async def test_behind_another_it_waits_for_its_turn(played):
     assert counts(played) == (3, 0, 0, 0)
 
 
-async def test_what_the_kernel_does_not_take_is_held_until_it_does(played):
-    played.client.is_stuck = True
+async def test_unsent_bytes_are_held_until_they_leave(played):
+    client_of(played).is_stuck = True
     answer = acknowledge(played)
     assert counts(played) == (1, 0, len(answer), 0)
     feed(played.link.framed, played.frame)
     behind = acknowledge(played, 2)
     assert counts(played)[2] == len(answer) + len(behind)
-    played.client.is_stuck = False
+    client_of(played).is_stuck = False
     played.link.framed.resume_writing()
     assert played.answered == [answer, behind]
     assert counts(played) == (3, 0, 0, 0)
 
 
-async def test_who_has_finished_sending_gets_the_last_answer_and_is_closed_then(played):
+async def test_finished_client_gets_the_last_response(played):
     assert played.link.framed.eof_received(), "an answer is owed"
-    assert not played.client.closed
+    assert not client_of(played).closed
     acknowledge(played)
     assert len(played.answered) == 1
-    assert played.client.closed
+    assert client_of(played).closed
 
 
 @pytest.mark.parametrize("ends", ["client", "broker"])
-async def test_whoever_ends_it_nothing_is_left(played, ends):
+async def test_ended_connection_leaves_nothing(played, ends):
     feed(played.link.framed, played.frame)
     framed = played.link.framed if ends == "client" else played.link.upstream.framed
     framed.connection_lost(None)

@@ -1,4 +1,4 @@
-"""What flies and what does not is the same to the client, the broker, the books and the arena, whatever happens."""
+"""A pipelined Produce looks the same as an ordinary one to client, broker, counters and arena."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ SETTINGS = {
 SEEDS, STEPS = 25, 80
 
 
-@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
+@pytest.fixture(params=list(SETTINGS.values()), ids=list(SETTINGS))
 async def pair(request, tmp_path):
     """Connected to the broker, with one Produce answered."""
     with twins(tmp_path, request.param) as pair:
@@ -47,7 +47,7 @@ def answer_all(pair):
         pair.check()
 
 
-def test_it_flies_and_lands(pair):
+def test_pipelined_produce_is_acknowledged(pair):
     for number in range(20):
         pair.do("feed", pair.request(partition=number % 2))
         assert pair.flying.in_flight == 1 and pair.other.in_flight == 0
@@ -206,7 +206,7 @@ async def test_however_it_ends_nothing_is_left(pair, ends, seed):
     assert not any(queue["in_use"] for queue in pair.do("status")[0].values())
 
 
-async def test_at_the_bound_of_what_flies_the_next_is_ordinary(pair):
+async def test_request_beyond_the_pipeline_limit_is_queued(pair):
     for _ in range(RING + 2):
         pair.do("feed", pair.request())
         assert pair.flying.in_flight <= RING
@@ -214,7 +214,7 @@ async def test_at_the_bound_of_what_flies_the_next_is_ordinary(pair):
     answer_all(pair)
 
 
-async def test_what_is_of_another_form_or_answers_another_is_not_taken(pair):
+async def test_unexpected_response_is_not_taken(pair):
     ours = pair.flying.link.pipeline
     assert not ours.try_forward(pair.control()) and not ours.try_forward(b"")
     pair.do("feed", pair.request())
@@ -226,7 +226,7 @@ async def test_what_is_of_another_form_or_answers_another_is_not_taken(pair):
     answer_all(pair)
 
 
-async def test_one_behind_a_fetch_that_waits_is_not_taken_for_late(pair):
+async def test_produce_behind_a_delayed_fetch_is_not_late(pair):
     pair.do("park")
     pair.do("feed", pair.request())
     assert pair.flying.in_flight
@@ -239,7 +239,7 @@ async def test_one_behind_a_fetch_that_waits_is_not_taken_for_late(pair):
     answer_all(pair)
 
 
-async def test_what_is_booked_while_another_lands_is_not_answered(pair, monkeypatch):
+async def test_materialized_request_is_not_answered_by_the_pipeline(pair, monkeypatch):
     for _ in range(2):
         pair.do("feed", pair.request())
     admitted = store.admit_response

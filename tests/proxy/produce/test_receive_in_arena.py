@@ -1,4 +1,4 @@
-"""A large Produce in memory of the arena: who gets it, what is stored where it lies, and that it comes back."""
+"""A large Produce received in the arena: its conditions, storing without a copy, and the return of memory."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from proxy.produce.receive_in_arena import find_lender, lend_to_produce
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, QuietBroker, learn
+from tests.proxy.followed import EPOCH, QuietBroker, learn, stand_in
 from tests.proxy.net.test_framed_transport import Listening
 from tests.proxy.partitions.test_store_bytes import APPENDED_MS, GZIP, ZSTD, as_stored, said_to_be
 from tests.proxy.short_way import Link
@@ -66,12 +66,12 @@ def counts(link):
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_it_is_lent_in_every_version(link, version):
+def test_every_version_is_received_in_the_arena(link, version):
     assert link.produce(batch_v2(1), version=version)
     assert lend(link, build(version, records=large_batch(), index=0)) is not None
 
 
-def test_what_is_acknowledged_is_stored_where_it_lies(link):
+def test_acknowledged_batch_is_stored_without_a_copy(link):
     sent = large_batch()
     frame = build(9, records=sent, index=0)
     go(link, frame)
@@ -83,7 +83,7 @@ def test_what_is_acknowledged_is_stored_where_it_lies(link):
     link.broker.cache.check()
 
 
-def test_who_is_not_known_yet_gets_none(link):
+def test_unknown_partition_gets_no_memory(link):
     frame = build(9, records=large_batch(), index=0)
     link.broker.routes.clear()
     assert lend(link, frame) is None
@@ -109,12 +109,12 @@ def test_too_little_of_it_says_nothing(link, begun):
     ],
     ids=["partitions", "topics", "acks", "more", "batches", "transaction", "codec"],
 )
-def test_of_another_kind_it_is_received_on_the_heap(link, records, values):
+def test_other_produce_is_received_on_the_heap(link, records, values):
     assert lend(link, build(9, records=records, index=0, **values)) is None
 
 
 @pytest.mark.parametrize("why", ["epoch", "timestamps", "log append time", "zstd", "not stored"])
-def test_where_it_would_not_be_stored_so_it_is_received_on_the_heap(link, why):
+def test_unstorable_produce_is_received_on_the_heap(link, why):
     partition, records = partition_of(link), large_batch()
     if why == "epoch":
         partition.leader_state.epoch = -1
@@ -131,7 +131,7 @@ def test_where_it_would_not_be_stored_so_it_is_received_on_the_heap(link, why):
     assert lend(link, build(9, records=records, index=0)) is None
 
 
-def test_an_error_and_a_lost_link_give_it_back(link):
+def test_error_or_lost_connection_returns_the_memory(link):
     frame = build(9, records=large_batch(), index=0)
     go(link, frame)
     assert counts(link)[1] > 0
@@ -144,7 +144,7 @@ def test_an_error_and_a_lost_link_give_it_back(link):
     link.broker.cache.check()
 
 
-def test_a_transport_that_has_not_sent_all_keeps_it(link):
+def test_unsent_request_keeps_the_memory(link):
     """The broker may answer before it has read all: an error, or even a success."""
     sent = large_batch()
     frame = build(9, records=sent, index=0)
@@ -164,7 +164,7 @@ def test_a_transport_that_has_not_sent_all_keeps_it(link):
     link.broker.cache.check()
 
 
-def test_what_comes_before_its_turn_is_adopted_too(link):
+def test_early_acknowledgement_adopts_the_batch(link):
     sent, partition = large_batch(), partition_of(link)
     frame = build(9, records=sent, index=0)
     go(link, frame)
@@ -180,7 +180,7 @@ def test_what_comes_before_its_turn_is_adopted_too(link):
     link.broker.cache.check()
 
 
-def test_where_it_must_be_stamped_it_is_copied(link):
+def test_stamped_batch_is_copied(link):
     sent, partition = large_batch(), partition_of(link)
     go(link, build(9, records=sent, index=0))
     partition.topic.fidelity.log_append_time = True
@@ -190,7 +190,7 @@ def test_where_it_must_be_stamped_it_is_copied(link):
     link.broker.cache.check()
 
 
-def test_beyond_the_bound_it_is_received_on_the_heap(link):
+def test_produce_beyond_the_limit_uses_the_heap(link):
     frame, held = build(9, records=large_batch(), index=0), []
     while (memory := lend(link, frame)) is not None:
         held.append(memory)
@@ -211,7 +211,7 @@ class Receiving(Listening):
         self.framed.framer.lend = find_lender(link.broker, stores=True)
 
 
-def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):
+def test_transport_receives_into_the_arena(link):
     frame = build(9, records=large_batch(), index=0)
     played = Receiving(link)
     played.receive(frame[:BEGUN])
@@ -227,7 +227,7 @@ def test_a_wire_receives_into_it_and_a_lost_connection_gives_it_back(link):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_no_more_is_lent_than_a_peer_may_hold_that_sends_nothing(link, more):
+def test_lent_memory_per_connection_is_limited(link, more):
     frame = build(9, records=large_batch(), index=0)
     played = Receiving(link, eager_bytes=len(frame) - more)
     played.receive(frame[:BEGUN])
@@ -247,6 +247,6 @@ def test_an_error_of_ours_costs_the_client_nothing(link):
     assert link.failures == ["lending memory to a Produce"]
 
 
-def test_who_stores_nothing_has_no_lender(link):
+def test_listener_without_cache_has_no_lender(link):
     assert find_lender(link.broker, stores=False) is None
-    assert find_lender(QuietBroker(observe=True), stores=True) is None
+    assert find_lender(stand_in(QuietBroker(observe=True)), stores=True) is None

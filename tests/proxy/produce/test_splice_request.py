@@ -1,4 +1,4 @@
-"""A large Produce on its way to the broker while it comes: the same bytes, answers and counts as one received whole."""
+"""A large Produce forwarded while it arrives gives the same bytes, responses and counts as a whole one."""
 
 import asyncio
 import random
@@ -6,6 +6,7 @@ import random
 import pytest
 import uvloop
 
+from proxy.net.splice import SpliceTransfer
 from proxy.produce import splice_request
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
@@ -35,7 +36,7 @@ def passages(monkeypatch):
         passed.append(values[4])
         return original(*values)
 
-    original = splice_request.SpliceTransfer
+    original = SpliceTransfer
     monkeypatch.setattr(splice_request, "SpliceTransfer", passing)
     monkeypatch.setattr(passing, "end", original.end, raising=False)
     return passed
@@ -72,9 +73,7 @@ async def play():
         return played.counters, played.link.client_id
 
 
-def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_same(
-    monkeypatch, passages
-):
+def test_spliced_request_gives_the_same_bytes_and_counts(monkeypatch, passages):
     passed = uvloop.run(play())
     assert sum(size > LARGE_BYTES for size in passages) == 10
     passages.clear()
@@ -84,7 +83,7 @@ def test_passed_or_received_whole_the_bytes_the_answers_and_the_counts_are_the_s
 
 
 @both_loops
-def test_what_flies_before_one_that_passes_is_answered_before_it(run, passages):
+def test_earlier_pipelined_request_is_answered_first(run, passages):
     async def scenario():
         async with front(PASSING) as played:
             played.forebay.broker.topics.learn("orders", bytes(16), LEADERS)
@@ -102,7 +101,7 @@ def test_what_flies_before_one_that_passes_is_answered_before_it(run, passages):
 
 
 @both_loops
-def test_pipelined_requests_of_all_sizes_reach_the_broker_in_their_order(run, passages):
+def test_pipelined_requests_of_all_sizes_keep_their_order(run, passages):
     async def scenario():
         rng = random.Random(11)
         requests = [produce(rng.choice((100, 70_000, LARGE_BYTES))) for _ in range(20)]
@@ -124,7 +123,7 @@ def test_pipelined_requests_of_all_sizes_reach_the_broker_in_their_order(run, pa
 
 
 @both_loops
-def test_a_broker_that_goes_within_a_request_ends_the_client(run, passages):
+def test_lost_broker_within_a_request_ends_the_client(run, passages):
     async def scenario():
         async with front(PASSING) as played:
             await greet(played)
@@ -144,7 +143,7 @@ def test_a_broker_that_goes_within_a_request_ends_the_client(run, passages):
 
 
 @both_loops
-def test_a_client_that_goes_within_a_request_leaves_the_broker_with_its_beginning(run, passages):
+def test_lost_client_within_a_request_ends_the_upstream(run, passages):
     async def scenario():
         async with front(PASSING) as played:
             await greet(played)
@@ -161,7 +160,7 @@ def test_a_client_that_goes_within_a_request_leaves_the_broker_with_its_beginnin
 
 
 @pytest.mark.parametrize(("limit", "may_pass"), [(2, True), (1, False)])
-def test_at_the_bound_of_pipelined_requests_it_is_received_whole(passages, limit, may_pass):
+def test_request_beyond_the_limit_is_received_whole(passages, limit, may_pass):
     settings = {**PASSING, "limits": {"pipelinedRequests": limit + 1}}
 
     async def scenario():
@@ -174,7 +173,7 @@ def test_at_the_bound_of_pipelined_requests_it_is_received_whole(passages, limit
     uvloop.run(scenario())
 
 
-def test_what_the_broker_does_not_take_is_charged_and_the_client_is_not_read(passages):
+def test_untaken_bytes_are_charged_and_pause_reads(passages):
     async def scenario():
         async with front(PASSING) as played:
             await greet(played)
@@ -194,7 +193,7 @@ def test_what_the_broker_does_not_take_is_charged_and_the_client_is_not_read(pas
     uvloop.run(scenario())
 
 
-def test_nothing_else_goes_to_the_broker_within_a_request(passages):
+def test_no_other_request_enters_a_spliced_one(passages):
     async def scenario():
         async with front(PASSING) as played:
             await greet(played)
@@ -209,7 +208,7 @@ def test_nothing_else_goes_to_the_broker_within_a_request(passages):
 @pytest.mark.parametrize(
     "settings", [OFF, {"isolation": {"enabled": False}, "throttle": {"enabled": False}}]
 )
-def test_where_a_queue_or_memory_has_a_say_none_passes(settings):
+def test_request_for_queue_or_memory_is_not_spliced(settings):
     async def scenario():
         async with front({"cache": {"size": "16MiB", "directory": ""}, **settings}) as played:
             await until(lambda: played.forebay.listeners[0].links)

@@ -1,5 +1,4 @@
-"""The broker's end of a poll's connection: requests as the broker reads them, and answers that the test gives; and
-partitions that a whole Forebay keeps in its hot poll.
+"""The broker's end of a poll's connection, which a test answers for, and partitions in the hot poll of a Forebay.
 
 Owns what was asked. It must not know which poll asks. Invariants: every frame is a whole Fetch of the version that
 the polls use; an answer has no records but those that the test names.
@@ -19,7 +18,7 @@ from proxy.fetch.purgatory import Purgatory
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.poll import VERSION
 from tests.kit.cache_batches import build_batch
-from tests.proxy.followed import EPOCH, TOPIC_ID
+from tests.proxy.followed import EPOCH, TOPIC_ID, known, stand_in
 from tests.proxy.hitting import CONFIG
 
 if TYPE_CHECKING:
@@ -134,17 +133,16 @@ class Hot:
         self.clock_s = 100.0
         self.cache = BlockCache(64 << 20)
         self.broker = broker = Broker(CONFIG, self.cache, None, "0", lambda: self.clock_s)
-        broker.own_connections = self.own = PlayedLinks()  # type: ignore[assignment]
+        self.own = PlayedLinks()
+        broker.own_connections = stand_in(self.own)
         broker.purgatory = Purgatory(broker.counters, 10)
         broker.node_id = 1
         leaders = {index: Leader(1, EPOCH) for index in range(count)}
         broker.topics.learn("orders", TOPIC_ID, leaders)
-        topic = broker.topics.find(TOPIC_ID)
-        assert topic is not None
+        topic = known(broker.topics.find(TOPIC_ID))
         self.partitions = []
         for index in range(count):
-            partition = broker.partitions.follow(topic, index)
-            assert partition is not None
+            partition = known(broker.partitions.follow(topic, index))
             partition.wanted_at = self.clock_s
             partition.probe_offset = END
             broker.replica_fetcher.suggest(partition)

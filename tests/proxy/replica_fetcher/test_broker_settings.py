@@ -1,4 +1,4 @@
-"""Which node the broker is: one question after the other, a hint taken, a refusal told once."""
+"""The node id of the broker: one question at a time, a hint is used, a refusal is logged once."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from protocol import control, metadata
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.broker_settings import EVERY_S, Node
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
-from tests.proxy.followed import EPOCH, QuietBroker
+from tests.proxy.followed import EPOCH, QuietBroker, stand_in
 
 NODES = (4, 2, 9)
 
@@ -22,16 +22,18 @@ class AskedBroker(QuietBroker):
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self)
-        self.replica_fetcher.learn_node = lambda: ReplicaFetcher.learn_node(
-            SimpleNamespace(_broker=self, suggest=self.suggested.append)
-        )
-        self.suggested = []
+        self.suggested = self.replica_fetcher.suggested
+        monkeypatch.setattr(self.replica_fetcher, "learn_node", self._learn_node, raising=False)
         monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")
         monkeypatch.setattr(
             control, "build_describe_configs_request", lambda *_a, brokers, **_k: brokers[0]
         )
         monkeypatch.setattr(metadata, "scan_metadata_response", self.cluster)
         monkeypatch.setattr(control, "scan_describe_configs_response", self.describe)
+
+    def _learn_node(self):
+        fetcher = SimpleNamespace(_broker=self, suggest=self.suggested.append)
+        ReplicaFetcher.learn_node(stand_in(fetcher))
 
     def cluster(self, _answer, _version):
         return SimpleNamespace(brokers=[SimpleNamespace(node_id=node) for node in NODES])
@@ -53,22 +55,22 @@ class AskedBroker(QuietBroker):
 def test_the_brokers_hint_saves_the_other_questions(monkeypatch):
     broker = AskedBroker(monkeypatch)
     partition = broker.follow()
-    Node(broker).tick(0.0)
+    Node(stand_in(broker)).tick(0.0)
     assert broker.described == [4, 9]
     assert (broker.node_id, broker.fetch_max_bytes) == (9, 65536)
     assert broker.suggested == [partition]
 
 
-def test_without_a_hint_all_are_asked(monkeypatch):
+def test_all_nodes_are_asked_without_a_hint(monkeypatch):
     broker = AskedBroker(monkeypatch, message=None)
-    Node(broker).tick(0.0)
+    Node(stand_in(broker)).tick(0.0)
     assert broker.described == [4, 2, 9]
     assert broker.node_id == 9
 
 
-def test_once_known_only_that_node_is_asked_again_and_again(monkeypatch):
+def test_known_node_alone_is_asked_again(monkeypatch):
     broker = AskedBroker(monkeypatch)
-    node = Node(broker)
+    node = Node(stand_in(broker))
     node.tick(0.0)
     broker.described.clear()
     node.tick(EVERY_S - 1)
@@ -84,9 +86,9 @@ def test_once_known_only_that_node_is_asked_again_and_again(monkeypatch):
     assert broker.node_id == 2
 
 
-def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, caplog):
+def test_refusal_is_logged_once_with_the_right(monkeypatch, caplog):
     broker = AskedBroker(monkeypatch, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    node = Node(broker)
+    node = Node(stand_in(broker))
     node.tick(0.0)
     node.tick(EVERY_S)
     assert broker.described == [4, 4]
@@ -96,17 +98,17 @@ def test_a_refusal_is_said_once_with_the_right_that_is_missing(monkeypatch, capl
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_without_a_link_of_its_own_nothing_is_asked(monkeypatch, usable):
+def test_nothing_is_asked_without_an_own_connection(monkeypatch, usable):
     broker = AskedBroker(monkeypatch)
     broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: None)
-    Node(broker).tick(0.0)
+    Node(stand_in(broker)).tick(0.0)
     assert broker.described == []
 
 
-def test_who_leads_is_known_of_metadatas_epoch_alone(monkeypatch):
+def test_leader_is_known_in_metadatas_epoch_only(monkeypatch):
     broker = AskedBroker(monkeypatch)
     leader_state = broker.follow().leader_state
-    leader_state.suggest(EPOCH, None)
+    leader_state.suggest(EPOCH, False)
     assert not leader_state.is_led
     leader_state.learn(EPOCH, 1, 1, 0, 1.0)
     leader_state.suggest(EPOCH, broker.is_this(1))

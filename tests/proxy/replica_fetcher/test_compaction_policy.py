@@ -1,4 +1,4 @@
-"""Which topics may be compacted: asked of the broker, believed only where it says no; and what the cleaner leaves."""
+"""Topics that may be compacted: the broker is asked, and its "no" alone counts."""
 
 from types import SimpleNamespace
 
@@ -69,7 +69,7 @@ def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, polic
     assert topic.may_be_compacted is may_be
 
 
-def test_it_is_asked_again_after_a_while_and_one_question_is_out(broker, monkeypatch):
+def test_one_question_is_in_flight_and_repeated(broker, monkeypatch):
     broker.follow()
     cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
@@ -92,7 +92,7 @@ def test_garbage_changes_nothing_and_the_next_is_asked(broker):
     assert len(broker.link.sent) == 2
 
 
-def test_without_a_link_or_a_topic_nothing_is_asked(broker):
+def test_nothing_is_asked_without_connection_or_topic(broker):
     cleanup = CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.follow()
@@ -120,7 +120,7 @@ def follow(broker, number):
     return broker.partitions.follow(broker.topics.find(topic_id), 0)
 
 
-def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
+def test_question_is_limited_and_the_rest_follows(broker, asked):
     broker.partitions.limit = MOST_TOPICS + 1
     assert all(follow(broker, number) for number in range(MOST_TOPICS + 1))
     cleanup = CompactionPolicies(broker)
@@ -131,7 +131,7 @@ def test_a_question_is_bounded_and_the_rest_comes_next(broker, asked):
     assert {(version, *settings) for version, _, settings in asked} == {(VERSION, *SETTINGS)}
 
 
-def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
+def test_only_new_or_due_topics_are_evaluated(broker, asked, monkeypatch):
     first, second = follow(broker, 1), follow(broker, 2)
     cleanup = CompactionPolicies(broker)
 
@@ -161,7 +161,7 @@ def test_only_what_is_new_or_due_is_looked_at(broker, asked, monkeypatch):
     assert tick(2 * EVERY_S) == [["topic-1"]], "its second partition is still followed"
 
 
-def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
+def test_returning_topic_is_not_asked_twice(broker, asked):
     partition, cleanup = follow(broker, 1), CompactionPolicies(broker)
     cleanup.tick(0.0)
     broker.link.sent[0][1](None)
@@ -173,7 +173,7 @@ def test_who_comes_back_before_its_time_is_not_asked_twice(broker, asked):
     assert len(asked) == 2
 
 
-def test_settings_that_change_how_batches_are_stored_are_a_surprise(broker, monkeypatch):
+def test_changed_storage_settings_begin_a_generation(broker, monkeypatch):
     topic, cleanup = broker.follow().topic, CompactionPolicies(broker)
     distrusted = []
     broker.distrust = lambda *said: distrusted.append(said)

@@ -1,4 +1,4 @@
-"""Which standing poll asks about a partition: with news the hot one, else an idle one; and always one of them."""
+"""The standing poll of a partition: the hot one with news, else an idle one, and always one of them."""
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer
@@ -36,7 +36,7 @@ def move_to_idle(hot: Hot) -> PlayedLink:
     return idle
 
 
-def test_who_rests_moves_to_an_idle_poll_and_is_covered_all_the_time() -> None:
+def test_resting_partition_moves_to_an_idle_poll() -> None:
     hot = Hot(3)
     idle = move_to_idle(hot)
     watch = hot.broker.replica_fetcher
@@ -47,7 +47,7 @@ def test_who_rests_moves_to_an_idle_poll_and_is_covered_all_the_time() -> None:
     assert watch.watched == 3
 
 
-def test_nobody_leaves_before_the_idle_poll_has_answered_for_it() -> None:
+def test_partition_leaves_after_the_idle_polls_response() -> None:
     hot = Hot(3)
     for _ in range(4):
         hot.link.on_answer(hot.build_news())
@@ -58,7 +58,7 @@ def test_nobody_leaves_before_the_idle_poll_has_answered_for_it() -> None:
     assert list(hot.broker.replica_fetcher._hot.members) == hot.partitions
 
 
-def test_a_question_that_has_changed_unnoticed_is_found_by_the_sweep() -> None:
+def test_sweep_finds_a_changed_question() -> None:
     hot = Hot(2)
     hot.link.on_answer(hot.build_news())
     hot.partitions[0].tail = END
@@ -85,7 +85,7 @@ def test_news_bring_it_back_to_the_hot_poll() -> None:
     assert all(hot.leases())
 
 
-def test_an_error_brings_it_back_and_the_back_off_keeps_it_out() -> None:
+def test_error_returns_a_partition_after_its_pause() -> None:
     hot = Hot(3)
     idle = move_to_idle(hot)
     idle.answer(shown(1, -1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -109,7 +109,7 @@ class Silent:
         """Nothing follows."""
 
 
-def test_who_is_not_wanted_leaves() -> None:
+def test_unwanted_partition_leaves() -> None:
     hot = Hot(2)
     hot.partitions[1].wanted_at = hot.clock_s + 1
     hot.clock_s += WANTED_S + SWEEP_S
@@ -120,7 +120,7 @@ def test_who_is_not_wanted_leaves() -> None:
     assert [p.open_polls for p in hot.partitions] == [0, 1]
 
 
-def test_a_suggested_epoch_is_carried_by_the_next_request() -> None:
+def test_next_request_carries_a_suggested_epoch() -> None:
     hot = Hot(2)
     hot.partitions[1].topic.leaders[1] = Leader(1, EPOCH + 1)
     hot.broker.replica_fetcher.suggest(hot.partitions[1])
@@ -129,7 +129,7 @@ def test_a_suggested_epoch_is_carried_by_the_next_request() -> None:
     assert (asked.partition, asked.current_leader_epoch) == (1, EPOCH + 1)
 
 
-def test_what_is_dropped_from_memory_is_asked_for_where_the_rest_ends() -> None:
+def test_dropped_records_are_asked_at_the_stored_end() -> None:
     hot = Hot(2)
     hot.link.on_answer(hot.build_news())
     hot.link.on_answer(hot.build_news())
@@ -140,7 +140,7 @@ def test_what_is_dropped_from_memory_is_asked_for_where_the_rest_ends() -> None:
     ]
 
 
-def test_an_evicted_session_is_made_anew_in_the_same_turn() -> None:
+def test_evicted_session_is_recreated_at_once() -> None:
     hot = Hot(3)
     requests = len(hot.link.frames)
     hot.link.on_answer(build_answer(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0))
@@ -149,7 +149,7 @@ def test_an_evicted_session_is_made_anew_in_the_same_turn() -> None:
     assert [p.open_polls for p in hot.partitions] == [1, 1, 1]
 
 
-def test_lapses_of_a_shared_lease_are_counted_for_each_member() -> None:
+def test_shared_lease_lapse_counts_each_member() -> None:
     hot = Hot(3)
     hot.clock_s += 0.1
     hot.broker.replica_fetcher.tick(hot.clock_s)

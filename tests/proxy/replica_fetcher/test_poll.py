@@ -1,4 +1,4 @@
-"""A Fetch of Forebay's own: what it asks about each partition, and a poll without a session."""
+"""Forebay's own Fetch: its question about each partition, and a poll without a session."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from blockcache.results import Edges
 from protocol import fetch
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.poll import FEW_BYTES, NOTHING_STORED, REST_S, Poll, plan_asked
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn
+from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, known, learn, stand_in
 from tests.proxy.replica_fetcher.polled import PlayedLink, shown
 
 BLOCK_BYTES = 4096
@@ -24,10 +24,10 @@ class Watched:
         self.partitions = [self.broker.follow(0), self.broker.follow(1)]
         for partition in self.partitions:
             learn(partition, 20)
-        self.poll = Poll(self.broker, "watch", max_wait_s)
+        self.poll = Poll(stand_in(self.broker), "watch", max_wait_s)
 
     def send(self, *partitions):
-        return self.poll.send(self.link, partitions or self.partitions)
+        return self.poll.send(stand_in(self.link), partitions or self.partitions)
 
     def leases(self):
         return [p.leader_state.has_lease(self.broker.clock_s) for p in self.partitions]
@@ -43,7 +43,7 @@ class Watched:
         (0, 0, 0, FEW_BYTES),
     ],
 )
-def test_where_the_watch_stands(tail, high_watermark, offset, max_bytes):
+def test_poll_position_and_byte_limit(tail, high_watermark, offset, max_bytes):
     partition = QuietBroker().follow()
     learn(partition, high_watermark)
     partition.tail = tail
@@ -51,13 +51,13 @@ def test_where_the_watch_stands(tail, high_watermark, offset, max_bytes):
     assert asked == fetch.FetchPartition(TOPIC_ID, 0, EPOCH, offset, -1, -1, max_bytes)
 
 
-def test_an_unproven_partition_is_asked_where_it_stands_with_the_suggested_epoch():
+def test_unproven_partition_is_asked_with_suggested_epoch():
     partition = QuietBroker().follow()
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.leader_state.suggest(7, True)
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
     partition.probe_offset = 40
-    asked = plan_asked(partition, NOTHING_STORED, BLOCK_BYTES)
+    asked = known(plan_asked(partition, NOTHING_STORED, BLOCK_BYTES))
     assert (asked.current_leader_epoch, asked.fetch_offset, asked.max_bytes) == (7, 40, FEW_BYTES)
 
 
@@ -65,10 +65,11 @@ def test_a_newer_suggested_epoch_is_carried():
     partition = QuietBroker().follow()
     learn(partition, 20)
     partition.leader_state.suggest(EPOCH + 2, True)
-    assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES).current_leader_epoch == EPOCH + 2
+    asked = known(plan_asked(partition, NOTHING_STORED, BLOCK_BYTES))
+    assert asked.current_leader_epoch == EPOCH + 2
 
 
-def test_without_an_epoch_or_of_an_old_format_nothing_is_asked():
+def test_missing_epoch_or_old_format_prevents_questions():
     partition = QuietBroker().follow()
     partition.probe_offset = 40
     assert plan_asked(partition, NOTHING_STORED, BLOCK_BYTES) is None
@@ -86,11 +87,11 @@ def test_divergence_is_checked_where_the_stored_bytes_end(frozen, edges, offset,
     learn(partition, 20)
     partition.tail = 20
     partition.leader_state.frozen = frozen
-    asked = plan_asked(partition, edges, BLOCK_BYTES)
+    asked = known(plan_asked(partition, edges, BLOCK_BYTES))
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (offset, last_epoch)
 
 
-def test_a_partition_is_covered_while_the_long_poll_is_unanswered():
+def test_partition_is_covered_during_the_long_poll():
     watched = Watched()
     assert watched.send()
     assert [p.open_polls for p in watched.partitions] == [1, 1]
@@ -116,7 +117,7 @@ def test_nothing_to_ask_is_not_sent():
     assert watched.link.requests == []
 
 
-def test_the_request_is_a_consumers_small_one_without_a_rack():
+def test_request_is_small_and_has_no_rack():
     watched = Watched()
     watched.send()
     asked = watched.link.requests[0]
@@ -125,7 +126,7 @@ def test_the_request_is_a_consumers_small_one_without_a_rack():
     assert watched.broker.counters.watch_requests["watch"] == 1
 
 
-def test_each_request_names_everything_and_its_answer_confirms_what_it_shows():
+def test_response_confirms_the_partitions_it_names():
     watched = Watched()
     watched.broker.clock_s = 10.0
     for _ in range(2):
@@ -137,7 +138,7 @@ def test_each_request_names_everything_and_its_answer_confirms_what_it_shows():
     assert watched.leases() == [False, False]
 
 
-def test_what_has_changed_is_planned_anew_by_the_standing_polls():
+def test_standing_polls_plan_changed_partitions_anew():
     watched = Watched()
     watched.send()
     watched.link.answer(shown(1, 21), session_id=0)
@@ -145,7 +146,7 @@ def test_what_has_changed_is_planned_anew_by_the_standing_polls():
 
 
 @pytest.mark.parametrize("answered", ["refused", "lost", "garbage"])
-def test_after_a_refused_or_lost_answer_the_poll_rests(answered):
+def test_poll_rests_after_refusal_or_loss(answered):
     watched = Watched()
     watched.broker.clock_s = 10.0
     watched.send()

@@ -1,4 +1,4 @@
-"""A standing poll in a fetch session: what its requests name, and what a response confirms without naming it."""
+"""A standing poll in a fetch session: the partitions that requests name, and confirmation by omission."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from proxy.partitions import update
 from proxy.replica_fetcher.poll import FEW_BYTES, REST_S
 from proxy.replica_fetcher.session_poll import SessionPoll
 from tests.kit.cache_batches import build_run
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
+from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, stand_in, store
 from tests.proxy.replica_fetcher.polled import PlayedLink, shown
 
 TRANSACTIONAL = 0x10
@@ -40,7 +40,7 @@ class Watched:
     def __init__(self, count=2):
         self.broker = QuietBroker()
         self.link = PlayedLink()
-        self.poll = SessionPoll(self.broker, "watch", 0.3, PAUSE_S)
+        self.poll = SessionPoll(stand_in(self.broker), "watch", 0.3, PAUSE_S)
         self.broker.replica_fetcher.changed = self.poll.mark
         self.partitions = [self.broker.follow(index) for index in range(count)]
         for partition in self.partitions:
@@ -50,7 +50,7 @@ class Watched:
             self.poll.add(partition)
 
     def send(self, link=None):
-        return self.poll.send(link or self.link)
+        return self.poll.send(stand_in(link or self.link))
 
     def open_session(self):
         """A full response opens session 77; a second turn shares its lease; the leases then lapse."""
@@ -106,7 +106,7 @@ def entry(index, high_watermark, error_code=0, diverging=None):
 # -- what a request names ------------------------------------------------------------------------------------
 
 
-def test_the_first_request_names_everything_and_the_next_what_has_changed():
+def test_later_requests_name_only_changes():
     watched = Watched()
     watched.turn(shown(0, 20), shown(1, 20))
     assert watched.link.requests[0].partitions == [
@@ -126,7 +126,7 @@ def test_the_first_request_names_everything_and_the_next_what_has_changed():
     assert [p.fetch_offset for p in watched.link.requests[-1].partitions] == [30]
 
 
-def test_the_request_is_a_consumers_small_one_without_a_rack():
+def test_request_is_small_and_has_no_rack():
     watched = Watched()
     watched.send()
     asked = watched.link.requests[0]
@@ -135,7 +135,7 @@ def test_the_request_is_a_consumers_small_one_without_a_rack():
     assert watched.broker.counters.watch_requests["watch"] == 1
 
 
-def test_the_partitions_that_requests_and_responses_name_are_counted():
+def test_named_partitions_are_counted():
     watched = Watched(5)
     watched.open_session()
     watched.turn(shown(3, 21))
@@ -144,7 +144,7 @@ def test_the_partitions_that_requests_and_responses_name_are_counted():
     assert (counters.watch_asked_partitions, counters.watch_answered_partitions) == (6, 6)
 
 
-def test_the_byte_limit_counts_gaps_that_an_earlier_request_named():
+def test_byte_limit_counts_gaps_named_earlier():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -161,7 +161,7 @@ def test_the_byte_limit_counts_gaps_that_an_earlier_request_named():
     assert (watched.link.named, watched.link.requests[-1].max_bytes) == ([1], FEW_BYTES)
 
 
-def test_a_partition_that_leaves_is_forgotten_and_one_that_joins_is_named():
+def test_leaving_and_joining_partitions_are_told():
     watched = Watched()
     watched.open_session()
     watched.poll.discard(watched.partitions[1])
@@ -174,7 +174,7 @@ def test_a_partition_that_leaves_is_forgotten_and_one_that_joins_is_named():
     assert (watched.link.named, watched.link.forgotten) == ([], [])
 
 
-def test_who_leaves_and_returns_between_two_requests_stays():
+def test_partition_returning_before_a_request_stays():
     watched = Watched()
     watched.open_session()
     watched.poll.discard(watched.partitions[1])
@@ -184,7 +184,7 @@ def test_who_leaves_and_returns_between_two_requests_stays():
     assert watched.leases() == [True, True]
 
 
-def test_a_partition_followed_anew_is_forgotten_before_it_is_named():
+def test_partition_followed_anew_is_first_forgotten():
     """The broker adds before it forgets: of both in one request only the forgetting would last."""
     watched = Watched()
     watched.open_session()
@@ -217,7 +217,7 @@ def test_a_session_that_all_have_left_begins_anew():
     assert (watched.link.session, watched.link.named) == ((77, 0), [0])
 
 
-def test_a_partition_in_back_off_is_forgotten_until_it_may_be_asked():
+def test_partition_in_back_off_is_forgotten():
     watched = Watched()
     watched.open_session()
     watched.turn(shown(1, -1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -231,21 +231,26 @@ def test_a_partition_in_back_off_is_forgotten_until_it_may_be_asked():
     assert watched.leases() == [True, True]
 
 
-def test_who_is_in_two_sessions_shares_the_lease_of_the_one_that_claims_it_last():
+def test_last_claiming_session_holds_the_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
     partition, other = watched.partitions[0], PlayedLink()
-    idle = SessionPoll(watched.broker, "idle-0", 0.3)
-    watched.broker.replica_fetcher.changed = lambda one: (watched.poll.mark(one), idle.mark(one))
+    idle = SessionPoll(stand_in(watched.broker), "idle-0", 0.3)
+
+    def mark_both(partition):
+        watched.poll.mark(partition)
+        idle.mark(partition)
+
+    watched.broker.replica_fetcher.changed = mark_both
     idle.add(partition)
-    idle.send(other)
+    idle.send(stand_in(other))
     other.answer(shown(0, 20), session_id=88)
     assert not idle.holds(partition), "the other poll's lease lasts as long"
     watched.broker.clock_s += 0.1
-    idle.send(other)
+    idle.send(stand_in(other))
     other.answer(session_id=88)
-    idle.send(other)
+    idle.send(stand_in(other))
     assert idle.holds(partition)
     watched.poll.mark_all()
     watched.turn()
@@ -258,7 +263,7 @@ def test_who_is_in_two_sessions_shares_the_lease_of_the_one_that_claims_it_last(
     assert watched.leases() == [False, False], "one lease is renewed by one session"
 
 
-def test_what_may_be_truncated_is_asked_at_the_end_of_what_is_stored_each_time():
+def test_replica_is_asked_at_its_stored_end():
     """Nobody tells the poll of each batch: another of Forebay's own polls has brought it."""
     watched = Watched()
     watched.open_session()
@@ -285,7 +290,7 @@ def test_nothing_to_ask_is_not_sent():
 # -- what a response confirms --------------------------------------------------------------------------------
 
 
-def test_what_the_session_omits_is_confirmed_from_the_sending_on():
+def test_omission_confirms_from_the_requests_sending():
     watched = Watched()
     watched.open_session()
     watched.send()
@@ -329,7 +334,7 @@ def test_a_response_throttled_empty_confirms_nothing(is_full):
     assert watched.leases() == [True, True]
 
 
-def test_who_joined_in_a_request_that_was_throttled_joins_in_the_next():
+def test_throttled_join_happens_in_the_next_request():
     watched = Watched()
     watched.open_session()
     watched.partitions[1].leader_state.revoke()
@@ -347,7 +352,7 @@ def test_a_throttled_response_with_news_confirms_the_rest():
     assert [p.leader_state.high_watermark for p in watched.partitions] == [20, 21]
 
 
-def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
+def test_omission_confirms_no_unproven_epoch():
     watched = Watched()
     watched.open_session()
     watched.partitions[0].leader_state.suggest(EPOCH + 1, True)
@@ -359,7 +364,7 @@ def test_an_omitted_partition_of_an_epoch_not_proven_is_not_confirmed():
 
 
 @pytest.mark.parametrize("what", ["frozen", "forgotten"])
-def test_an_omission_does_not_unfreeze_a_partition_or_show_its_offsets(what):
+def test_omission_neither_unfreezes_nor_shows_offsets(what):
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -376,7 +381,7 @@ def test_an_omission_does_not_unfreeze_a_partition_or_show_its_offsets(what):
     assert partition.leader_state.frozen == (what == "frozen")
 
 
-def test_a_request_that_cannot_be_built_ends_the_session(monkeypatch):
+def test_failed_build_ends_the_session(monkeypatch):
     watched = Watched()
     watched.open_session()
     watched.poll.mark_all()
@@ -388,20 +393,19 @@ def test_a_request_that_cannot_be_built_ends_the_session(monkeypatch):
     assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
 
 
-def test_a_request_that_cannot_be_sent_ends_the_session():
+def test_failed_send_ends_the_session(monkeypatch):
     watched = Watched()
     watched.open_session()
     watched.poll.mark_all()
-    send = watched.link.send
-    watched.link.send = lambda *_: 1 // 0
-    with pytest.raises(ZeroDivisionError):
-        watched.send()
-    watched.link.send = send
+    with monkeypatch.context() as patched:
+        patched.setattr(watched.link, "send", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            watched.send()
     watched.send()
     assert (watched.link.session, sorted(watched.link.named)) == ((77, 0), [0, 1])
 
 
-def test_a_partition_that_has_entered_another_epoch_is_confirmed_in_that_one():
+def test_partition_is_confirmed_in_its_new_epoch():
     watched = Watched()
     watched.open_session()
     partition = watched.partitions[0]
@@ -415,7 +419,7 @@ def test_a_partition_that_has_entered_another_epoch_is_confirmed_in_that_one():
     assert watched.leases() == [True, True]
 
 
-def test_a_lease_revoked_after_the_sending_is_not_renewed_by_the_response():
+def test_response_does_not_renew_a_revoked_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -442,7 +446,7 @@ def test_a_lease_revoked_after_the_sending_is_not_renewed_by_the_response():
         {"error_code": ErrorCode.KAFKA_STORAGE_ERROR},
     ],
 )
-def test_an_error_ends_the_lease_of_its_partition_alone(said):
+def test_error_ends_its_partitions_lease_alone(said):
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -450,7 +454,7 @@ def test_an_error_ends_the_lease_of_its_partition_alone(said):
     assert watched.leases() == [False, True]
 
 
-def test_a_lease_revoked_while_the_response_is_learned_is_not_renewed_by_it():
+def test_lease_revoked_during_learning_stays_revoked():
     """Its bytes contradict what is stored, say."""
     watched = Watched()
     watched.open_session()
@@ -460,7 +464,7 @@ def test_a_lease_revoked_while_the_response_is_learned_is_not_renewed_by_it():
     assert watched.leases() == [True, False]
 
 
-def test_who_leaves_while_the_response_is_learned_shares_no_lease():
+def test_member_leaving_during_learning_shares_no_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -472,7 +476,7 @@ def test_who_leaves_while_the_response_is_learned_shares_no_lease():
     assert watched.leases() == [True, False]
 
 
-def test_who_leaves_before_it_has_joined_shares_no_lease():
+def test_member_leaving_before_joining_shares_no_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -494,7 +498,7 @@ def test_a_divergence_that_has_been_overtaken_confirms_nothing(monkeypatch):
     assert watched.leases() == [False, True]
 
 
-def test_what_another_poll_refutes_leaves_the_shared_lease():
+def test_refuted_partition_leaves_the_shared_lease():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -504,7 +508,7 @@ def test_what_another_poll_refutes_leaves_the_shared_lease():
     assert watched.leases() == [False, True]
 
 
-def test_what_another_poll_confirms_outlives_a_session_that_hangs():
+def test_other_polls_confirmation_outlives_a_hanging_session():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -514,7 +518,7 @@ def test_what_another_poll_confirms_outlives_a_session_that_hangs():
     assert watched.leases() == [True, False]
 
 
-def test_who_leaves_keeps_the_lease_but_is_not_confirmed_again():
+def test_leaving_member_keeps_its_lease_unrenewed():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -526,20 +530,20 @@ def test_who_leaves_keeps_the_lease_but_is_not_confirmed_again():
     assert watched.leases() == [False, True]
 
 
-def test_a_response_that_cannot_be_learned_ends_the_session(monkeypatch):
+def test_unlearnable_response_ends_the_session(monkeypatch):
     watched = Watched()
     watched.open_session()
-    watched.broker.attempt = lambda action, _doing: attempt(action)
+    failed = []
 
-    def attempt(action):
+    def attempt(action, _doing):
         try:
             action()
         except ZeroDivisionError:
             failed.append(action)
 
-    failed = []
     watched.send()
     with monkeypatch.context() as patched:
+        patched.setattr(watched.broker, "attempt", attempt)
         patched.setattr("proxy.replica_fetcher.session_poll.learn_response", lambda *_: 1 // 0)
         watched.link.answer(shown(1, 21))
     assert len(failed) == 1
@@ -564,7 +568,7 @@ def test_only_who_waits_on_news_is_woken():
     assert [one.seen for one in waiting] == [[], [(1, [True, True])]]
 
 
-def test_who_waited_for_a_lease_is_woken_once_all_have_it():
+def test_waiter_for_a_lease_is_woken_after_all():
     watched = Watched()
     watched.open_session()
     waiting = Waiting(watched)
@@ -574,7 +578,7 @@ def test_who_waited_for_a_lease_is_woken_once_all_have_it():
     assert [leases for _, leases in waiting.seen] == [[True, True]]
 
 
-def test_who_waited_for_a_lease_is_woken_once_its_partition_shares_it_again():
+def test_waiter_is_woken_when_its_partition_shares():
     watched = Watched()
     watched.open_session()
     watched.turn()
@@ -586,7 +590,7 @@ def test_who_waited_for_a_lease_is_woken_once_its_partition_shares_it_again():
     assert waiting.seen == [(1, [True, True])]
 
 
-def test_records_of_a_response_are_stored_and_the_next_request_stands_behind_them():
+def test_records_are_stored_and_the_next_asked():
     watched = Watched()
     watched.open_session()
     partition = watched.partitions[1]
@@ -597,7 +601,7 @@ def test_records_of_a_response_are_stored_and_the_next_request_stands_behind_the
     assert [p.fetch_offset for p in watched.link.requests[-1].partitions] == [22]
 
 
-def test_an_omitted_lso_below_the_hw_is_asked_again():
+def test_omitted_lso_below_hw_is_asked_again():
     watched = Watched()
     watched.open_session()
     watched.turn(shown(1, 30, 25))
@@ -613,7 +617,7 @@ def test_an_omitted_lso_below_the_hw_is_asked_again():
     assert len(watched.broker.replica_fetcher.asked) == 2
 
 
-def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
+def test_lso_known_from_batches_is_not_asked():
     watched = Watched()
     watched.open_session()
     learn(watched.partitions[1], 30, 25)
@@ -627,7 +631,7 @@ def test_an_lso_that_is_known_from_the_batches_is_not_asked_again():
     assert watched.broker.replica_fetcher.asked == []
 
 
-def test_an_lso_that_began_no_run_of_transactions_is_asked_again():
+def test_lso_without_a_run_is_asked_again():
     """An LSO above its HW: the HW had moved on when the broker checked for open transactions."""
     watched = Watched()
     watched.broker.clock_s = 10.0
@@ -641,7 +645,7 @@ def test_an_lso_that_began_no_run_of_transactions_is_asked_again():
     assert watched.broker.replica_fetcher.asked == [watched.partitions[1]]
 
 
-def test_a_hole_in_the_observed_offsets_is_asked_about_once_it_has_lasted():
+def test_lasting_hole_is_asked_about():
     """The run of transactions begins behind it where the broker shows its LSO again, which no omission does."""
     watched = Watched()
     watched.open_session()
@@ -668,7 +672,7 @@ def test_a_hole_in_the_observed_offsets_is_asked_about_once_it_has_lasted():
         (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, (77, 0)),
     ],
 )
-def test_a_session_that_the_broker_refuses_is_made_anew_at_once(error_code, session):
+def test_refused_session_is_recreated_at_once(error_code, session):
     watched = Watched()
     watched.open_session()
     watched.turn(error_code=error_code, session_id=0)
@@ -684,7 +688,7 @@ def test_a_session_that_the_broker_refuses_is_made_anew_at_once(error_code, sess
 
 @pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize("answered", ["refused", "full", "lost", "garbage"])
-def test_after_another_refusal_or_a_loss_the_poll_rests(answered):
+def test_poll_rests_after_another_refusal_or_loss(answered):
     watched = Watched()
     watched.open_session()
     watched.send()
@@ -713,7 +717,7 @@ def test_a_response_of_another_session_confirms_nothing():
     assert watched.leases() == [False, False]
 
 
-def test_a_new_connection_ends_the_session_and_begins_another():
+def test_new_connection_begins_another_session():
     watched = Watched()
     watched.open_session()
     other = PlayedLink()
@@ -721,7 +725,7 @@ def test_a_new_connection_ends_the_session_and_begins_another():
     assert (other.session, sorted(other.named)) == ((77, 0), [0, 1])
 
 
-def test_who_shared_the_lease_of_an_ended_session_is_confirmed_by_name():
+def test_members_of_an_ended_session_are_named():
     watched = Watched()
     watched.open_session()
     watched.turn(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
@@ -731,7 +735,7 @@ def test_who_shared_the_lease_of_an_ended_session_is_confirmed_by_name():
     assert watched.leases() == [True, True]
 
 
-def test_without_a_session_everything_is_named_each_time_and_takes_turns():
+def test_without_session_all_partitions_take_turns():
     watched = Watched(3)
     watched.broker.clock_s = 10.0
     named = []
@@ -745,7 +749,7 @@ def test_without_a_session_everything_is_named_each_time_and_takes_turns():
     assert named == [[1, 2, 0], [2, 0, 1], [0, 1, 2]]
 
 
-def test_without_a_session_who_cannot_be_asked_is_covered_no_more():
+def test_without_session_unaskable_partitions_are_uncovered():
     watched = Watched()
     watched.turn(shown(0, 20), session_id=0)
     watched.partitions[1].old_format = True
@@ -753,7 +757,7 @@ def test_without_a_session_who_cannot_be_asked_is_covered_no_more():
     assert [p.open_polls for p in watched.partitions] == [1, 0]
 
 
-def test_without_a_session_the_poll_pauses():
+def test_poll_pauses_without_a_session():
     watched = Watched()
     watched.turn(shown(0, 20), session_id=0)
     watched.turn(shown(0, 20), session_id=0)

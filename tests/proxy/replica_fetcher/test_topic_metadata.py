@@ -1,4 +1,4 @@
-"""What is asked of Metadata about topics, how often, and over whose link."""
+"""Metadata questions about topics: their number, their pace and their connection."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from proxy.replica_fetcher.topic_metadata import (
     TOPICS_LIMIT,
     TopicLookup,
 )
-from tests.proxy.followed import QuietBroker
+from tests.proxy.followed import QuietBroker, known, stand_in
 from tests.proxy.metadata_answers import build_answer, read_topics
 
 ID = bytes(15) + b"\x09"
@@ -51,11 +51,13 @@ class Played:
     def __init__(self, usable=True):
         self.broker = QuietBroker()
         self.own, self.client = PlayedLink(), PlayedLink()
-        self.suggested = []
+        self.suggested = self.broker.replica_fetcher.suggested
         self.broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: self.own)
-        self.broker.replica_fetcher.pump = lambda: None
-        self.broker.replica_fetcher.suggest = self.suggested.append
-        self.questions = TopicLookup(self.broker)
+        self.questions = TopicLookup(stand_in(self.broker))
+
+    def want(self, topic: str | bytes, link: PlayedLink | None = None) -> None:
+        """A request on `link`, by default the one client's, has named a topic."""
+        self.questions.want(topic, stand_in(link or self.client))
 
     def pass_time(self, seconds):
         """In steps of the janitor's."""
@@ -65,20 +67,20 @@ class Played:
             self.questions.tick(self.broker.clock_s)
 
 
-def test_a_wanted_name_is_asked_at_once_and_learned():
+def test_wanted_name_is_asked_and_learned():
     played = Played()
-    played.questions.want("new", played.client)
+    played.want("new")
     assert played.own.asked == [["new"]]
     played.own.answer(("new", ID, 2))
-    assert sorted(played.broker.topics.find("new").leaders) == [0, 1]
-    played.questions.want("new", played.client)
+    assert sorted(known(played.broker.topics.find("new")).leaders) == [0, 1]
+    played.want("new")
     played.pass_time(5)
     assert played.own.asked == [["new"]]
     assert played.client.asked == []
     assert len(played.questions) == 0
 
 
-def test_who_leads_a_followed_partition_is_told_to_the_watch():
+def test_leader_of_followed_partition_is_suggested():
     played = Played()
     partition = played.broker.follow()
     topic = partition.topic
@@ -87,17 +89,17 @@ def test_who_leads_a_followed_partition_is_told_to_the_watch():
     assert played.suggested == [partition]
 
 
-def test_the_id_that_stands_for_no_topic_is_not_asked():
+def test_zero_topic_id_is_not_asked():
     played = Played()
-    played.questions.want(NO_TOPIC_ID, played.client)
+    played.want(NO_TOPIC_ID)
     assert played.own.asked == []
 
 
-def test_a_question_is_out_by_name_and_one_by_id_and_the_rest_goes_together():
+def test_names_and_ids_have_one_question_each():
     played = Played()
     for number in range(5):
-        played.questions.want(f"t-{number}", played.client)
-        played.questions.want(bytes(15) + bytes([number + 50]), played.client)
+        played.want(f"t-{number}")
+        played.want(bytes(15) + bytes([number + 50]))
     assert [len(asked) for asked in played.own.asked] == [1, 1]
     assert len(played.questions) == 8
     played.own.refuse()
@@ -107,13 +109,13 @@ def test_a_question_is_out_by_name_and_one_by_id_and_the_rest_goes_together():
 def test_no_question_has_more_than_its_most_names():
     played = Played()
     for number in range(2 * NAMES_A_QUESTION + 5):
-        played.questions.want(f"t-{number}", played.client)
+        played.want(f"t-{number}")
     for _ in range(4):
         played.own.refuse()
     assert [len(asked) for asked in played.own.asked] == [1, NAMES_A_QUESTION, NAMES_A_QUESTION, 4]
 
 
-def test_one_topic_is_asked_about_at_most_every_quarter_of_a_second_and_no_question_is_lost():
+def test_each_topic_is_asked_every_quarter_second():
     played = Played()
     topic = played.broker.follow().topic
     for _ in range(10):
@@ -126,35 +128,35 @@ def test_one_topic_is_asked_about_at_most_every_quarter_of_a_second_and_no_quest
     assert played.own.asked == [[topic.id], [topic.id]]
 
 
-def test_what_is_not_explained_leaves_and_is_left_alone_for_a_pause_that_doubles():
+def test_unexplained_topic_is_retried_after_doubling_pauses():
     played = Played()
-    played.questions.want("gone", played.client)
+    played.want("gone")
     pauses, asked_at = [], 0.0
     for count in range(1, 10):
         assert len(played.own.asked) == count
         played.own.refuse()
         assert len(played.questions) == 0
         while len(played.own.asked) == count:
-            played.questions.want("gone", played.client)
+            played.want("gone")
             played.pass_time(0.1)
         pauses.append(round(played.broker.clock_s - asked_at))
         asked_at = played.broker.clock_s
     assert pauses == [FIRST_REFUSED_S * 2**n for n in range(6)] + [MOST_REFUSED_S] * 3
 
 
-def test_nothing_asks_again_for_what_nobody_wants_any_more():
+def test_unwanted_topic_is_not_asked_again():
     played = Played()
-    played.questions.want("gone", played.client)
+    played.want("gone")
     played.own.refuse()
     played.pass_time(200)
     assert len(played.own.asked) == 1
 
 
-def test_refused_names_are_one_question_a_second_however_many():
+def test_refused_names_share_one_question_a_second():
     played = Played()
     names = [f"t-{number}" for number in range(1001)]
     for name in names:
-        played.questions.want(name, played.client)
+        played.want(name)
     while len(played.questions):
         played.own.refuse()
     played.own.refuse()
@@ -169,10 +171,10 @@ def test_refused_names_are_one_question_a_second_however_many():
     assert len(played.own.asked) - first <= 10 / RETRY_EVERY_S + 1
 
 
-def test_the_line_is_bounded_and_what_is_left_out_is_counted():
+def test_topic_queue_is_limited_and_drops_counted():
     played = Played()
     for number in range(TOPICS_LIMIT + 11):
-        played.questions.want(f"t-{number}", played.client)
+        played.want(f"t-{number}")
     assert len(played.questions) == TOPICS_LIMIT
     assert played.broker.counters.topic_questions_dropped == 10
     assert len(played.questions._own_paces) <= TOPICS_LIMIT
@@ -181,47 +183,47 @@ def test_the_line_is_bounded_and_what_is_left_out_is_counted():
 @pytest.mark.parametrize(
     "error", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID]
 )
-def test_what_forebay_may_not_describe_is_asked_on_the_link_of_who_reads_it(error):
+def test_undescribable_topic_is_asked_on_the_clients_connection(error):
     played = Played()
     key = ID if error == ErrorCode.UNKNOWN_TOPIC_ID else "secret"
-    played.questions.want(key, played.client)
+    played.want(key)
     played.own.refuse(error)
-    played.questions.want(key, played.client)
-    played.questions.want(key, played.client)
+    played.want(key)
+    played.want(key)
     assert played.client.asked == [[key]]
     played.client.answer(("secret", ID, 1))
-    assert played.broker.topics.find("secret").id == ID
+    assert known(played.broker.topics.find("secret")).id == ID
     assert len(played.own.asked) == 1
 
 
-def test_without_own_links_the_clients_carry_it_at_its_own_pace():
+def test_clients_connections_carry_questions_without_own_ones():
     played = Played(usable=False)
     for _ in range(5):
-        played.questions.want("new", played.client)
+        played.want("new")
     assert played.client.asked == [["new"]]
     played.client.refuse()
     played.broker.clock_s += FIRST_REFUSED_S / 2
-    played.questions.want("new", played.client)
+    played.want("new")
     assert played.client.asked == [["new"]]
     played.broker.clock_s += FIRST_REFUSED_S
-    played.questions.want("new", played.client)
+    played.want("new")
     assert played.client.asked == [["new"], ["new"]]
     assert played.broker.counters.topic_questions == {"client": 2}
 
 
-def test_a_question_whose_link_was_lost_is_asked_on_the_next():
+def test_lost_question_is_asked_again():
     played = Played()
-    played.questions.want("new", played.client)
+    played.want("new")
     played.own.lose()
     played.pass_time(1)
     assert played.own.asked == [["new"], ["new"]]
 
 
-def test_an_answer_that_cannot_be_read_counts_as_a_refusal():
+def test_unreadable_response_counts_as_refusal():
     played = Played()
-    played.questions.want("new", played.client)
+    played.want("new")
     played.own._pending.pop(0)(b"\0\0\0\4abcd")
-    played.questions.want("new", played.client)
+    played.want("new")
     played.pass_time(FIRST_REFUSED_S / 2)
     assert len(played.own.asked) == 1
 

@@ -12,7 +12,7 @@ def opened(session_id: int = 77) -> UpstreamSession:
     return session
 
 
-def test_the_first_request_is_full_and_the_next_are_incremental() -> None:
+def test_first_request_is_full_later_ones_incremental() -> None:
     session = UpstreamSession()
     assert (session.id, session.epoch, session.is_open) == (0, 0, False)
     for epoch in (1, 2, 3):
@@ -49,9 +49,7 @@ def test_an_incremental_response_has_the_sessions_id() -> None:
         (ErrorCode.NONE, 77),
     ],
 )
-def test_a_session_that_fails_is_ended_by_the_next_full_request(
-    error_code: int, session_id: int
-) -> None:
+def test_next_full_request_ends_a_failed_session(error_code: int, session_id: int) -> None:
     session = opened()
     session.end(error_code)
     assert (session.id, session.epoch) == (session_id, 0)

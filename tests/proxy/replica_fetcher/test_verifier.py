@@ -1,4 +1,4 @@
-"""The verifier: what is a difference and what is not, its bounds, and what follows."""
+"""The verifier: differences, equal records, limits and consequences."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from proxy.replica_fetcher.verifier import (
     VERSION,
     Committed,
     Difference,
-    Sample,
+    ServedSample,
     Verifier,
     find_difference,
     find_untrue,
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed import LEADERS, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +58,20 @@ def build_answer(
     return b"".join(parts)
 
 
-def judge(ours: bytes, theirs: bytes, *, cut: bool = False, offset: int = 10) -> Difference | None:
+def build_sample(
+    offset: int, records: bytes, is_cut: bool = False, committed: Committed | None = None
+) -> ServedSample:
+    """What memory served, of a partition that no comparison reads."""
+    return ServedSample(stand_in(None), 0, offset, records, is_cut, committed)
+
+
+def judge(
+    ours: bytes | bytearray, theirs: bytes | bytearray, *, cut: bool = False, offset: int = 10
+) -> Difference | None:
     frame = build_answer(bytes(theirs))
     answered = scan_answer(frame)
     assert answered is not None
-    return find_difference(Sample(None, 0, offset, bytes(ours), cut), frame, answered)  # type: ignore[arg-type]
+    return find_difference(build_sample(offset, bytes(ours), cut), frame, answered)
 
 
 RUN = build_at(10) + build_at(12) + build_at(14)
@@ -70,7 +79,7 @@ ONE = len(build_at(10))
 
 
 @pytest.mark.parametrize("size_bytes", [ONE, 2 * ONE, 2 * ONE + 30, 3 * ONE])
-def test_a_shorter_or_longer_answer_is_compared_as_far_as_both_go(size_bytes: int) -> None:
+def test_responses_are_compared_over_their_common_part(size_bytes: int) -> None:
     assert judge(RUN, RUN[:size_bytes]) is None
     assert judge(RUN[: size_bytes // ONE * ONE], RUN) is None
     assert judge(RUN[:size_bytes], RUN, cut=True) is None
@@ -86,7 +95,7 @@ def test_any_changed_byte_is_found_where_it_is(number: int, at: int) -> None:
     assert found.is_whole == (at in (0, 12)), "what lies outside the CRC"
 
 
-def test_a_batch_that_the_broker_rewrote_is_a_difference_with_both_crcs() -> None:
+def test_rewritten_batch_is_a_difference() -> None:
     brokers = build_at(10, value=b"other")
     found = judge(build_at(10), brokers)
     assert found is not None and found.is_whole
@@ -95,7 +104,7 @@ def test_a_batch_that_the_broker_rewrote_is_a_difference_with_both_crcs() -> Non
     assert judge(build_at(10, 2), build_at(10, 3)) is not None, "more records than we have"
 
 
-def test_a_batch_that_we_have_not_is_a_difference() -> None:
+def test_missing_batch_is_a_difference() -> None:
     assert judge(build_at(12), build_at(10) + build_at(12)) is not None
 
 
@@ -105,7 +114,7 @@ def stamp_last_delta(built: bytearray, delta: int) -> bytearray:
     return built
 
 
-def test_what_compaction_does_is_no_difference() -> None:
+def test_compaction_is_no_difference() -> None:
     cleaned = stamp_last_delta(build_at(12, 1), 1)
     assert judge(RUN, build_at(10) + cleaned + build_at(14)) is None
     assert judge(RUN, build_at(10) + build_at(14)) is None, "removed between"
@@ -130,7 +139,7 @@ def tell_apart(
     frame = build_answer(theirs, 0, brokers, brokers_stable)
     answered = scan_answer(frame)
     assert answered is not None
-    sample = Sample(None, 0, 10, ours, False, Committed(told, stable))  # type: ignore[arg-type]
+    sample = build_sample(10, ours, committed=Committed(told, stable))
     return find_untrue(sample, frame, answered)
 
 
@@ -178,7 +187,7 @@ def test_other_aborted_transactions_are_a_difference(
     assert "offsets 10 to 15" in tell_apart(told, brokers)
 
 
-def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> None:
+def test_transactions_are_compared_over_common_batches() -> None:
     assert tell_apart([(7, 14)], [], theirs=bytes(RUN[: 2 * ONE])) == "", (
         "the broker's answer ends before it"
     )
@@ -189,7 +198,7 @@ def test_transactions_are_compared_as_far_as_both_have_the_same_batches() -> Non
     assert "offsets 10 to 13" in tell_apart([(7, 12)], [], theirs=bytes(RUN[: 2 * ONE]))
 
 
-def test_a_last_stable_offset_may_have_moved_on_but_not_back() -> None:
+def test_lso_may_be_higher_but_not_lower() -> None:
     assert tell_apart([], [], stable=16, brokers_stable=17) == ""
     assert "16, the broker's is 15" in tell_apart([], [], stable=16, brokers_stable=15)
 
@@ -210,7 +219,7 @@ class Setting:
         )
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: link)
         self.partition = self.follow(0)
-        self.verifier = Verifier(self, ratio, draw)  # type: ignore[arg-type]
+        self.verifier = Verifier(stand_in(self), ratio, draw)
 
     def now(self) -> float:
         return 0.0
@@ -220,8 +229,7 @@ class Setting:
         topic.fidelity.begin_generation()
 
     def follow(self, index: int) -> Partition:
-        followed = self.partitions.follow(self.topics.find("orders"), index)
-        assert followed is not None
+        followed = known(self.partitions.follow(known(self.topics.find("orders")), index))
         followed.leader_state.epoch = 3
         return followed
 
@@ -235,7 +243,7 @@ class Setting:
     def serve(self, records: bytes, offset: int = 10, committed: Committed | None = None) -> None:
         hit = SimpleNamespace(views=(memoryview(records),), size_bytes=len(records))
         if self.verifier.draws():
-            self.verifier.take(self.partition, offset, hit, committed)  # type: ignore[arg-type]
+            self.verifier.take(self.partition, offset, stand_in(hit), committed)
 
 
 def test_a_sample_is_asked_of_the_broker_itself() -> None:
@@ -254,7 +262,7 @@ def test_a_sample_is_asked_of_the_broker_itself() -> None:
     assert setting.counters.upstream_fetch_bytes["verify"] == len(RUN)
 
 
-def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) -> None:
+def test_difference_drops_the_topic_and_is_logged(caplog) -> None:
     setting = Setting()
     other = setting.follow(1)
     setting.partition.topic.fidelity.log_append_time = False
@@ -270,7 +278,7 @@ def test_a_difference_drops_the_topic_suspends_its_codecs_and_is_told(caplog) ->
 
 
 @pytest.mark.parametrize("aborted", [[], [(7, 12)]], ids=["untrue", "true"])
-def test_what_read_committed_was_told_is_asked_as_it_asks(
+def test_read_committed_sample_is_asked_as_committed(
     aborted: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     setting = Setting()
@@ -304,7 +312,7 @@ def test_another_epoch_since_makes_a_sample_worthless() -> None:
     assert setting.counters.verified == {"outdated": 1} and not setting.dropped
 
 
-def test_one_is_in_flight_and_the_rest_waits_up_to_its_bound() -> None:
+def test_one_sample_is_in_flight_others_wait() -> None:
     setting = Setting()
     for _ in range(1 + QUEUE_SAMPLES):
         setting.serve(bytes(RUN))
@@ -326,7 +334,7 @@ def test_the_ratio_is_a_share(ratio: float, draw: float, taken: int) -> None:
     assert len(setting.sent) == taken
 
 
-def test_of_a_long_answer_the_beginning_is_compared() -> None:
+def test_beginning_of_a_long_response_is_compared() -> None:
     setting = Setting()
     run = b"".join(bytes(build_at(10 + 2 * n, value=bytes(30_000))) for n in range(20))
     assert len(run) > SAMPLE_BYTES
@@ -335,7 +343,7 @@ def test_of_a_long_answer_the_beginning_is_compared() -> None:
     assert setting.counters.verified == {"equal": 1}
 
 
-def test_without_a_link_samples_wait_and_a_refused_topic_is_left_alone() -> None:
+def test_samples_wait_without_a_connection() -> None:
     setting = Setting()
     setting.own_connections.usable = False
     setting.serve(bytes(RUN))

@@ -1,4 +1,4 @@
-"""The throttle at work on a loop whose clock the test turns: looks, grants, bounds, odd files."""
+"""The disk throttle on a clock that the test moves: samples, grants, limits, unreadable files."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from proxy.config.throttle import Disk, ThrottleConfig, Weight
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
-from proxy.scheduling import disk_throttle as pacer_module
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
+from tests.proxy.manual_clock import ManualClock
 from throttle.controller import ControllerRule
 from throttle.tickets import DelayRefused, DelayTicket
 
@@ -25,37 +25,12 @@ CONNECTION: Any = "connection"
 CACHE_BYTES = 100 * MIB
 
 
-class Loop:
-    """Timers on a clock that only `run` turns."""
-
-    def __init__(self):
-        self.now, self.timers = 100.0, []
-
-    def call_later(self, delay_s, action):
-        timer = SimpleNamespace(at=self.now + delay_s, action=action)
-        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
-        self.timers.append(timer)
-        return timer
-
-    def run(self, seconds, each=lambda: None):
-        """Turn the clock; `each` runs before the timers of every step."""
-        for _ in range(round(seconds / STEP_S)):
-            self.now += STEP_S
-            each()
-            while due := [timer for timer in self.timers if timer.at <= self.now]:
-                timer = min(due, key=lambda one: one.at)
-                self.timers.remove(timer)
-                timer.action()
-
-
 class Machine:
     """A disk file that moves with the loop's clock, and a pacer that looks at it."""
 
     def __init__(self, tmp_path, monkeypatch, **settings):
-        self.loop = Loop()
-        monkeypatch.setattr(
-            pacer_module, "asyncio", SimpleNamespace(get_running_loop=lambda: self.loop)
-        )
+        self.loop = ManualClock()
+        self.loop.replace_loop(monkeypatch, "proxy.scheduling.disk_throttle")
         self.path, self.pressure_path = tmp_path / "diskstats", tmp_path / "pressure"
         self.busy = False
         self.admitted_bytes = 0
@@ -106,8 +81,12 @@ class Machine:
             self.reads += 10
         self.write()
 
-    def run(self, seconds):
-        self.loop.run(seconds, self.move)
+    def run(self, seconds, each=None):
+        """Turn the clock; `each`, by default `move`, runs before the timers of every step."""
+        for _ in range(round(seconds / STEP_S)):
+            self.loop.now += STEP_S
+            (each or self.move)()
+            self.loop.advance(0.0)
 
     def saturate(self, plug_bytes=64 * MIB):
         """Busy, and a miss has gone that is paid for only after plug_bytes / rate."""
@@ -200,7 +179,7 @@ def test_off_it_says_why_and_delays_nothing(tmp_path, monkeypatch, caplog, setti
     machine.disk_throttle.stop()
 
 
-def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machine):
+def test_idle_disk_grants_and_full_disk_delays(machine):
     machine.run(1)
     assert machine.submit(0).granted
     machine.saturate(plug_bytes=4 * MIB)
@@ -227,7 +206,7 @@ def test_an_idle_disk_lets_a_miss_go_and_a_full_one_lets_it_wait_its_turn(machin
     ],
     ids=["hole", "transaction", "not-nameable", "by-id-alone"],
 )
-def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
+def test_only_history_of_known_topics_has_a_disk(machine, other, ungated):
     machine.saturate()
     ticket = machine.submit(5, size_bytes=64 * MIB, **other)
     assert ticket.granted
@@ -241,7 +220,7 @@ def test_only_history_that_can_be_named_is_of_any_disk(machine, other, ungated):
     assert (machine.disk.queue.granted, machine.disk.queue.done_bytes) == (granted, 0)
 
 
-def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, monkeypatch):
+def test_history_without_a_disk_is_counted(tmp_path, monkeypatch):
     disks = (Disk(device="sdx", broker_directory="/a"), Disk(device="sdy", broker_directory="/b"))
     machine = Machine(tmp_path, monkeypatch, disks=disks, lag_threshold=100)
     for reason in ("cold", "evicted"):
@@ -251,16 +230,16 @@ def test_history_on_no_known_disk_is_counted_and_what_keeps_up_is_not(tmp_path, 
     assert machine.disk_throttle.statistics().ungated == 2, "behind by less than the threshold"
 
 
-def test_history_on_a_disk_that_is_not_seen_is_counted(machine):
+def test_history_on_an_unseen_disk_is_counted(machine):
     machine.run(1)
     assert machine.submit(1).granted
     assert machine.disk_throttle.statistics().ungated == 0
-    machine.loop.run(1, lambda: machine.path.write_text(""))
+    machine.run(1, lambda: machine.path.write_text(""))
     assert machine.submit(2).granted
     assert machine.disk_throttle.statistics().ungated == 1
 
 
-def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
+def test_reader_below_the_lag_threshold_does_not_wait(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, lag_threshold=100)
     machine.disk_throttle.start()
     machine.saturate()
@@ -268,7 +247,7 @@ def test_who_lags_less_than_the_threshold_does_not_wait(tmp_path, monkeypatch):
     assert machine.submit(901, size_bytes=64 * MIB).granted
 
 
-def test_a_miss_that_has_waited_long_enough_goes_regardless(machine):
+def test_miss_goes_after_the_longest_delay(machine):
     machine.saturate()
     tickets = [machine.submit(offset, size_bytes=500 * MIB) for offset in range(1, 4)]
     machine.run(19.8)
@@ -278,7 +257,7 @@ def test_a_miss_that_has_waited_long_enough_goes_regardless(machine):
     assert machine.disk.queue.overdue >= 2
 
 
-def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
+def test_heavier_client_gets_more(tmp_path, monkeypatch):
     weights = (Weight(client_id="heavy", weight=3.0),)
     machine = Machine(
         tmp_path, monkeypatch, floor_bytes=4 * MIB, ceiling_bytes=4 * MIB, weights=weights
@@ -304,7 +283,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
             assert isinstance(ticket, DelayTicket)
             machine.disk_throttle.done(ticket, MIB // 2)
 
-    machine.loop.run(15, answer)
+    machine.run(15, answer)
     heavy, light = (sum(one == client for one, _ in machine.went) for client in ("heavy", "light"))
     assert light > 5
     assert 2.2 < heavy / light < 4
@@ -315,7 +294,7 @@ def test_who_weighs_more_gets_more(tmp_path, monkeypatch):
     [{"waiting_requests": 2}, {"waiting_size_bytes": 100 * MIB}],
     ids=["requests", "bytes"],
 )
-def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
+def test_throttle_refuses_at_its_limit(tmp_path, monkeypatch, settings):
     machine = Machine(tmp_path, monkeypatch, max_delay_s="1h", **settings)
     machine.disk_throttle.start()
     machine.saturate()
@@ -324,7 +303,7 @@ def test_at_its_bound_it_refuses(tmp_path, monkeypatch, settings):
     assert [isinstance(answer, DelayRefused) for answer in answers] == [False, False, True]
 
 
-def test_what_nobody_wants_does_not_go(machine):
+def test_cancelled_miss_is_not_granted(machine):
     machine.saturate()
     ticket = machine.submit(1, size_bytes=64 * MIB)
     machine.disk_throttle.cancel(ticket)
@@ -340,7 +319,7 @@ def test_what_nobody_wants_does_not_go(machine):
     )
 
 
-def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
+def test_failed_grant_does_not_hold_the_next(machine):
     machine.saturate(plug_bytes=MIB)
     machine.disk_throttle.submit("link", "c", missed(1), MIB, lambda: 1 / 0)
     machine.submit(2)
@@ -361,9 +340,7 @@ def test_an_error_of_one_that_goes_does_not_keep_the_next(machine):
     ],
     ids=["missing", "empty", "odd", "binary", "another-disk", "odd-line"],
 )
-def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
-    machine, caplog, content
-):
+def test_unreadable_disk_file_delays_nothing(machine, caplog, content):
     caplog.set_level("INFO")
     machine.saturate()
     waiting = machine.submit(1, size_bytes=500 * MIB)
@@ -374,7 +351,7 @@ def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
         if content is not None:
             machine.path.write_bytes(content)
 
-    machine.loop.run(3, spoil)
+    machine.run(3, spoil)
     assert waiting.granted, "fails open"
     assert machine.submit(2, size_bytes=500 * MIB).granted
     assert machine.disk.sampled is False
@@ -386,9 +363,7 @@ def test_what_cannot_be_read_is_said_once_delays_nothing_and_is_seen_again(
 
 
 @pytest.mark.parametrize("content", [None, "odd\n"], ids=["missing", "odd"])
-def test_without_pressure_the_disk_is_seen_all_the_same_and_it_is_said_once(
-    tmp_path, monkeypatch, caplog, content
-):
+def test_missing_pressure_file_is_logged_once(tmp_path, monkeypatch, caplog, content):
     caplog.set_level("INFO")
     machine = Machine(tmp_path, monkeypatch, busy_pressure=0.3)
     if content is not None:
@@ -418,7 +393,7 @@ def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
     machine.busy = True
     move()
     machine.disk_throttle.start()
-    machine.loop.run(3, move)
+    machine.run(3, move)
     assert machine.disk.sample.busy
 
 
@@ -453,7 +428,7 @@ class Restarted:
         self.machine.admitted_bytes += size_bytes
 
 
-def test_after_a_start_what_memory_would_hold_does_not_wait(tmp_path, monkeypatch):
+def test_recent_records_do_not_wait_after_start(tmp_path, monkeypatch):
     """100 records a second, which are 1 MiB with all other partitions' of that second: memory is 100 s."""
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(9_000)
@@ -467,14 +442,14 @@ def test_after_a_start_what_memory_would_hold_does_not_wait(tmp_path, monkeypatc
     assert after.waits(9_999), "memory would have lost it by now"
 
 
-def test_what_is_followed_since_the_start_is_history_once_it_is_missed(tmp_path, monkeypatch):
+def test_followed_partition_is_history_once_missed(tmp_path, monkeypatch):
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(9_999)
     after.go_on(100, MIB)
     assert after.waits(10_000)
 
 
-def test_of_an_idle_partition_the_traffic_of_others_tells(tmp_path, monkeypatch):
+def test_idle_partition_ages_by_other_traffic(tmp_path, monkeypatch):
     after = Restarted(tmp_path, monkeypatch)
     assert not after.waits(0), "ten thousand records of a KiB would be in memory"
     after.go_on(0, MIB)

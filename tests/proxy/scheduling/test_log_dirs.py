@@ -1,4 +1,4 @@
-"""Which disk a partition lies on: directories, the broker's word, one disk for all, what is not known."""
+"""The disk of a partition: directories, the broker's answer, one disk for all, unknown disks."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ def test_directories_are_listed_by_the_last_dash(tmp_path):
     assert wrong == []
 
 
-def test_a_directory_that_cannot_be_listed_leaves_the_others(tmp_path):
+def test_unlistable_directory_leaves_the_others(tmp_path):
     (tmp_path / "t-0").mkdir()
     placed, wrong = list_partitions({str(tmp_path / "away"): "sda", str(tmp_path): "sdb"})
     assert placed == {("t", 0): "sdb"}
@@ -106,14 +106,14 @@ def test_the_brokers_directories_are_joined_by_path():
     ],
     ids=["one", "twice-the-same"],
 )
-def test_one_disk_stands_for_all_and_nobody_is_asked(disks):
+def test_one_disk_serves_all_without_questions(disks):
     own_connections = OwnLinks()
     found = build(*disks, own_connections=own_connections)
     found.tick(0.0)
     assert (found.disk_of("any", 7), found.names, own_connections.asked) == ("sda", ["sda"], [])
 
 
-async def test_the_only_disk_that_is_known_does_not_stand_for_one_that_is_not(tmp_path, caplog):
+async def test_known_disk_does_not_stand_for_another(tmp_path, caplog):
     (tmp_path / "here-0").mkdir()
     found = build({"device": "sda", "directory": str(tmp_path)}, {"broker_directory": "/d/two"})
     assert "no device is known for /d/two" in caplog.text
@@ -142,7 +142,7 @@ def test_the_device_is_found_by_its_number(tmp_path):
 @pytest.mark.parametrize(
     "content", [None, b"", b"odd", b"\xff\xfe\0", b"259 9 other 1 0 8 1 0 0 0 0 0 1 1\n"]
 )
-def test_a_device_that_cannot_be_told_is_said_and_nothing_is_delayed(tmp_path, caplog, content):
+def test_unknown_device_is_logged_and_delays_nothing(tmp_path, caplog, content):
     stats = tmp_path / "diskstats"
     if content is not None:
         stats.write_bytes(content)
@@ -170,7 +170,7 @@ async def test_mounted_directories_are_listed_at_once_and_again(tmp_path):
     assert (found.disk_of("t", 0), found.disk_of("t", 1)) == ("sdb", "sdb")
 
 
-async def test_the_broker_is_asked_for_what_is_not_mounted(told, tmp_path):
+async def test_broker_is_asked_about_unmounted_directories(told, tmp_path):
     (tmp_path / "t-0").mkdir()
     own_connections = OwnLinks()
     found = build(
@@ -193,9 +193,7 @@ TWO = (
 )
 
 
-async def test_a_directory_that_the_broker_does_not_tell_of_is_said_once_and_when_it_is_back(
-    told, caplog
-):
+async def test_missing_directory_is_logged_once(told, caplog):
     caplog.set_level("INFO")
     own_connections = OwnLinks()
     found = build(*TWO, own_connections=own_connections)
@@ -213,7 +211,7 @@ async def test_a_directory_that_the_broker_does_not_tell_of_is_said_once_and_whe
     assert caplog.text.count("known again") == 1
 
 
-async def test_an_answer_that_cannot_be_read_keeps_what_was_known(told, caplog, monkeypatch):
+async def test_unreadable_response_keeps_known_directories(told, caplog, monkeypatch):
     own_connections = OwnLinks()
     found = build(*TWO, own_connections=own_connections)
     told += [LogDirectory("/d/one", [("t", 0)]), LogDirectory("/d/two", [])]
@@ -230,7 +228,7 @@ async def test_an_answer_that_cannot_be_read_keeps_what_was_known(told, caplog, 
     assert found.disk_of("t", 0) == "sda"
 
 
-def test_without_a_link_of_its_own_it_says_so_once_and_goes_on_trying(caplog):
+def test_missing_connection_is_logged_once_and_retried(caplog):
     own_connections = OwnLinks()
     own_connections.usable = False
     found = build(*TWO, own_connections=own_connections)
@@ -245,7 +243,7 @@ def test_without_a_link_of_its_own_it_says_so_once_and_goes_on_trying(caplog):
     assert len(own_connections.asked) == 1
 
 
-async def test_an_answer_that_comes_after_the_end_is_not_read():
+async def test_response_after_the_end_is_ignored():
     own_connections = OwnLinks()
     found = build(*TWO, own_connections=own_connections)
     found.tick(0.0)

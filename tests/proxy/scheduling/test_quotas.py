@@ -1,8 +1,7 @@
-"""Quotas as configured: patterns, the first that matches, and the join of a client's and its topics'."""
+"""Configured quotas: patterns, the first match, and a client's together with its topics'."""
 
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from proxy.fetch.sessions.cache import SessionCache
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
 from tests.proxy import asked as asking
+from tests.proxy.followed import stand_in
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def test_switched_off_with_isolation():
     assert not table(enabled=False, topic_quotas=[quota]).active
 
 
-def test_the_first_pattern_that_matches_counts_and_each_topic_has_its_own_account():
+def test_first_matching_pattern_counts():
     first, rest = (
         {"pattern": "big-*", "in_flight_bytes": 100},
         {"pattern": "*", "in_flight_bytes": 10},
@@ -75,7 +75,7 @@ def test_all_or_nothing_is_held(used_up):
             one.release()
 
 
-def test_the_longest_debt_of_client_and_topics_is_what_a_fetch_waits():
+def test_fetch_waits_for_the_longest_debt():
     rate = {"pattern": "*", "fetch_rate_bytes": MIB}
     quotas = table(
         client_quotas=[rate], topic_quotas=[{"pattern": "t", "fetch_rate_bytes": MIB // 2}]
@@ -107,8 +107,8 @@ class Poll:
             now=lambda: 0.0,
             topics=SimpleNamespace(find=self.find),
         )
-        link: Any = SimpleNamespace(broker=broker, client_id="c")
-        absent: Any = None
+        link = stand_in(SimpleNamespace(broker=broker, client_id="c"))
+        absent = stand_in(None)
         self.fetch = ClientFetch(link, absent, absent, context, 0, 0.0)
 
     def find(self, topic):
@@ -120,7 +120,7 @@ class Poll:
         return handler._over_quota_s(self.fetch)
 
 
-def test_a_poll_of_a_large_session_looks_at_its_topics_only_while_one_owes():
+def test_session_topics_are_checked_only_with_debt():
     quotas = table(topic_quotas=[{"pattern": "*", "fetch_rate_bytes": MIB}])
     poll = Poll(quotas)
     assert (poll.delay_s(), poll.named) == (0.0, [])

@@ -1,4 +1,4 @@
-"""The gate at its bounds: whose turn, in which order, what it counts, and that nothing is left."""
+"""The request scheduler at its limits: turns, order, counts, and an empty state in the end."""
 
 import json
 
@@ -47,7 +47,7 @@ def queue(broker, number=0):
     return broker.scheduler.statistics()[0][number]
 
 
-def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
+def test_admitted_request_is_dispatched_after_the_current_one(broker):
     log: list[str] = []
     scheduler = broker.scheduler
     first = Asking(broker, Link(broker), log, "1")
@@ -59,7 +59,7 @@ def test_what_one_lets_in_goes_after_it_and_not_within_it(broker):
     assert held(broker) == 0
 
 
-def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(broker):
+def test_new_request_does_not_overtake_an_admitted_one(broker):
     log: list[str] = []
     link, scheduler = Link(broker), broker.scheduler
     seen = []
@@ -78,7 +78,7 @@ def test_a_newcomer_does_not_overtake_what_has_been_let_in_but_has_not_gone(brok
     assert seen == [False], "its order is not known yet while an earlier one waits"
 
 
-def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
+def test_requests_ended_by_a_refusal_are_refused_once(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="1s")
     log: list[str] = []
     link = Link(broker)
@@ -92,7 +92,7 @@ def test_a_refusal_that_ends_others_refuses_them_no_more(monkeypatch):
     )
 
 
-def test_an_error_in_going_closes_that_client_and_gives_back(broker):
+def test_failed_dispatch_closes_its_client_only(broker):
     link = Link(broker)
     log: list[str] = []
 
@@ -113,7 +113,7 @@ def test_a_client_that_is_gone_holds_nothing(broker):
     assert held(broker) == 0
 
 
-def test_a_poll_holds_no_slot_and_a_control_request_does_for_a_while(monkeypatch):
+def test_control_request_holds_a_slot_a_poll_none(monkeypatch):
     broker = make_broker(monkeypatch, release_after_s="500ms")
     polls = [Asking(broker, Link(broker), [], str(n), waits=Waits.POLL) for n in range(5)]
     control = Asking(broker, Link(broker), [], "c", waits=Waits.POLL, is_control=True)
@@ -135,7 +135,7 @@ class Recording(FixedLimit):
         self.samples.append(round(latency_s, 3))
 
 
-def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monkeypatch):
+def test_only_produces_are_measured(monkeypatch):
     limit = Recording()
     monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda *_: limit)
     broker = make_broker(monkeypatch)
@@ -149,7 +149,7 @@ def test_produces_alone_are_measured_each_from_when_the_broker_could_begin(monke
     assert limit.samples == [0.2, 0.3]
 
 
-def test_what_it_counts_is_what_happened(monkeypatch):
+def test_statistics_count_what_happened(monkeypatch):
     broker = make_broker(
         monkeypatch, queue_requests=3, max_queue_wait_s="1s", release_after_s="60s"
     )
@@ -190,7 +190,7 @@ def test_waiting_bytes_at_their_bound(monkeypatch):
     assert log == ["served begins", "served ends", "much refused"]
 
 
-def test_where_nothing_may_wait_what_finds_no_slot_is_refused(monkeypatch):
+def test_request_without_slot_is_refused_with_no_queue(monkeypatch):
     broker = make_broker(monkeypatch, max_queue_wait_s="0s")
     log: list[str] = []
     Asking(broker, Link(broker), log, "1")
@@ -209,7 +209,7 @@ def test_switched_off_everything_goes_and_nothing_is_counted(monkeypatch):
     assert queue(broker)["admitted"] == 0
 
 
-def test_slots_are_fixed_where_floor_and_ceiling_are_one(broker):
+def test_equal_floor_and_ceiling_fix_the_slots(broker):
     slots = broker.config.isolation.data_slots
     fixed = build_limit(slots)
     assert isinstance(fixed, FixedLimit)
@@ -218,7 +218,7 @@ def test_slots_are_fixed_where_floor_and_ceiling_are_one(broker):
     assert build_limit(wide).slots_at(0.0) == 9
 
 
-def test_a_pipelined_request_takes_a_slot_and_gives_it_back(monkeypatch):
+def test_pipelined_request_takes_and_returns_a_slot(monkeypatch):
     broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
     link, scheduler = Link(broker), broker.scheduler
     link.produce(("a", 0, 0))
@@ -235,7 +235,7 @@ def test_a_pipelined_request_takes_a_slot_and_gives_it_back(monkeypatch):
     assert held(broker) == 0
 
 
-def test_behind_another_request_a_pipelined_one_has_not_begun(monkeypatch):
+def test_pipelined_request_behind_another_has_not_begun(monkeypatch):
     broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
     link, scheduler = Link(broker), broker.scheduler
     link.produce(("a", 0, 0))
@@ -243,7 +243,7 @@ def test_behind_another_request_a_pipelined_one_has_not_begun(monkeypatch):
 
 
 @pytest.mark.parametrize("against", ["health", "hanging", "dispatching", "timer"])
-def test_where_more_follows_from_a_request_it_is_not_pipelined(monkeypatch, against):
+def test_request_with_pending_work_is_not_pipelined(monkeypatch, against):
     broker = make_broker(monkeypatch, data_slots={"floor": 2, "initial": 2, "ceiling": 2})
     link, scheduler, now = Link(broker), broker.scheduler, broker.now()
     link.produce(("a", 0, 0))
@@ -261,7 +261,7 @@ def test_where_more_follows_from_a_request_it_is_not_pipelined(monkeypatch, agai
     assert (line.in_use, line.admitted) == (0, 1)
 
 
-def test_a_request_that_waits_follows_a_pipelined_one(monkeypatch):
+def test_waiting_request_follows_a_pipelined_one(monkeypatch):
     broker = make_broker(monkeypatch, data_slots={"floor": 1, "initial": 1, "ceiling": 1})
     link, scheduler, now = Link(broker), broker.scheduler, broker.now()
     link.produce(("a", 0, 0))
@@ -278,7 +278,7 @@ def test_a_request_that_waits_follows_a_pipelined_one(monkeypatch):
 
 
 @pytest.mark.parametrize("against", ["topic", "late", "not begun", "aged"])
-def test_where_more_follows_from_an_answer_nothing_has_landed(monkeypatch, against):
+def test_response_with_pending_work_is_not_pipelined(monkeypatch, against):
     slots = {"floor": 1, "initial": 1, "ceiling": 1}
     broker = make_broker(monkeypatch, data_slots=slots, release_after_s="60s")
     link, scheduler, now = Link(broker), broker.scheduler, broker.now()

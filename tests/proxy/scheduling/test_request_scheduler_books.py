@@ -1,4 +1,4 @@
-"""What the gate's books say of Produces: topics that hang, samples, slots, reports."""
+"""The request scheduler's state of Produces: hanging topics, samples, slots, reports."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def wide(monkeypatch):
     return make_broker(monkeypatch, data_slots={"floor": 9, "initial": 9, "ceiling": 9})
 
 
-def test_a_topic_hangs_at_its_time_though_no_turn_came(wide):
+def test_topic_hangs_in_time_without_a_turn(wide):
     stuck, early, late = Link(wide), Link(wide), Link(wide)
     stuck.produce(("a", 0, 0))
     wide.clock.advance(4.9)
@@ -25,7 +25,7 @@ def test_a_topic_hangs_at_its_time_though_no_turn_came(wide):
     assert late.seen() == [[("b", 0)]]
 
 
-def test_one_that_began_later_and_was_answered_at_once_speaks_for_its_topic(wide):
+def test_later_quick_response_clears_its_topic(wide):
     stuck, link = Link(wide), Link(wide)
     stuck.produce(("a", 0, 0))
     wide.clock.advance(0.1)
@@ -37,7 +37,7 @@ def test_one_that_began_later_and_was_answered_at_once_speaks_for_its_topic(wide
     assert link.seen() == [[("a", 1)]]
 
 
-def test_one_that_began_earlier_does_not(wide):
+def test_earlier_response_clears_nothing(wide):
     first, stuck, link = Link(wide), Link(wide), Link(wide)
     first.produce(("a", 0, 0))
     wide.clock.advance(0.1)
@@ -49,7 +49,7 @@ def test_one_that_began_earlier_does_not(wide):
     assert link.codes() == [{("a", 2): REFUSED}]
 
 
-def test_one_of_another_topic_does_not_though_they_go_together(wide):
+def test_response_of_another_topic_clears_nothing(wide):
     stuck, link = Link(wide), Link(wide)
     stuck.produce(("a", 0, 0), ("b", 0, 0))
     wide.clock.advance(1.0)
@@ -60,7 +60,7 @@ def test_one_of_another_topic_does_not_though_they_go_together(wide):
     assert set(wide.scheduler.hanging(["a", "b"])) == {"a"}
 
 
-def test_what_stands_behind_another_is_not_late_before_the_broker_could_begin(wide):
+def test_queued_request_is_late_only_once_begun(wide):
     link = Link(wide)
     link.produce(("a", 0, 0))
     link.produce(("b", 0, 0))
@@ -72,7 +72,7 @@ def test_what_stands_behind_another_is_not_late_before_the_broker_could_begin(wi
     assert set(wide.scheduler.hanging(["a", "b"])) == {"b"}
 
 
-def test_a_hanging_topic_is_back_by_an_answer_to_its_probe_and_by_no_other(wide):
+def test_only_a_probe_response_ends_a_hang(wide):
     stuck, behind, probing = Link(wide), Link(wide), Link(wide)
     stuck.produce(("a", 0, 0))
     behind.produce(("a", 1, 0))
@@ -95,7 +95,7 @@ def test_a_hanging_topic_is_back_by_an_answer_to_its_probe_and_by_no_other(wide)
     }
 
 
-def test_what_was_answered_is_remembered_for_a_bounded_number_of_topics(wide):
+def test_limited_number_of_topics_is_remembered(wide):
     health = wide.scheduler._health
     health.rule = HealthRule(hang_after_s=5.0, max_keys=2)
     stuck, link = Link(wide), Link(wide)
@@ -120,7 +120,7 @@ class Recording(FixedLimit):
         self.samples.append((round(latency_s, 3), in_use, ok))
 
 
-def test_each_is_measured_from_when_the_broker_could_begin(monkeypatch):
+def test_requests_are_measured_from_their_possible_start(monkeypatch):
     limit = Recording()
     monkeypatch.setattr("proxy.scheduling.request_scheduler.build_limit", lambda *_: limit)
     broker = make_broker(monkeypatch, release_after_s="60s")
@@ -137,7 +137,7 @@ def test_each_is_measured_from_when_the_broker_could_begin(monkeypatch):
     assert held(broker) == 0
 
 
-def test_those_that_wait_for_followers_give_their_slots_back_up_to_a_share(monkeypatch):
+def test_requests_awaiting_followers_return_some_slots(monkeypatch):
     broker = make_broker(
         monkeypatch, data_slots={"floor": 4, "initial": 4, "ceiling": 4}, release_after_s="500ms"
     )
@@ -176,9 +176,7 @@ def test_the_report_counts_what_is_unanswered(wide):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_client_alone(
-    wide, times
-):
+def test_second_send_error_closes_the_client(wide, times):
     link, other = Link(wide), Link(wide)
     other.produce(("a", 1, 0))
     send, failures = link.upstream.send, [ValueError("of ours")] * times
@@ -204,9 +202,7 @@ def test_an_error_in_sending_has_the_broker_asked_and_a_second_closes_that_clien
 
 
 @pytest.mark.parametrize("sent_count", [0, 1])
-def test_one_client_that_goes_while_others_wait_leaves_their_places_and_times_alone(
-    wide, sent_count
-):
+def test_lost_client_leaves_others_in_place(wide, sent_count):
     links = [Link(wide), Link(wide)]
     for number in range(3):
         for link in links:

@@ -1,4 +1,4 @@
-"""Several consumers miss the same range: one read, each its own right, and nobody waits for somebody else's trouble."""
+"""Several consumers miss the same range: they share one read, and each needs its own right."""
 
 from types import SimpleNamespace
 
@@ -12,43 +12,26 @@ from proxy.fetch.misses.coalescing import (
     SharedReads,
     build_coalescing_key,
 )
-from proxy.fetch.misses.read import Asker, Stage
+from proxy.fetch.misses.read import Stage
 from proxy.net.byte_budget import ByteBudget
-from proxy.partitions.readable import PartitionStatus, ReadState
+from proxy.partitions.readable import ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
+from proxy.partitions.transactions import Transactions
+from tests.proxy.fetch.misses import test_reads as reads
 from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
+from tests.proxy.manual_clock import ManualClock
 
-PARTITION, OTHER = (Partition(Topic(bytes(16), "t"), index, index, None) for index in range(2))
-
-
-class Loop:
-    """Keeps the timers; `run` lets those fire that were not cancelled."""
-
-    def __init__(self):
-        self.timers = []
-
-    def call_later(self, delay_s, action, *args):
-        timer = SimpleNamespace(delay_s=delay_s, action=action, args=args, cancelled=False)
-        timer.cancel = lambda: setattr(timer, "cancelled", True)
-        self.timers.append(timer)
-        return timer
-
-    def run(self):
-        timers, self.timers = self.timers, []
-        for timer in timers:
-            if not timer.cancelled:
-                assert timer.delay_s == PATIENCE_S
-                timer.action(*timer.args)
+PARTITION, OTHER = (
+    Partition(Topic(bytes(16), "t"), index, index, Transactions(10, 1.0)) for index in range(2)
+)
 
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch):
-    found = Loop()
-    monkeypatch.setattr(
-        "proxy.fetch.misses.coalescing.asyncio", SimpleNamespace(get_running_loop=lambda: found)
-    )
-    return found
+    clock = ManualClock()
+    clock.replace_loop(monkeypatch, "proxy.fetch.misses.coalescing")
+    return clock
 
 
 def several(count=3, joiners=100):
@@ -64,24 +47,23 @@ def several(count=3, joiners=100):
     return links
 
 
-def missed(wanted, partition=PARTITION, reason="cold"):
-    return PartitionStatus(wanted, partition, ReadState.MISS, reason, 500 if partition else -1)
+def missed(wanted, partition=PARTITION):
+    return reads.missed(wanted, limit=500 if partition else -1, partition=partition)
 
 
-def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, partition=PARTITION):
-    asker = Asker(version, "c", 1 << 20, isolation_level)
-    assert link.reads.begin(asker, [missed(one, partition) for one in wanted], waiter or Waiter())
+def begin(link, *wanted, partition=PARTITION, **more):
+    assert reads.begin(link, *wanted, partition=partition, **more)
 
 
-def find(link, wanted=None, isolation_level=0, partition=PARTITION):
-    return link.reads.find(missed(wanted or asked(), partition), isolation_level, VERSION)
+def find(link, partition=PARTITION):
+    return reads.find(link, asked(), limit=500 if partition else -1, partition=partition)
 
 
 def sent(links):
     return [len(link.upstream.sent) for link in links]
 
 
-def test_one_read_serves_all_who_ask_the_same_meanwhile():
+def test_one_read_serves_all_equal_misses():
     links = several()
     waiters = [Waiter() for _ in links]
     for link, waiter in zip(links, waiters, strict=True):
@@ -126,14 +108,14 @@ def test_another_question_is_another_read(wanted, options):
     assert sent(links) == [1, 1]
 
 
-def test_fewer_bytes_are_a_part_of_what_is_read():
+def test_smaller_miss_joins_a_larger_read():
     links = several(2)
     begin(links[0], asked())
     begin(links[1], asked(max_bytes=10))
     assert sent(links) == [1, 0]
 
 
-def test_only_what_the_broker_answers_at_once_is_shared():
+def test_only_immediate_reads_are_shared():
     wanted = asked(offset=500)
     assert build_coalescing_key(missed(wanted), VERSION, 0) is None, (
         "at the end the broker would wait"
@@ -153,7 +135,7 @@ def test_only_what_the_broker_answers_at_once_is_shared():
     ],
     ids=["out-of-range", "not-authorized", "empty", "not-named", "link-lost"],
 )
-def test_what_is_not_records_is_the_first_ones_alone(said):
+def test_only_records_are_shared(said):
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -167,7 +149,7 @@ def test_what_is_not_records_is_the_first_ones_alone(said):
     assert links[0].broker.counters.shared_reads == 0
 
 
-def test_of_those_whom_the_first_one_leaves_one_reads_and_the_others_join_it():
+def test_lost_reader_is_replaced_by_one_joiner():
     links = several(4)
     for link in links:
         begin(link, asked())
@@ -178,7 +160,7 @@ def test_of_those_whom_the_first_one_leaves_one_reads_and_the_others_join_it():
     assert [find(link).stage for link in links[1:]] == [Stage.ARRIVED] * 3
 
 
-def test_a_first_one_that_no_longer_wants_it_reads_for_the_others():
+def test_reader_without_interest_reads_for_joiners():
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -188,14 +170,16 @@ def test_a_first_one_that_no_longer_wants_it_reads_for_the_others():
     assert links[0].broker.responses.in_flight_bytes == 0
 
 
-def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
+def test_joiners_leave_a_slow_read(loop):
     links = several(3)
     for link in links:
         begin(link, asked())
-    loop.run()
+    loop.advance(0.9 * PATIENCE_S)
+    assert sent(links) == [1, 0, 0]
+    loop.advance(0.2 * PATIENCE_S)
     assert sent(links) == [1, 1, 0]
     links[0].clock.now = JOINING_S
-    loop.run()
+    loop.advance(PATIENCE_S)
     assert sent(links) == [1, 1, 1]
     links[0].upstream.answer(answer())
     links[2].upstream.answer(answer())
@@ -206,7 +190,7 @@ def test_a_slow_read_is_left_after_a_while_and_joining_ends(loop):
     ]
 
 
-def test_one_has_as_many_joiners_as_the_bound_says():
+def test_joiners_of_a_read_are_limited():
     links = several(4, joiners=2)
     for link in links:
         begin(link, asked())
@@ -217,7 +201,7 @@ def test_one_has_as_many_joiners_as_the_bound_says():
     assert sent(links) == [1, 1]
 
 
-def test_nobody_joins_what_its_client_or_its_link_holds_up():
+def test_held_up_read_is_not_joined():
     links = several(3)
     begin(links[0], asked(partition=7), partition=OTHER)
     begin(links[0], asked())
@@ -228,7 +212,7 @@ def test_nobody_joins_what_its_client_or_its_link_holds_up():
     assert sent(links) == [2, 1, 1], "the second one's client does not drain"
 
 
-def test_who_has_lost_its_right_meanwhile_gets_nothing_of_it():
+def test_joiner_without_right_gets_nothing():
     links = several(3)
     for link in links:
         begin(link, asked())
@@ -251,7 +235,7 @@ def test_a_joiner_that_goes_away_is_charged_nothing():
     assert links[0].broker.counters.shared_reads == 0
 
 
-def test_a_joiner_without_a_link_to_the_broker_opens_none():
+def test_joiner_opens_no_broker_connection():
     links = several(2)
     for link in links:
         begin(link, asked())
@@ -261,7 +245,7 @@ def test_a_joiner_without_a_link_to_the_broker_opens_none():
     assert links[1].broker.responses.in_flight_bytes == len(RECORDS)
 
 
-def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
+def test_throttle_is_charged_once_for_a_shared_read():
     links = several(3)
     disk_throttle = links[0].broker.disk_throttle
     disk_throttle.holds = True
@@ -277,7 +261,7 @@ def test_the_throttle_is_charged_once_and_whoever_goes_first_reads_for_all():
     assert [find(link).stage for link in links] == [Stage.ARRIVED] * 3
 
 
-def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
+def test_read_is_not_begun_at_the_throttles_limit():
     links, waiter = several(2), Waiter()
     begin(links[0], asked())
     begin(links[1], asked(), waiter=waiter)
@@ -286,7 +270,7 @@ def test_left_alone_at_the_throttles_bound_a_read_is_not_begun():
     assert (find(links[1]), waiter.wakeups) == (None, 1)
 
 
-def test_a_read_that_waited_for_its_turn_joins_what_went_before_it():
+def test_delayed_read_joins_an_earlier_one():
     links, held = several(2), []
     links[1].broker.scheduler.submit = lambda link, go, refuse, **_: held.append(go)
     links[1].broker.scheduler.open = 1
@@ -306,13 +290,13 @@ def forwarding(link, statuses, min_bytes=1, rack_id=""):
 
 
 @pytest.mark.parametrize("options", [{"min_bytes": 2}, {"rack_id": "a"}])
-def test_a_forwarded_fetch_that_may_wait_or_be_sent_elsewhere_is_not_joined(options):
+def test_waiting_or_redirected_fetch_is_not_joined(options):
     link = Link()
     assert forwarding(link, [missed(asked())], **options) == []
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_a_fetch_that_is_forwarded_whole_serves_those_who_miss_the_same(comes):
+def test_fetch_forwarded_whole_serves_equal_misses(comes):
     links = several(2)
     pipeline = forwarding(links[0], [missed(asked()), missed(asked(5), None)])
     assert len(pipeline) == 1

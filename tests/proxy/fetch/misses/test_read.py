@@ -1,4 +1,4 @@
-"""What of a read fits into an answer, and what it is said to be."""
+"""Records of a read that fit into a response, and their offsets."""
 
 from protocol.fetch import FetchedPartition, FetchPartition
 from proxy.fetch.misses.read import Asker, Read, Stage
@@ -23,7 +23,7 @@ def sizes(read, one, rooms):
     return [len(read.records(room, False)) // one for room in rooms]
 
 
-def test_whole_batches_within_the_room_the_first_regardless_once():
+def test_first_batch_fits_regardless_of_the_limit():
     one = len(batch_v2(3))
     read = arrived(batch_v2(3) * 4)
     assert sizes(read, one, (0, one - 1, one, 3 * one - 1, 4 * one)) == [0, 0, 1, 2, 4]
@@ -37,7 +37,7 @@ def test_old_formats_are_cut_between_messages_too():
     assert len(read.records(1, True)) == one
 
 
-def test_nothing_can_be_said_of_what_is_odd_until_the_broker_has_said_it():
+def test_odd_read_is_left_to_the_broker():
     read = arrived(b"", limit=-1)
     assert read.offsets_unknown and not arrived(b"").offsets_unknown
     read.stage = Stage.READING

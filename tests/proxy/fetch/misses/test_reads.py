@@ -1,4 +1,4 @@
-"""Reads beside: begun, arrived, handed out once, dropped. The upstream answers when the script tells it to."""
+"""Miss fetches: started, arrived, served once, dropped. The test answers for the broker."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,8 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
-from throttle.tickets import DelayRefused, DelayTicket
+from tests.proxy.followed import stand_in
+from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
 VERSION = 12
 COMMITTED = 1
@@ -65,9 +66,9 @@ class Pacer:
     def submit(self, connection, client_id, status, size_bytes, go):
         if self.refuses:
             return DelayRefused("requests")
-        ticket = DelayTicket(
-            (connection, status.asked.partition), client_id, "sdx", size_bytes, 0.0
-        )
+        asked = status.asked
+        key = TicketKey(connection, asked.partition, asked.fetch_offset)
+        ticket = DelayTicket(key, client_id, "sdx", size_bytes, 0.0)
         if self.holds:
             self.held.append((ticket, go))
         else:
@@ -129,13 +130,13 @@ class Link:
             topics=SimpleNamespace(find=lambda _key: None),
         )
         self.catch_up = SimpleNamespace(usable=False)
-        self.tended = []
+        self.tended: list[object] = []
         self.listener = SimpleNamespace(tend=self.tended.append)
         self.preferred_replicas = False
         self.handlers = self  # rights and miss fetches
         self.authorization = SimpleNamespace(learn_answer=self._learn_answer)
         self.broker.shared_reads = SharedReads(self.broker, 100)
-        self.reads = Reads(self)
+        self.reads = Reads(stand_in(self))
 
     def _learn_answer(self, response, asked_at):
         self.learned += [(said.topic, said.error_code, asked_at) for said in response.partitions]
@@ -155,16 +156,19 @@ def asked(partition=0, offset=100, epoch=-1, max_bytes=1000):
     return FetchPartition("t", partition, epoch, offset, -1, -1, max_bytes)
 
 
-def begin(link, *wanted, isolation_level=0, reason="cold", waiter=None, limit=500):
-    asker = Asker(VERSION, "c", 1 << 20, isolation_level)
-    missed = [PartitionStatus(one, None, ReadState.MISS, reason, limit) for one in wanted]
-    return link.reads.begin(asker, missed, waiter or Waiter())
+def missed(wanted, reason="cold", limit=500, partition=None):
+    return PartitionStatus(wanted, partition, ReadState.MISS, reason, limit)
 
 
-def find(link, wanted, isolation_level=0, limit=500, version=VERSION):
-    return link.reads.find(
-        PartitionStatus(wanted, None, ReadState.MISS, "cold", limit), isolation_level, version
-    )
+def begin(link, *wanted, isolation_level=0, version=VERSION, waiter=None, **status):
+    """Read the wanted partitions. `status`: arguments of `missed`."""
+    asker = Asker(version, "c", 1 << 20, isolation_level)
+    return link.reads.begin(asker, [missed(one, **status) for one in wanted], waiter or Waiter())
+
+
+def find(link, wanted, isolation_level=0, limit=500, version=VERSION, partition=None):
+    status = missed(wanted, limit=limit, partition=partition)
+    return link.reads.find(status, isolation_level, version)
 
 
 def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
@@ -174,7 +178,7 @@ def answer(partition=0, records=RECORDS, high_watermark=500, error_code=0):
     )
 
 
-def test_what_arrives_waits_for_the_fetch_of_that_offset_and_wakes_who_asked():
+def test_arrived_read_wakes_and_awaits_its_fetch():
     link, waiter = Link(), Waiter()
     assert begin(link, asked(), waiter=waiter)
     assert link.tended == [link], "what no Fetch asks for again is dropped in time"
@@ -209,7 +213,7 @@ def test_partitions_missed_together_are_asked_together():
     ],
     ids=["offset", "epoch", "isolation", "version"],
 )
-def test_another_question_drops_the_read_and_its_late_answer(other):
+def test_changed_question_drops_the_read(other):
     link = Link()
     begin(link, asked())
     assert find(link, *other) is None
@@ -225,7 +229,7 @@ def test_another_size_is_the_same_question():
 
 
 @pytest.mark.parametrize("kind", ["nothing", "lost", "at-the-end", "diverging", "another-leader"])
-def test_what_is_more_than_records_fails_so_that_the_broker_speaks_for_itself(kind):
+def test_response_beyond_records_fails_the_read(kind):
     link, waiter = Link(), Waiter()
     begin(link, asked(offset=500), waiter=waiter)
     if kind in ("diverging", "another-leader"):
@@ -266,7 +270,7 @@ def more_than_an_error(kind):
     return oracle.response_frame(body, 0)
 
 
-def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
+def test_error_reaches_only_the_waiting_fetch():
     link, waiter = Link(), Waiter()
     begin(link, asked(), waiter=waiter)
     link.upstream.answer(answer(error_code=29, records=b""))
@@ -277,16 +281,16 @@ def test_a_mere_error_is_told_to_the_fetch_that_waits_and_to_no_other():
         0,
         1,
     )
-    link.reads.leave(waiter)
+    link.reads.leave(stand_in(waiter))
     assert find(link, asked()) is None
     begin(link, asked(), waiter=waiter)
-    link.reads.leave(waiter)
+    link.reads.leave(stand_in(waiter))
     link.upstream.answer(answer(error_code=29, records=b""))
     assert find(link, asked()) is None, "its Fetch had left"
     assert link.broker.responses.in_flight_bytes == 0
 
 
-def test_what_nothing_is_known_of_and_is_empty_is_said_and_asked_again_in_short_polls():
+def test_empty_unknown_read_is_repeated_in_polls():
     link, waiter = Link(), Waiter()
     begin(link, asked(offset=500), waiter=waiter, limit=-1)
     (request, _), *_ = link.upstream.sent
@@ -305,14 +309,14 @@ def test_what_nothing_is_known_of_and_is_empty_is_said_and_asked_again_in_short_
     assert (read.stage, bytes(read.records(1 << 20, True))) == (Stage.ARRIVED, RECORDS)
 
 
-def test_what_can_be_spoken_for_by_now_is_read_as_any_other():
+def test_read_becomes_an_ordinary_one_once_known():
     link = Link()
     begin(link, asked(offset=500), limit=-1)
     link.upstream.answer(answer(records=b""))
     assert find(link, asked(offset=500)) is None
 
 
-def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
+def test_read_without_room_is_begun_again():
     link = Link()
     begin(link, asked(0), asked(1))
     link.upstream.answer(answer(0), answer(1, records=b"", high_watermark=500))
@@ -320,7 +324,7 @@ def test_a_read_that_found_no_room_in_the_answer_is_begun_again():
     assert find(link, asked(1)) is None
 
 
-def test_reads_of_a_connection_are_bounded_by_what_they_may_bring():
+def test_reads_per_connection_are_limited_in_bytes():
     link = Link(room_bytes=3000)
     assert begin(link, asked(0), asked(1))
     assert not begin(link, asked(2), asked(3))
@@ -329,7 +333,7 @@ def test_reads_of_a_connection_are_bounded_by_what_they_may_bring():
     assert len(link.reads) == 3
 
 
-def test_a_read_that_nobody_asks_for_is_dropped_after_a_while():
+def test_unclaimed_read_is_dropped():
     link = Link()
     begin(link, asked(0), asked(1))
     link.upstream.answer(answer(0), answer(1))
@@ -349,7 +353,7 @@ def test_a_closed_connection_gives_everything_back():
     assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)
 
 
-def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
+def test_delayed_read_starts_once_granted():
     link, waiter = Link(), Waiter()
     link.broker.disk_throttle.holds = True
     assert begin(link, asked(), waiter=waiter)
@@ -362,7 +366,7 @@ def test_a_delayed_read_goes_when_it_is_granted_and_its_bytes_are_told_once():
     assert waiter.wakeups == 1
 
 
-def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
+def test_dropped_delayed_read_gives_its_ticket_back():
     link = Link()
     link.broker.disk_throttle.holds = True
     begin(link, asked())
@@ -370,7 +374,7 @@ def test_a_delayed_read_that_nobody_wants_any_more_gives_its_turn_back():
     assert len(link.broker.disk_throttle.cancelled) == 1
 
 
-def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
+def test_dropped_read_in_flight_is_told_the_throttle():
     link = Link()
     begin(link, asked())
     link.reads.close()
@@ -379,7 +383,7 @@ def test_a_dropped_read_under_way_is_still_told_to_the_throttle():
     assert link.broker.disk_throttle.cancelled == []
 
 
-def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again():
+def test_throttle_limit_leaves_the_read_to_retries():
     link = Link()
     link.broker.disk_throttle.refuses = True
     assert begin(link, asked())
@@ -389,7 +393,7 @@ def test_at_the_throttles_bound_no_read_is_begun_and_the_next_fetch_asks_again()
     assert find(link, asked()).stage is Stage.READING
 
 
-def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_whole():
+def test_refused_read_refuses_its_whole_fetch():
     link, waiter = Link(), Waiter()
     link.broker.scheduler.refuses = True
     assert begin(link, asked(), waiter=waiter)
@@ -399,7 +403,7 @@ def test_refused_by_its_queue_a_read_fails_so_that_its_fetch_is_refused_as_a_who
     assert link.broker.disk_throttle.finished == [0]
 
 
-def test_a_granted_read_whose_client_closes_before_its_queues_turn_gives_its_place_back():
+def test_lost_client_returns_a_granted_place():
     link = Link()
     link.broker.scheduler.holds = True
     begin(link, asked(0))
@@ -410,7 +414,7 @@ def test_a_granted_read_whose_client_closes_before_its_queues_turn_gives_its_pla
 
 
 @pytest.mark.parametrize("frame_comes", [True, False])
-def test_a_read_leaves_its_queue_once_answered_or_lost(frame_comes):
+def test_answered_or_lost_read_leaves_its_queue(frame_comes):
     link = Link()
     begin(link, asked())
     assert link.broker.scheduler.open == 1

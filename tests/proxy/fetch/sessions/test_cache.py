@@ -1,10 +1,10 @@
-"""The table of sessions: who may find one, who must go; the numbers are FetchSessionTest's where it has any."""
+"""The cache of fetch sessions: lookup and eviction, with the numbers of Kafka's FetchSessionTest."""
 
 from random import Random
 
 import pytest
 
-from proxy.fetch.sessions.cache import Kept, SessionCache, next_epoch
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache, next_epoch
 from tests.proxy.asked import asked
 
 OWNER = "anonymous"
@@ -26,7 +26,7 @@ def table_of(sessions=10, partitions=1000, min_eviction_s=100, rng=None):
 
 
 def partitions_of(size):
-    return {("test", index): Kept(asked("test", index)) for index in range(size)}
+    return {("test", index): CachedPartition(asked("test", index)) for index in range(size)}
 
 
 def create(table, now_s, size, owner=OWNER):
@@ -106,7 +106,7 @@ def test_resized_sessions_are_counted_when_touched():
 
 
 @pytest.mark.parametrize(("size", "granted"), [(5, False), (6, True)])
-def test_only_a_larger_session_evicts_one_that_is_not_stale(size, granted):
+def test_only_larger_sessions_evict_fresh_ones(size, granted):
     table = table_of(sessions=1)
     session = create(table, 0, 5)
     table.touch(session, 101)
@@ -178,7 +178,7 @@ def test_a_session_that_outgrows_the_bound_is_evicted():
     assert table.statistics() == (0, 0, 1, 1, 0)
 
 
-def test_a_growing_session_makes_stale_ones_go_but_not_itself():
+def test_growing_session_evicts_stale_ones_only():
     table = table_of(partitions=5)
     stale, growing = create(table, 0, 2), create(table, 0, 3)
     growing.put([asked("more", 0)])

@@ -128,7 +128,7 @@ def test_full_requests_close_the_session_they_name(table, epoch, kind):
     assert opened(table, (session_id, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_nobody_closes_anothers_session(table):
+def test_client_cannot_close_another_clients_session(table):
     session_id = begun(table, answer(A, 0), owner="me")
 
     opened(table, (session_id, -1), owner="another")
@@ -190,7 +190,7 @@ def test_requests_change_what_is_asked(table):
         (answer(A, 0, 10, stable=3), False),
     ],
 )
-def test_what_an_incremental_answer_names(table, now, is_named):
+def test_incremental_response_names_changes(table, now, is_named):
     """CachedPartition.maybeUpdateResponseData; FetchSessionTest.testUpdateAndGenerateResponseData."""
     session_id = begun(table, answer(A, 0, 10, stable=10))
     context = opened(table, (session_id, 1))
@@ -215,7 +215,7 @@ def test_an_error_that_went_away_is_told(table):
     assert named(opened(table, (session_id, 3)), answer(A, 0, 10)) == []
 
 
-def test_an_error_of_the_first_answer_that_went_away_is_told(table):
+def test_error_that_went_away_is_told(table):
     """FetchSessionTest.testResolveUnknownPartitions: a topic id that was unknown at first."""
     session_id = begun(table, answer(A, 0, -1, log_start=-1, error=100))
 
@@ -237,7 +237,7 @@ def test_partitions_with_records_go_last(table):
     assert keys(opened(table, (session_id, 2)).partitions) == [(A, 1), (C, 3), (B, 2)]
 
 
-def test_a_session_starts_in_the_order_of_its_first_answer(table):
+def test_session_starts_in_its_first_responses_order(table):
     """FullFetchContext.createNewSession walks the answers, of which those with errors come last."""
     context = opened(table, INITIAL, asked(A, 0), asked(A, 1))
     session_id = context.plan_response(
@@ -258,7 +258,7 @@ def test_a_session_without_partitions_is_closed(table):
     assert table.statistics()[:2] == (0, 0)
 
 
-def test_an_empty_full_request_gets_a_session_that_can_grow(table):
+def test_empty_full_request_gets_a_growing_session(table):
     session_id = begun(table)
 
     context = opened(table, (session_id, 1), asked(A, 0))
@@ -267,14 +267,14 @@ def test_an_empty_full_request_gets_a_session_that_can_grow(table):
     assert named(context, answer(A, 0)) == [(A, 0)]
 
 
-def test_without_room_an_answer_is_full_and_sessionless():
+def test_full_table_answers_without_a_session():
     table = SessionCache(1, 1000, 100, Random(7))
     begun(table, answer(A, 0))
 
     assert begun(table, answer(A, 0)) == 0
 
 
-def test_a_session_that_outgrows_the_table_is_not_found():
+def test_session_larger_than_the_table_is_removed():
     table = SessionCache(1, 2, 100, Random(7))
     session_id = begun(table, answer(A, 0))
     assert opened(table, (session_id, 1), asked(A, 1)).kind is Kind.INCREMENTAL
@@ -284,7 +284,7 @@ def test_a_session_that_outgrows_the_table_is_not_found():
     assert context.plan_response([], 0) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, [])
 
 
-def test_an_old_session_gives_way_to_a_used_one():
+def test_stale_session_gives_way_to_another():
     """FetchSessionTest.testFetchSessionExpiration."""
     table = SessionCache(2, 1000, 1, Random(7))
     first, second = (
@@ -306,7 +306,7 @@ def test_an_old_session_gives_way_to_a_used_one():
     assert opened(table, (second, 1)).kind is Kind.ERROR
 
 
-def test_a_duplicate_request_spoils_the_answer_of_the_first(table):
+def test_duplicate_request_voids_the_first_response(table):
     """IncrementalFetchContext.updateAndGenerateResponseData looks at the epoch again."""
     session_id = begun(table, answer(A, 0))
     first = opened(table, (session_id, 1))
@@ -362,7 +362,7 @@ def test_a_partition_named_and_forgotten_is_forgotten(table):
     assert (keys(context.partitions), context.changed) == ([(A, 1)], [])
 
 
-def test_what_the_caller_keeps_goes_with_the_session(table):
+def test_session_keeps_its_idle_partitions(table):
     context = opened(table, INITIAL, asked(A, 0))
     session_id = context.plan_response([answer(A, 0)], 0).session_id
     context.session.idle_partitions = "parked"

@@ -1,9 +1,10 @@
-"""Fetch sessions beside a real broker's: the same requests, the same errors, the same partitions in the same order.
+"""Fetch sessions compared with a real broker's: same requests, errors, partitions and order.
 
 Each random request goes to the broker in its session, and to Forebay's table; what the latter names is planned
 from a session-less Fetch of all that its session asks for.
 """
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -32,14 +33,18 @@ EPOCHS = (0, -1, 1, 2, 7)
 class Twins:
     """The same client of the broker and of the table; each side has its own session id, the epoch is shared."""
 
-    def __init__(self, client: RawClient, topic: fetch.Topic, version: int) -> None:
+    def __init__(self, client: RawClient, topic: str | bytes, version: int) -> None:
         self.client, self.topic, self.version = client, topic, version
         self.table = SessionCache(100, 1000, 120, Random(5))
         self.ids = (0, 0)
         self.epoch = 0
 
     def exchange(
-        self, version: int, session: tuple[int, int], partitions: object, forgotten: object = ()
+        self,
+        version: int,
+        session: tuple[int, int],
+        partitions: Sequence[fetch.FetchPartition],
+        forgotten: Sequence[tuple[str | bytes, int]] = (),
     ) -> tuple[fetch.FetchResponse, list[FetchAnswer]]:
         request = build_request(
             version,
@@ -64,7 +69,11 @@ class Twins:
         return answer, answers
 
     def step(
-        self, epoch: int, version: int, partitions: list[fetch.FetchPartition], forgotten: object
+        self,
+        epoch: int,
+        version: int,
+        partitions: list[fetch.FetchPartition],
+        forgotten: Sequence[tuple[str | bytes, int]],
     ) -> tuple[list[FetchAnswer], int]:
         """One request on both sides; the answers that both name, and their error."""
         said, named = self.exchange(version, (self.ids[0], epoch), partitions, forgotten)
@@ -86,7 +95,7 @@ def test_a_session_is_the_brokers(broker: "KafkaCluster", version: int) -> None:
     producer = Producer({"bootstrap.servers": broker.direct, "acks": "all"})
     with RawClient(broker.direct) as client:
         words = client.topic(name, PARTITIONS)
-        topic: fetch.Topic = words.id if version == 13 else name
+        topic: str | bytes = words.id if version == 13 else name
         twins = Twins(client, topic, version)
         offsets = dict.fromkeys(range(PARTITIONS), 0)
         outcomes = set()

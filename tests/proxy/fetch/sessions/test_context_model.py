@@ -1,4 +1,4 @@
-"""A consumer that follows sessions by FetchSessionHandler's rules sees what full fetches show.
+"""A consumer with sessions by FetchSessionHandler's rules sees the same as with full fetches.
 
 The log is offsets alone: HW, log start, error and a counter of records of each partition. After each answer the
 client's view of each partition it fetches must be the broker's, as the first answer after a change has it.

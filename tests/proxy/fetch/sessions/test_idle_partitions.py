@@ -1,4 +1,4 @@
-"""Quiet partitions of a session are not looked at; whatever may change what is said of them makes them lively."""
+"""Idle partitions of a session are not evaluated; each change that may concern their response wakes them."""
 
 import asyncio
 from random import Random
@@ -9,7 +9,7 @@ import pytest
 from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.sessions.cache import Kept, SessionCache
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache
 from proxy.fetch.sessions.context import Kind
 from proxy.fetch.sessions.idle_partitions import (
     EVALUATE_ALL_S,
@@ -21,6 +21,8 @@ from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
+from proxy.partitions.transactions import Transactions
+from tests.proxy.followed import known, stand_in
 
 COUNT = 5
 PERIOD_S = 60.0
@@ -31,9 +33,12 @@ class Scene:
 
     def __init__(self, period_s=PERIOD_S):
         topic = Topic(bytes(16), "t")
-        self.partitions = [Partition(topic, index, index, None) for index in range(COUNT)]
+        self.partitions = [
+            Partition(topic, index, index, Transactions(10, 1.0)) for index in range(COUNT)
+        ]
         self.statuses = {}
-        self.covered, self.used = [], []
+        self.covered: list[int] = []
+        self.used: list[object] = []
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
@@ -48,17 +53,17 @@ class Scene:
         self.link = Link(
             broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads()
         )
-        kept = {}
+        kept: dict[tuple[str | bytes, int], CachedPartition] = {}
         for partition in self.partitions:
             partition.leader_state.learn(1, 10, 10, 0, 99.0)
             partition.open_polls = 1
-            kept["t", partition.index] = Kept(
+            kept["t", partition.index] = CachedPartition(
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
         self.table = SessionCache(10, 100, 120.0, Random(1))
-        self.session = self.table.create("owner", False, kept, 0.0)
+        self.session = known(self.table.create("owner", False, kept, 0.0))
         self.idle_partitions = self.session.idle_partitions = IdlePartitions(
-            self.session, ReaderIdentity(self.link, 0, 12), 0.0
+            self.session, ReaderIdentity(stand_in(self.link), 0, 12), 0.0
         )
 
     def evaluate(self, link, partitions, isolation_level, version, now):
@@ -116,7 +121,7 @@ def scene(monkeypatch):
     return found
 
 
-def test_what_is_quiet_is_not_looked_at_again(scene):
+def test_idle_partition_is_not_evaluated_again(scene):
     assert scene.look() == ([], COUNT)
     assert scene.look() == ([], 0)
     assert (scene.idle_partitions.clean_count, scene.marks()) == (COUNT, [1] * COUNT)
@@ -124,7 +129,7 @@ def test_what_is_quiet_is_not_looked_at_again(scene):
     assert len(scene.link.reads.dropped) == COUNT, "what was read of it before is of no use"
 
 
-def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
+def test_woken_partition_is_evaluated_until_idle(scene):
     scene.look()
     scene.statuses[3] = ReadState.READABLE
     scene.wake(3)
@@ -139,7 +144,7 @@ def test_what_is_woken_is_looked_at_until_it_is_quiet_again(scene):
 @pytest.mark.parametrize(
     "what", ["hw", "log-start", "uncovered", "refused", "no-own-link", "not-at-the-tail"]
 )
-def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
+def test_partition_with_news_is_not_idle(scene, what):
     partition = scene.partitions[2]
     if what == "hw":
         scene.session.partitions["t", 2].high_watermark = 9
@@ -156,7 +161,7 @@ def test_what_there_is_to_say_or_to_ask_of_keeps_it_lively(scene, what):
     assert scene.look()[0] == (list(range(COUNT)) if what == "no-own-link" else [2])
 
 
-def test_what_a_request_names_or_takes_out_is_new(scene):
+def test_named_or_forgotten_partition_is_not_idle(scene):
     scene.look()
     scene.session.put([FetchPartition("t", 1, -1, 7, -1, -1, 1000)])
     scene.statuses[1] = ReadState.READABLE
@@ -167,7 +172,7 @@ def test_what_a_request_names_or_takes_out_is_new(scene):
     assert scene.look() == ([], 0)
 
 
-def test_what_is_lively_keeps_the_sessions_order(scene):
+def test_evaluated_partitions_keep_the_sessions_order(scene):
     scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
     scene.session.move_to_end([("t", 0)])
@@ -189,7 +194,7 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     assert scene.look(1.0) == ([], COUNT)
 
 
-def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
+def test_news_wakes_the_delayed_fetch_once(scene):
     class Fetch:
         status = 0
 
@@ -208,7 +213,7 @@ def test_news_wakes_the_fetch_that_waits_once_for_all(scene):
     assert scene.covered == []
 
 
-def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
+def test_news_is_evaluated_after_the_whole_response(scene):
     status = []
     scene.look()
     scene.idle_partitions.fetch = SimpleNamespace(
@@ -223,14 +228,14 @@ def test_news_of_an_answer_is_looked_at_once_all_of_it_is_learned(scene):
     assert status == [2], "without a turn of the loop"
 
 
-def test_between_two_polls_news_has_the_watch_keep_it(scene):
+def test_news_between_polls_keeps_the_partition_followed(scene):
     scene.look()
     scene.wake(3)
     assert scene.covered == [3]
 
 
 @pytest.mark.parametrize("how", ["removed", "closed"])
-def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
+def test_ended_session_or_client_leaves_no_mark(scene, how):
     scene.look()
     if how == "removed":
         scene.table.remove(scene.session)
@@ -249,7 +254,7 @@ def test_without_its_session_or_its_client_no_mark_is_left_or_made(scene, how):
     assert scene.marks() == [0] * COUNT
 
 
-def test_a_fetch_that_waits_looks_at_all_when_its_session_goes(scene):
+def test_removed_session_makes_its_fetch_evaluate_all(scene):
     wakeups = []
 
     async def play():
@@ -273,13 +278,13 @@ def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREME
     )
 
 
-def test_a_session_stands_for_one_client_and_one_way_of_asking(scene):
+def test_session_serves_one_client_version_and_level(scene):
     scene.look()
     assert find_idle_partitions(record(scene), 0.0) is scene.idle_partitions
     assert find_idle_partitions(record(scene, kind=Kind.FULL), 0.0) is None
     for other in ({"isolation_level": 1}, {"version": 13}, {"link": Scene().link}):
-        before = scene.session.idle_partitions
+        before = known(scene.session.idle_partitions)
         after = find_idle_partitions(record(scene, **other), 0.0)
-        assert before.closed and not after.closed
+        assert before.closed and not known(after).closed
         assert scene.session.idle_partitions is after
     assert scene.marks() == [0] * COUNT

@@ -1,4 +1,4 @@
-"""Reads beside over the client's second link: which go there, and that only records come back."""
+"""Miss fetches over the catch-up connection: only history goes there, and only records come back."""
 
 from types import SimpleNamespace
 from uuid import UUID
@@ -7,8 +7,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.fetch import FetchPartition
-from proxy.fetch.misses.read import PATIENCE_S, Asker, Stage
-from proxy.partitions.readable import PartitionStatus, ReadState
+from proxy.fetch.misses.read import PATIENCE_S, Stage
 from tests.protocol import oracle
 from tests.proxy.fetch.misses.test_reads import (
     RECORDS,
@@ -24,7 +23,7 @@ from tests.proxy.fetch.misses.test_reads import (
 TOPIC_ID = bytes(range(16))
 
 
-def lane(link):
+def open_catch_up(link):
     """A second link that may be used; its answers come from the test, too."""
     link.catch_up = Upstream()
     link.catch_up.usable = True
@@ -32,9 +31,9 @@ def lane(link):
     return link.catch_up
 
 
-def test_history_goes_over_the_second_link_and_nothing_else_does():
+def test_only_history_uses_the_catch_up_connection():
     link = Link()
-    second = lane(link)
+    second = open_catch_up(link)
     begin(link, asked(0))
     begin(link, asked(1), reason="hole")
     assert (len(second.sent), len(link.upstream.sent)) == (1, 1)
@@ -43,11 +42,11 @@ def test_history_goes_over_the_second_link_and_nothing_else_does():
     assert (len(second.sent), len(link.upstream.sent)) == (1, 2)
 
 
-def test_the_bound_holds_up_the_link_that_brought_the_bytes():
+def test_byte_budget_holds_the_connection_that_read():
     link = Link()
     brought = []
     link.broker.responses = SimpleNamespace(add=lambda size, framed: brought.append((size, framed)))
-    second = lane(link)
+    second = open_catch_up(link)
     begin(link, asked(0))
     second.answer(answer(0))
     begin(link, asked(1), reason="hole")
@@ -79,13 +78,12 @@ def not_leader(endpoint_host):
     return oracle.response_frame(body, 0)
 
 
-def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nobody():
+def test_leader_endpoints_of_the_second_listener_are_dropped():
     """Its endpoints are the second listener's: the client asks again on its first link, which has its own."""
     link, waiter = Link(), Waiter()
-    second = lane(link)
+    second = open_catch_up(link)
     wanted = FetchPartition(TOPIC_ID, 0, -1, 100, -1, -1, 1000)
-    missed = [PartitionStatus(wanted, None, ReadState.MISS, "cold", 500)]
-    link.reads.begin(Asker(16, "c", 1 << 20, 0), missed, waiter)
+    begin(link, wanted, version=16, waiter=waiter)
     frame = not_leader("second-listener.example")
     assert b"second-listener.example" in frame
     second.sent.pop()[1](frame)
@@ -93,7 +91,7 @@ def test_where_another_leader_is_according_to_the_second_listener_is_told_to_nob
     assert (read.stage, read.frame, read.answered, waiter.wakeups) == (Stage.FAILED, b"", None, 1)
 
 
-def test_a_link_that_says_nothing_is_not_waited_for_longer_than_the_bound():
+def test_silent_connection_fails_its_reads_in_time():
     link = Link()
     link.broker.disk_throttle.holds = True
     begin(link, asked())
