@@ -74,7 +74,7 @@ async def world():
     world.end()
 
 
-@pytest.mark.parametrize(("partitions", "most"), [(1, 31), (16, 136)])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 29), (16, 104)])
 async def test_a_fetch_that_memory_answers(world, partitions, most):
     for number in range(WARM):
         world.receive(build(0, partitions, number))
