@@ -10,6 +10,8 @@ Owns the counting. Must not know how the response was found. Invariants:
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from protocol import api
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from proxy.fetch.services import FetchLink, FetchServices
     from proxy.fetch.sessions.context import FetchContext
 
+SIZE = itemgetter(PartitionOutcome._fields.index("size_bytes"))
+VERDICT = itemgetter(
+    PartitionOutcome._fields.index("result"), PartitionOutcome._fields.index("reason")
+)
+"""Fields of an outcome, read in C."""
 NOT_PARKED = -1.0
 """Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
 
@@ -215,12 +222,12 @@ class Accounts:
         broker = self._broker
         counters = broker.counters
         for fetch, outcomes, is_ours, left_at, waited_s in departed:
-            for _, size_bytes, result, reason, _, would_hit_bytes, _ in outcomes:
-                verdict = result, reason
-                counters.fetch_partitions[verdict] += 1
-                counters.fetch_bytes[verdict] += size_bytes
-                if would_hit_bytes:
-                    counters.would_hit_bytes += would_hit_bytes
+            for verdict, alike in groupby(outcomes, VERDICT):
+                sizes = list(map(SIZE, alike))
+                counters.fetch_partitions[verdict] += len(sizes)
+                counters.fetch_bytes[verdict] += sum(sizes)
+            if broker.cache.observes:
+                counters.would_hit_bytes += sum(one.would_hit_bytes or 0 for one in outcomes)
             took_s = left_at - fetch.received_at
             if not is_ours:
                 counters.fetch_upstream_s.observe(took_s)

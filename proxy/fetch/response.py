@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = -1
 """Offset in a response for one that is unknown."""
+HIT = "hit"
+"""Result of what memory answers; it has no reason."""
 NOTHING = (NO_ROOM, UNKNOWN, 0)
 """Size, next offset and age of a partition that memory is not asked about."""
 PENDING = ("miss", "pending")
@@ -109,7 +111,8 @@ def build_answer(
 ) -> None:
     """Answer `fetch` with what is readable of `statuses`.
 
-    `reads` has the miss fetch of each status, or None; None instead of a list: there are none.
+    `reads` has the miss fetch of each status, or None; None instead of a list: no status needs the
+    broker.
     `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
     more partitions, without changes. Precondition: the Fetch was not answered.
     """
@@ -122,13 +125,12 @@ def build_answer(
     answers: list[FetchAnswer] = []
     outcomes: list[PartitionOutcome] = []
     begin = 0
-    for number, status in enumerate(statuses):
+    for number, read in enumerate(reads or ()):
+        status = statuses[number]
         if status.state in NEEDS_BROKER:
             _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
             begin = number + 1
-            answer, outcome = _from_miss_fetch(
-                fetch, status, reads[number] if reads else None, budget
-            )
+            answer, outcome = _from_miss_fetch(fetch, status, read, budget)
             answers.append(answer)
             outcomes.append(outcome)
     _add_stored(fetch, statuses[begin:], budget, answers, outcomes)

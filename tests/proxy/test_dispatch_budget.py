@@ -11,7 +11,7 @@ import pytest
 
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
-from tests.proxy.followed import TOPIC_ID, known
+from tests.proxy.followed import LEADERS, TOPIC_ID, known
 from tests.proxy.hitting import END, IDS, World, build_fetch
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +56,8 @@ def build(offset, partitions, correlation_id, session=(0, -1)):
 
 
 def store_many(world):
-    """Sixteen partitions are in memory."""
-    for index in range(1, 16):
+    """All partitions of the topic are in memory."""
+    for index in range(1, len(LEADERS)):
         first, world.partition = (
             world.partition,
             world.broker.partitions.follow(known(world.topic), index),
@@ -74,7 +74,7 @@ async def world():
     world.end()
 
 
-@pytest.mark.parametrize(("partitions", "most"), [(1, 29), (16, 104)])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 28), (16, 88), (32, 152)])
 async def test_a_fetch_that_memory_answers(world, partitions, most):
     for number in range(WARM):
         world.receive(build(0, partitions, number))
@@ -84,7 +84,7 @@ async def test_a_fetch_that_memory_answers(world, partitions, most):
     assert calls <= most
 
 
-@pytest.mark.parametrize(("partitions", "most"), [(1, 43), (16, 149)])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 40), (16, 101), (32, 165)])
 async def test_a_fetch_in_a_session(world, partitions, most):
     world.receive(build(0, partitions, 0, (0, 0)))
     (number,) = world.broker.sessions._sessions
@@ -96,7 +96,7 @@ async def test_a_fetch_in_a_session(world, partitions, most):
     assert calls <= most
 
 
-@pytest.mark.parametrize(("version", "most"), [(12, 32), (4, 32)])
+@pytest.mark.parametrize(("version", "most"), [(12, 31), (4, 32)])
 async def test_a_fetch_that_names_its_topic(world, version, most):
     for number in range(WARM):
         world.receive(build_fetch(0, correlation_id=number, version=version))
@@ -115,5 +115,5 @@ async def test_a_fetch_that_waits_at_the_tail_and_is_woken(world):
     assert len(world.sent) == before, "it waits"
     woken = count_calls(lambda: world.arrive(1000))
     assert len(world.sent) > before
-    assert parked <= 45
+    assert parked <= 43
     assert woken <= 46
