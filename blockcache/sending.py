@@ -51,6 +51,7 @@ class Sender:
         "_arena",
         "_hits",
         "_response",
+        "_response_words",
         "_taken",
         "_taken_room",
         "_taken_words",
@@ -64,6 +65,7 @@ class Sender:
         self._hits = ffi.new("uint8_t[]", ROOM_BYTES)
         self._words = memoryview(ffi.buffer(self._hits)).cast("q")
         self._response = ffi.new("fc_response *")
+        self._response_words = memoryview(ffi.buffer(self._response)).cast("Q")
         self.hits = self.size_bytes = 0
         self._make_room(_TAKEN_ROOM)
 
@@ -83,24 +85,24 @@ class Sender:
         left of the response's. Only the response's first batch is given whatever its size; `has_records`: it has one.
         Where a broker would add a part of the next batch, that part counts as used (LogSegment.read).
         """
-        count, response = len(wanted), self._response
+        count, response = len(wanted), self._response_words
         if count > self._taken_room:
             self._make_room(count)
-        response.room_bytes = room_bytes
+        response[0] = room_bytes
         _find_all(
             self._arena.header,
             wanted,
             count,
             has_records,
-            response,
+            self._response,
             self._hits,
             ROOM_BYTES,
             self._taken,
         )
         words = self._taken_words[: count * TAKEN_WORDS].tolist()
-        self.hits, self.size_bytes = response.hits, response.size_bytes
+        room_bytes, self.hits, _, self.size_bytes = self._response_words.tolist()
         columns = words[::TAKEN_WORDS], words[1::TAKEN_WORDS], words[2::TAKEN_WORDS]
-        return Taken(response.room_bytes, *columns)
+        return tuple.__new__(Taken, (room_bytes, *columns))
 
     def send(self, fd: int, heads: bytes, cuts: Sequence[int]) -> int:
         """Send `heads` and what was found to a socket that nothing waits for; the records of lookup

@@ -93,6 +93,12 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "admitted",
         "cut",
     ]
+    assert [field for field, _ in ffi.typeof("fc_response").fields] == [
+        "room_bytes",
+        "hits",
+        "hit_bytes",
+        "size_bytes",
+    ]
     assert [field for field, _ in ffi.typeof("fc_taken").fields] == [
         "size_bytes",
         "next_offset",
