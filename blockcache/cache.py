@@ -61,10 +61,13 @@ class CacheBroken(AssertionError):
 
 
 class Span(NamedTuple):
-    """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches."""
+    """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches. `is_cut`: a stored batch follows below
+    the limit offset.
+    """
 
     next_offset: int
     size_bytes: int
+    is_cut: bool
 
 
 class BlockCache:
@@ -247,12 +250,15 @@ class BlockCache:
         only observed; an empty hit (`next_offset == offset`) where it is, or is the tail's end, and nothing of
         it is readable within the limits. The caller releases the hit.
         """
-        found = self.sender.find(slot, offset, limit_offset, max_bytes, at_least_one)
-        if found is None:
-            self.contiguous_end(slot, offset)  # raises if the slot is stale
-            return None
-        if not found[1]:
-            return Hit((), found[0], 0, found[4])
+        most = max(1, max_bytes)  # no batch is so small
+        wanted = slot, offset, limit_offset, most
+        _, (size_bytes,), (next_offset,), (admitted_at,) = self.sender.find_all(
+            (wanted,), most, not at_least_one
+        )
+        if size_bytes < 0:
+            return None if size_bytes == NOT_STORED else self._refuse(size_bytes)
+        if not size_bytes:
+            return Hit((), next_offset, 0, admitted_at)
         (hit,) = self.sender.hold()
         if hit.pins:
             hit.on_reclaim = on_reclaim
@@ -266,7 +272,8 @@ class BlockCache:
         rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._span)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        return Span._make(self._span_words.tolist())
+        next_offset, size_bytes = self._span_words.tolist()
+        return Span(next_offset, size_bytes, self._span.cut == 1)
 
     def peek_head(self, slot: int, offset: int) -> bytes | None:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""

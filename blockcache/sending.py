@@ -9,63 +9,100 @@ Must not know what stands around the records, or what becomes of a hit. Invarian
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import SEGMENT, Hit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from blockcache.arena import Arena
 
-HEAD_BYTES: Final = 8 * lib.FC_HIT_HEAD
+HIT_HEAD: Final = lib.FC_HIT_HEAD
+TAKEN_WORDS: Final = len(ffi.typeof("fc_taken").fields)
 ROOM_BYTES: Final = 1 << 20
-"""Memory for the lookups of one response. A lookup takes 40 bytes and 32 for each of its pieces."""
-LARGEST_BYTES: Final = ffi.sizeof("fc_hit")
+"""Memory for the lookups of one response. A lookup takes 48 bytes and 32 for each of its pieces."""
+NO_ROOM: Final = lib.FC_NO_ROOM
+"""Size of what a partition gives to a response that is full."""
+_TAKEN_ROOM: Final = 64
+_find_all: Callable[..., None] = lib.fc_find_all
+
+
+class Taken(NamedTuple):
+    """What the partitions of a response give, each list in their order, and how many bytes of the response's limit
+    are left.
+
+    `sizes`: bytes of whole batches; 0: not even the first fits, or NO_ROOM, or another negative: the offset is not
+    stored, the slot is stale, or there is no memory for another lookup. `next_offsets`: where the next read goes on.
+    `admitted`: the clock of admitted bytes when the first batch was admitted, 0 where there is none.
+    """
+
+    room_bytes: int
+    sizes: list[int]
+    next_offsets: list[int]
+    admitted: list[int]
 
 
 class Sender:
-    """The lookups of one response, of together `size_bytes`; `found` is C's memory for them, one behind another."""
+    """The lookups of one response: records of `hits` partitions, of together `size_bytes`."""
 
-    __slots__ = ("_arena", "_at", "_bytes", "_places", "_words", "found", "size_bytes")
+    __slots__ = (
+        "_arena",
+        "_hits",
+        "_response",
+        "_response_words",
+        "_taken",
+        "_taken_room",
+        "_taken_words",
+        "_words",
+        "hits",
+        "size_bytes",
+    )
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._bytes = ffi.new("uint8_t[]", ROOM_BYTES)
-        self.found = ffi.cast("fc_hit *", self._bytes)
-        self._words = memoryview(ffi.buffer(self._bytes)).cast("q")
-        self._places: list[int] = []
-        self._at = self.size_bytes = 0
+        self._hits = ffi.new("uint8_t[]", ROOM_BYTES)
+        self._words = memoryview(ffi.buffer(self._hits)).cast("q")
+        self._response = ffi.new("fc_response *")
+        self._response_words = memoryview(ffi.buffer(self._response)).cast("Q")
+        self.hits = self.size_bytes = 0
+        self._make_room(_TAKEN_ROOM)
 
-    def find(
-        self,
-        slot: int,
-        offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        at_least_one: bool = True,
-    ) -> list[int] | None:
-        """Find whole contiguous batches from the one that answers `offset`, each ending below
-        `limit_offset`.
+    def _make_room(self, partitions: int) -> None:
+        """For so many in one call of `find_all`."""
+        self._taken = ffi.new("fc_taken[]", partitions)
+        self._taken_words = memoryview(ffi.buffer(self._taken)).cast("q")
+        self._taken_room = partitions
 
-        They have at most `max_bytes`, but for the first if `at_least_one`. Returns next offset, size
-        in bytes, number of pieces, whether these are pinned, and the clock of admitted bytes when
-        the first batch was admitted. Nothing is kept of a lookup of 0 bytes. None: the offset is not
-        stored, the slot is stale, or there is no memory for another lookup.
+    def find_all(
+        self, wanted: Sequence[tuple[int, int, int, int]], room_bytes: int, has_records: bool
+    ) -> Taken:
+        """Find the records of several partitions of a response that may have `room_bytes` more of them.
+
+        Each of `wanted`: slot, fetch offset, limit offset, most bytes. A partition gives whole contiguous batches
+        from the one that answers the offset, each ending below the limit offset, within its own limit and what is
+        left of the response's. Only the response's first batch is given whatever its size; `has_records`: it has one.
+        Where a broker would add a part of the next batch, that part counts as used (LogSegment.read).
         """
-        at, room = self._at, max_bytes if max_bytes > 0 else 0
-        if at > ROOM_BYTES - LARGEST_BYTES:
-            return None
-        found = self.found if not at else ffi.cast("fc_hit *", self._bytes + at)
-        if lib.fc_lookup(self._arena.header, slot, offset, limit_offset, room, at_least_one, found):
-            return None
-        words: list[int] = self._words[at >> 3 : (at + HEAD_BYTES) >> 3].tolist()
-        if words[2]:
-            self._places.append(at)
-            self._at = at + HEAD_BYTES + words[2] * SEGMENT.size
-            self.size_bytes += words[1]
-        return words
+        count, response = len(wanted), self._response_words
+        if count > self._taken_room:
+            self._make_room(count)
+        response[0] = room_bytes
+        _find_all(
+            self._arena.header,
+            wanted,
+            count,
+            has_records,
+            self._response,
+            self._hits,
+            ROOM_BYTES,
+            self._taken,
+        )
+        words = self._taken_words[: count * TAKEN_WORDS].tolist()
+        room_bytes, self.hits, _, self.size_bytes = self._response_words.tolist()
+        columns = words[::TAKEN_WORDS], words[1::TAKEN_WORDS], words[2::TAKEN_WORDS]
+        return tuple.__new__(Taken, (room_bytes, *columns))
 
     def send(self, fd: int, heads: bytes, cuts: Sequence[int]) -> int:
         """Send `heads` and what was found to a socket that nothing waits for; the records of lookup
@@ -75,38 +112,41 @@ class Sender:
         sent, and an error met, as usual.
         """
         sent: int = lib.fc_send(
-            self._arena.header, self.found, len(self._places), fd, heads, len(heads), cuts
+            self._arena.header, self._response, self._hits, fd, heads, len(heads), cuts
         )
         if sent == len(heads) + self.size_bytes:
-            self._places.clear()
-            self._at = self.size_bytes = 0
+            self.hits = self.size_bytes = 0
         return sent
-
-    def _forget(self) -> None:
-        self._places.clear()
-        self._at = self.size_bytes = 0
 
     def hold(self) -> list[Hit]:
         """Return what was found, in its order: as views that hold its pins, or as copies that hold none."""
-        places = self._places.copy()
-        self._forget()
-        return [self._hold_one(at) for at in places]
+        at, hits = 0, []
+        for _ in range(self.hits):
+            hit, at = self._hold_one(at)
+            hits.append(hit)
+        response = self._response
+        response.hits = response.hit_bytes = response.size_bytes = 0
+        self.hits = self.size_bytes = 0
+        return hits
 
-    def _hold_one(self, at: int) -> Hit:
+    def _hold_one(self, at: int) -> tuple[Hit, int]:
+        """Return what is described at word `at`, and the word behind it."""
         arena = self._arena
-        next_offset, size_bytes, segments, pinned, admitted_at = self._words[
-            at >> 3 : (at + HEAD_BYTES) >> 3
+        next_offset, size_bytes, segments, pinned, admitted_at, _ = self._words[
+            at : at + HIT_HEAD
         ].tolist()
+        start = 8 * (at + HIT_HEAD)
+        end = start + segments * SEGMENT.size
         if pinned:
-            start = at + HEAD_BYTES
-            packed = bytes(ffi.buffer(self._bytes + start, segments * SEGMENT.size))
-            return arena.hit(packed, segments, next_offset, size_bytes, admitted_at)
+            packed = bytes(ffi.buffer(self._hits + start, end - start))
+            return arena.hit(packed, segments, next_offset, size_bytes, admitted_at), end >> 3
         copy = bytearray(size_bytes)
-        found = ffi.cast("fc_hit *", self._bytes + at)
+        found = ffi.cast("fc_hit *", self._hits + 8 * at)
         lib.fc_gather(arena.header, found, ffi.from_buffer(copy))
-        return Hit((memoryview(copy).toreadonly(),), next_offset, size_bytes, admitted_at)
+        view = memoryview(copy).toreadonly()
+        return Hit((view,), next_offset, size_bytes, admitted_at), end >> 3
 
     def drop(self) -> None:
         """Release what was found: it is not wanted."""
-        lib.fc_release_all(self._arena.header, self.found, len(self._places))
-        self._forget()
+        lib.fc_release_all(self._arena.header, self._response, self._hits)
+        self.hits = self.size_bytes = 0

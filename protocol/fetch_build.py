@@ -10,14 +10,12 @@ share its entry (FetchResponse.toMessage).
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from struct import Struct
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from protocol._ordinary import ffi, lib
 from protocol.api import APIS, FETCH
 from protocol.fetch import (
-    FLEXIBLE_FROM,
     LIMITS,
-    LOG_START_FROM,
     NONE,
     RACK_FROM,
     REPLICA_STATE_FROM,
@@ -32,7 +30,6 @@ from protocol.primitives import (
     INT16,
     INT32,
     INT32_PAIR,
-    INT64_PAIR,
     TOPIC_ID_BYTES,
     Encoding,
     Frame,
@@ -40,9 +37,15 @@ from protocol.primitives import (
 )
 
 CONSUMER = -1
-_HEAD = Struct(">iii")  # length, correlation id, throttle time
-_SESSION_HEAD = Struct(">iiihi")  # and error code, session id
-_FLEXIBLE_HEAD = Struct(">iibihi")  # with the header's tags
+HEAD_MAX: Final = 23
+"""Most bytes of a response before its topics: length, ids, throttle time, error code, tags."""
+ANSWERED_MAX: Final = 40
+"""Most bytes of a partition between its index and its records, without aborted transactions."""
+PAIR_MAX: Final = 9
+"""Most bytes of one of the two numbers of an aborted transaction."""
+HEADS_BYTES: Final = 1 << 16
+HEADS_PARTITIONS: Final = 1024
+_build_heads: Callable[..., int] = lib.po_build_heads
 KEY: Callable[[tuple[Any, ...]], tuple[TopicNameOrId, int]] = itemgetter(0, 1)
 """Topic and partition of a FetchPartition or FetchAnswer."""
 _TOPIC = itemgetter(0)
@@ -152,17 +155,14 @@ class ResponseLayout(NamedTuple):
     """The bytes around the answers of a response of one version that names the partitions `keys`, in
     this order.
 
-    `befores`: for each answer, the bytes between the one before it and its error code, and what
-    packs these with error code and offsets; `end`: the bytes behind the last. `null_aborted` and
-    `no_aborted` stand before the records, if the list of aborted transactions is null, or empty.
+    `names`: the bytes before the error code of each answer, one behind another, then those behind
+    the last answer. `ends` (`uint32_t[]` of C): where each of them ends.
     """
 
     version: int
     keys: list[tuple[TopicNameOrId, int]]
-    befores: list[tuple[bytes, Callable[..., bytes]]]
-    end: bytes
-    null_aborted: bytes
-    no_aborted: bytes
+    names: bytes
+    ends: Any
 
 
 ResponseHeads: TypeAlias = "tuple[bytes, list[int]]"
@@ -175,24 +175,40 @@ def plan_layout(version: int, keys: list[tuple[TopicNameOrId, int]]) -> Response
     """Return the layout of a response; ValueError where the version does not name topics so."""
     encoding = fetch_encoding(version)
     no_tags, build_count = encoding.no_tags, encoding.build_count
-    topics, offsets = _by_topic(keys), "hqqq" if version >= LOG_START_FROM else "hqq"
-    before, befores = build_count(len(topics)), []
+    topics = _by_topic(keys)
+    names, ends = bytearray(build_count(len(topics))), []
     for topic, group in topics:
-        before += _build_topic(encoding, version, topic) + build_count(len(group))
+        names += _build_topic(encoding, version, topic) + build_count(len(group))
         for _topic, index in group:
-            before += INT32.pack(index)
-            befores.append((before, Struct(f">{len(before)}s{offsets}").pack))
-            before = no_tags
-        before += no_tags
-    replica = INT32.pack(NONE) if version >= RACK_FROM else b""
-    return ResponseLayout(
-        version,
-        keys,
-        befores,
-        before + no_tags,
-        build_count(NONE) + replica,
-        build_count(0) + replica,
-    )
+            names += INT32.pack(index)
+            ends.append(len(names))
+            names += no_tags
+        names += no_tags
+    names += no_tags
+    return ResponseLayout(version, keys, bytes(names), ffi.new("uint32_t[]", [*ends, len(names)]))
+
+
+class _Written:
+    """Memory that C writes heads and cuts to, for `room_bytes` and `partitions`. It grows."""
+
+    __slots__ = ("cut_words", "cuts", "heads", "partitions", "room_bytes")
+
+    def __init__(self) -> None:
+        self.room_bytes = self.partitions = 0
+        self.make_room(HEADS_BYTES, HEADS_PARTITIONS)
+
+    def make_room(self, room_bytes: int, partitions: int) -> None:
+        """Have room for at least so much."""
+        if room_bytes > self.room_bytes:
+            self.room_bytes = room_bytes
+            self.heads = ffi.new("uint8_t[]", room_bytes)
+        if partitions > self.partitions:
+            self.partitions = partitions
+            self.cuts = ffi.new("uint64_t[]", partitions)
+            self.cut_words = memoryview(ffi.buffer(self.cuts)).cast("Q")
+
+
+_written = _Written()
 
 
 def build_heads(
@@ -206,50 +222,31 @@ def build_heads(
     """Return a response without its records. `answers` are those of the layout's partitions. Below
     version 7 neither error code nor session id is sent.
     """
-    version, _, befores, end, null_aborted, no_aborted = layout
-    is_flexible = version >= FLEXIBLE_FROM
-    if is_flexible:
-        head = _FLEXIBLE_HEAD.pack(0, correlation_id, 0, throttle_time_ms, error_code, session_id)
-    elif version >= SESSIONS_FROM:
-        head = _SESSION_HEAD.pack(0, correlation_id, throttle_time_ms, error_code, session_id)
-    else:
-        head = _HEAD.pack(0, correlation_id, throttle_time_ms)
-    heads, cuts, size_bytes = bytearray(head), [], 0
-    has_log_start = version >= LOG_START_FROM
-    for (before, pack), answer in zip(befores, answers, strict=True):
-        _, _, error, high_watermark, stable, log_start, aborted, _, records_bytes = answer
-        if has_log_start:
-            heads += pack(before, error, high_watermark, stable, log_start)
-        else:
-            heads += pack(before, error, high_watermark, stable)
-        if aborted is None:
-            heads += null_aborted
-        else:
-            heads += _build_aborted(version, aborted) if aborted else no_aborted
-        if is_flexible:  # a count, written here because every partition has one
-            left = records_bytes + 1
-            while left > 0x7F:
-                heads.append(left & 0x7F | 0x80)
-                left >>= 7
-            heads.append(left)
-        else:
-            heads += INT32.pack(records_bytes)
-        if records_bytes:
-            cuts.append(len(heads))
-            size_bytes += records_bytes
-    heads += end
-    INT32.pack_into(heads, 0, len(heads) + size_bytes - INT32.size)
-    return bytes(heads), cuts
-
-
-def _build_aborted(version: int, aborted: Sequence[tuple[int, int]]) -> bytes:
-    """The list of aborted transactions, and the preferred replica: none."""
-    encoding = fetch_encoding(version)
-    out = bytearray(encoding.build_count(len(aborted)))
-    for transaction in aborted:
-        out += INT64_PAIR.pack(*transaction)
-        out += encoding.no_tags
-    return bytes(out + INT32.pack(NONE) if version >= RACK_FROM else out)
+    version, keys, names, ends = layout
+    words: list[int] = []
+    pairs: list[int] = []
+    count = with_records = 0
+    for _, _, error, high_watermark, stable, log_start, aborted, _, records_bytes in answers:
+        listed = -1
+        if aborted is not None:
+            listed = len(aborted)
+            for transaction in aborted:
+                pairs += transaction
+        words += error, high_watermark, stable, log_start, listed, records_bytes
+        with_records += records_bytes > 0
+        count += 1
+    if count != len(keys):
+        raise ValueError(f"{count} answers in a layout of {len(keys)}")
+    heading = version, correlation_id, throttle_time_ms, error_code, session_id
+    room_bytes = HEAD_MAX + len(names) + count * ANSWERED_MAX + len(pairs) * PAIR_MAX
+    if room_bytes > _written.room_bytes or count > _written.partitions:
+        _written.make_room(room_bytes, count)
+    heads = _written.heads
+    size_bytes = _build_heads(
+        (heading,), names, ends, words, count, pairs, heads, _written.room_bytes, _written.cuts
+    )
+    assert size_bytes > 0, "there was room for the most that it can be"
+    return ffi.buffer(heads, size_bytes)[:], _written.cut_words[:with_records].tolist()
 
 
 def add_records(frame: ResponseHeads, records: Iterable[Sequence[Frame]]) -> list[Frame]:

@@ -1,4 +1,5 @@
 /* Reads: contiguous whole batches as segments with pins, the edges that admission asks for, ages. */
+#include <stddef.h>
 #include <string.h>
 
 #include "pyfastcache.h"
@@ -60,7 +61,8 @@ static int64_t tail_end(fc_arena *a, const fc_partition *p) {
 
 /* Whole batches from the one that answers `offset`, each ending below `limit_offset`, within `max_bytes` (the first
  * may exceed it if `at_least_one`): where they end, how much they are, in which pieces they lie.
- * FC_NOT_STORED where nothing covers the offset and the tail does not end there. */
+ * `cut`: another stored batch begins below `limit_offset`. FC_NOT_STORED where nothing covers the offset and the tail does
+ * not end there. */
 static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
                 fc_hit *out, int with_segments) {
     const fc_partition *p = fc_partition_of(a, slot);
@@ -75,6 +77,7 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
     out->next_offset = offset;
     out->size_bytes = out->segments = 0;
     out->pinned = 1;
+    out->cut = 0;
     out->admitted = e == NULL ? a->admitted_bytes : e->admitted;
     while (e != NULL && fc_last(e) < limit_offset) {
         int fits = out->size_bytes + e->length <= max_bytes || (out->size_bytes == 0 && at_least_one);
@@ -85,9 +88,10 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
         out->next_offset = fc_end(e);
         e = next_entry(a, e);
         if (e != NULL && e->run_start) {
-            break;
+            e = NULL;
         }
     }
+    out->cut = e != NULL && out->next_offset < limit_offset;
     return 0;
 }
 
@@ -105,6 +109,41 @@ int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, u
         pin_segments(a, out);
     }
     return rc;
+}
+
+/* What one partition gives to a response. A broker reads `most` bytes of a log, the last batch in part if it is longer, so
+ * that all of them are used (LogSegment.read). */
+static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response *r, fc_hit *hit, fc_taken *taken) {
+    uint64_t most = w->max_bytes < 0 ? 0 : (uint64_t)w->max_bytes;
+    most = most < r->room_bytes ? most : r->room_bytes;
+    int rc = FC_NO_ROOM;
+    if (most > 0 || is_first) {
+        rc = hit == NULL ? FC_FULL : fc_lookup(a, w->slot, w->offset, w->limit_offset, most, is_first, hit);
+    }
+    *taken = (fc_taken){rc, w->offset, 0};
+    if (rc == 0) {
+        *taken = (fc_taken){(int64_t)hit->size_bytes, hit->next_offset, hit->admitted};
+    }
+    if (taken->size_bytes > 0) {
+        uint64_t used = hit->cut && hit->size_bytes < most ? most : hit->size_bytes;
+        r->room_bytes -= used < r->room_bytes ? used : r->room_bytes;
+        r->size_bytes += hit->size_bytes;
+        r->hit_bytes += offsetof(fc_hit, segment) + hit->segments * sizeof(fc_segment);
+        r->hits++;
+    }
+}
+
+/* Finds the records of `count` partitions of one response, in its order and within its limit (KIP-74,
+ * ReplicaManager.readFromLog): the first records of a response are a whole batch whatever its size. `has_records`: others
+ * come before these. The hits follow those that `response` counts already, in memory of `hits_room` bytes; a partition for
+ * which it does not suffice gets FC_FULL. */
+void fc_find_all(fc_arena *a, const fc_wanted *wanted, uint64_t count, int has_records, fc_response *response,
+                 uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
+    for (uint64_t i = 0; i < count; i++) {
+        int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
+        fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
+        find_one(a, &wanted[i], !has_records && response->hits == 0, response, hit, &taken[i]);
+    }
 }
 
 /* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */

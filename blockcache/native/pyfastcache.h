@@ -41,7 +41,7 @@
 #define FC_INNER_MAX 15
 #define FC_HEIGHT_MAX 11
 #define FC_SEGMENTS_MAX 512
-#define FC_HIT_HEAD 5
+#define FC_HIT_HEAD 6
 #define FC_SLOT_BITS 24
 #define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
@@ -192,8 +192,25 @@ typedef struct {                /* FC_HIT_HEAD words, then the segments */
     int64_t next_offset;
     uint64_t size_bytes, segments, pinned;
     uint64_t admitted;             /* the clock of admitted bytes when the first batch was admitted */
+    uint64_t cut;                  /* 1: a stored batch follows below the limit offset; it is left out, whole */
     fc_segment segment[512];
 } fc_hit;
+
+typedef struct {                   /* one partition of a response */
+    int64_t slot, offset, limit_offset, max_bytes;
+} fc_wanted;
+
+typedef struct {                   /* what a response gets of it */
+    int64_t size_bytes;            /* 0: no batch fits; FC_NO_ROOM: the response is full; other negatives: fc_lookup's */
+    int64_t next_offset;
+    uint64_t admitted;
+} fc_taken;
+
+typedef struct {                   /* a response that is being put together */
+    uint64_t room_bytes;           /* of its limit, left for records */
+    uint64_t hits, hit_bytes;      /* lookups that gave records, one behind another, and the memory that they take */
+    uint64_t size_bytes;           /* of their records */
+} fc_response;
 
 typedef struct {
     int64_t tail_start, tail_end;  /* the newest contiguous run; equal when nothing is stored; -1 unknown */
@@ -226,6 +243,8 @@ int fc_give_back(fc_arena *a, const uint8_t *bytes);
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
+void fc_find_all(fc_arena *a, const fc_wanted *wanted, uint64_t count, int has_records, fc_response *response,
+                 uint8_t *hits, uint64_t hits_room, fc_taken *taken);
 int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out);
 int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
             fc_hit *out);
@@ -236,9 +255,9 @@ int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 /* send.c */
-int64_t fc_send(fc_arena *a, const fc_hit *first, uint64_t count, int fd, const uint8_t *heads, uint64_t heads_size,
-                const uint64_t *cuts);
-void fc_release_all(fc_arena *a, const fc_hit *first, uint64_t count);
+int64_t fc_send(fc_arena *a, fc_response *response, const uint8_t *hits, int fd, const uint8_t *heads,
+                uint64_t heads_size, const uint64_t *cuts);
+void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
 uint64_t fc_oldest_admitted(fc_arena *a);

@@ -50,26 +50,28 @@ static const fc_hit *hit_after(const fc_hit *hit) {
     return (const fc_hit *)((const uint8_t *)hit + offsetof(fc_hit, segment) + hit->segments * sizeof(fc_segment));
 }
 
-/* Lets go of the pins of `count` hits that lie one behind another, each without the places that it does not use. */
-void fc_release_all(fc_arena *a, const fc_hit *first, uint64_t count) {
-    const fc_hit *hit = first;
-    for (uint64_t i = 0; i < count; i++) {
+/* Lets go of the pins of all hits of a response, which is empty then. `hits`: they lie one behind another, each without the
+ * places that it does not use. */
+void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits) {
+    const fc_hit *hit = (const fc_hit *)(const void *)hits;
+    for (uint64_t i = 0; i < response->hits; i++) {
         if (hit->pinned) {
             fc_release(a, hit->segment, hit->segments);
         }
         hit = hit_after(hit);
     }
+    *response = (fc_response){0};
 }
 
-/* Writes `heads` and the bytes of `count` hits, which lie as `fc_release_all` says, to a non-blocking socket at once. The
- * bytes of hit i stand before heads[cuts[i]]. Returns how many bytes the kernel took: if all, the pins are let go; else,
+/* Writes `heads` and the bytes of a response's hits, which lie as `fc_release_all` says, to a non-blocking socket at once.
+ * The bytes of hit i stand before heads[cuts[i]]. Returns how many bytes the kernel took: if all, the pins are let go; else,
  * and where it took none or refuses, they are held. */
-int64_t fc_send(fc_arena *a, const fc_hit *first, uint64_t count, int fd, const uint8_t *heads, uint64_t heads_size,
-                const uint64_t *cuts) {
+int64_t fc_send(fc_arena *a, fc_response *response, const uint8_t *hits, int fd, const uint8_t *heads,
+                uint64_t heads_size, const uint64_t *cuts) {
     writing w = {.fd = fd};
-    const fc_hit *hit = first;
+    const fc_hit *hit = (const fc_hit *)(const void *)hits;
     uint64_t at = 0;
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < response->hits; i++) {
         if (!add(&w, heads + at, cuts[i] - at) || !add_hit(a, &w, hit)) {
             return w.sent;
         }
@@ -79,6 +81,6 @@ int64_t fc_send(fc_arena *a, const fc_hit *first, uint64_t count, int fd, const 
     if (!add(&w, heads + at, heads_size - at) || !flush(&w)) {
         return w.sent;
     }
-    fc_release_all(a, first, count);
+    fc_release_all(a, response, hits);
     return w.sent;
 }

@@ -1,4 +1,5 @@
-/* Requests and answers of Produce and Fetch, read in one pass; and how much any names. The only declaration.
+/* Requests and answers of Produce and Fetch, read in one pass, and an answer to a Fetch, written; and how much any names.
+ * The only declaration.
  *
  * A Produce is read whole, whatever it is: a row for each partition, versions 3 to 13; so is its answer. Of a Fetch only the
  * ordinary form is read: versions 4 to 18, one topic and one partition, or none; nothing is forgotten, no tagged field,
@@ -69,6 +70,16 @@ typedef struct {                /* 9 words */
     int64_t start, end;         /* of the records; both -1: null */
 } po_polled;
 
+typedef struct {                /* an answer to a Fetch that is built */
+    int64_t version, correlation_id, throttle_time_ms, error_code, session_id;
+} po_heading;
+
+typedef struct {                /* 6 words: one of its partitions */
+    int64_t error_code, high_watermark, last_stable_offset, log_start_offset;
+    int64_t aborted;            /* how many transactions its list has; -1: it is null */
+    int64_t records_bytes;
+} po_answered;
+
 /* The number of partitions of a Produce, the first `room` of them in `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than
  * `most` in it. */
 int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_produce *out, po_row *rows, int64_t room);
@@ -93,6 +104,13 @@ int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_pol
  * (-1 where it has none), and the offsets. */
 int po_repeats(const uint8_t *frame, uint64_t size, const uint8_t *last, uint64_t last_size, uint64_t epoch_at,
                const uint32_t *offset_at, uint64_t offsets, int64_t *out);
+/* Writes an answer without its records to `out`, and returns its size; PO_WIDE where `room` does not suffice. `words` are a
+ * po_answered for each of `count` partitions; before the n-th stand the bytes of `names` that end at name_ends[n], behind
+ * the last those that end at name_ends[count]. `aborted` has two words for each transaction: producer id, first offset.
+ * The records of the n-th partition that has any stand before out[cuts[n]]. */
+int64_t po_build_heads(const po_heading *heading, const uint8_t *names, const uint32_t *name_ends,
+                       const int64_t *words, uint64_t count, const int64_t *aborted, uint8_t *out, uint64_t room,
+                       uint64_t *cuts);
 /* How much a Produce (API key 0, versions 3 to 13) or Fetch (4 to 18) names: its topics, partitions, forgotten partitions
  * and tagged fields, and one for each 256 bytes of a text. Beyond `most` it is not counted on. Negative: it is garbled. */
 int64_t po_weigh(const uint8_t *frame, uint64_t size, uint64_t body_start, int api_key, int version, int64_t most);

@@ -69,7 +69,8 @@ class AccessLines:
             link, head, request, _, _, received_at = fetch
             client_id, version = cut_text(link.client_id), head.api_version
             isolation_level = request.isolation_level
-            times_ms = max(waited_s, 0.0) * 1000, (left_at - received_at) * 1000
+            waited_ms, took_ms = max(waited_s, 0.0) * 1000, (left_at - received_at) * 1000
+            listener = link.listener.name
             empty: list[PartitionOutcome] = []
             for one in outcomes:
                 status, size_bytes, result, reason, delay_s, would_hit, at = one
@@ -91,7 +92,7 @@ class AccessLines:
                 lines.append(
                     (
                         time_ms,
-                        link.listener.name,
+                        listener,
                         link.number,
                         client_id,
                         version,
@@ -105,7 +106,8 @@ class AccessLines:
                         size_bytes,
                         -1 if partition is None else partition.leader_state.high_watermark,
                         age_bytes,
-                        *times_ms,
+                        waited_ms,
+                        took_ms,
                         admitted_bytes,
                         delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
                         would_hit,

@@ -7,10 +7,12 @@ Owns the counting. Must not know how a response was found. Invariants:
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from proxy.fetch.services import NOT_PARKED
-from proxy.partitions.readable import UNREAD
+from proxy.partitions.readable import UNREAD, PartitionOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from proxy.fetch.access_lines import AccessLines, Departed
     from proxy.fetch.services import ClientFetch, FetchLink, FetchServices
-    from proxy.partitions.readable import PartitionOutcome
+
+SIZE = itemgetter(PartitionOutcome._fields.index("size_bytes"))
+VERDICT = itemgetter(
+    PartitionOutcome._fields.index("result"), PartitionOutcome._fields.index("reason")
+)
+"""Fields of an outcome, read in C."""
 
 
 class Accounts:
@@ -78,12 +85,12 @@ class Accounts:
         broker = self._broker
         counters = broker.counters
         for fetch, outcomes, is_ours, left_at, waited_s in departed:
-            for _, size_bytes, result, reason, _, would_hit_bytes, _ in outcomes:
-                verdict = result, reason
-                counters.fetch_partitions[verdict] += 1
-                counters.fetch_bytes[verdict] += size_bytes
-                if would_hit_bytes:
-                    counters.would_hit_bytes += would_hit_bytes
+            for verdict, alike in groupby(outcomes, VERDICT):
+                sizes = list(map(SIZE, alike))
+                counters.fetch_partitions[verdict] += len(sizes)
+                counters.fetch_bytes[verdict] += sum(sizes)
+            if broker.cache.observes:
+                counters.would_hit_bytes += sum(one.would_hit_bytes or 0 for one in outcomes)
             took_s = left_at - fetch.received_at
             if not is_ours:
                 counters.fetch_upstream_s.observe(took_s)

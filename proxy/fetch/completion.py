@@ -14,7 +14,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from proxy.fetch.evaluate import has_arrived
-from proxy.fetch.response import is_cut
 from proxy.partitions.readable import AT_END, IN_TRANSIT, READABLE, UNCONFIRMED
 
 if TYPE_CHECKING:
@@ -117,9 +116,7 @@ def peek_broker_bytes(
     span = cache.span(partition.slot, offset, limit, most, is_first)
     if span is None or not span.size_bytes:
         return 0
-    return (
-        max(span.size_bytes, most) if is_cut(cache, status, span.next_offset) else span.size_bytes
-    )
+    return max(span.size_bytes, most) if span.is_cut else span.size_bytes
 
 
 def is_outdated(view: View) -> bool:

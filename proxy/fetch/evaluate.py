@@ -91,7 +91,7 @@ def evaluate(
 ) -> list[PartitionStatus]:
     """Return the status of each partition for the client of `link`, in order. `now` is in seconds."""
     broker = link.broker
-    cache = broker.cache
+    cache, find_by_key = broker.cache, broker.partitions.find_by_key
     broker.counters.looked_partitions += len(partitions)
     statuses: list[PartitionStatus] = []
     new = tuple.__new__  # half the time of the constructor, which is a Python function
@@ -106,7 +106,7 @@ def evaluate(
                 topic_id = None
         partition = None
         if topic_id is not None:
-            partition = broker.partitions.find_by_id(topic_id, index)
+            partition = find_by_key((topic_id, index))
         if partition is not None:
             limit = find_limit(cache, asked, partition, isolation_level, version, now)
             if limit >= 0:

@@ -17,8 +17,9 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from blockcache.sending import NO_ROOM
 from protocol import api
 from protocol.errors import ErrorCode
 from protocol.fetch_build import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blockcache.arena import Hit
-    from blockcache.cache import BlockCache
     from protocol.fetch import FetchedPartition
     from protocol.fetch_build import ResponseHeads, ResponseLayout
     from protocol.primitives import Frame, TopicNameOrId
@@ -55,10 +55,13 @@ if TYPE_CHECKING:
     from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.fetch.sessions.cache import PartitionKey
     from proxy.net.response_order import Reply
-    from proxy.partitions.table import Partition
 
-HIT = ("hit", "")
-"""Result and reason of what memory served."""
+UNKNOWN = -1
+"""Offset in a response for one that is unknown."""
+HIT = "hit"
+"""Result of what memory answers; it has no reason."""
+NOTHING = (NO_ROOM, UNKNOWN, 0)
+"""Size, next offset and age of a partition that memory is not asked about."""
 PENDING = ("miss", "pending")
 """Result and reason of a partition whose miss fetch has not arrived."""
 REFUSED = ("miss", "refused")
@@ -67,8 +70,6 @@ PAUSE_MS, LONGEST_PAUSE_MS = 500, 1000
 """Throttle times in milliseconds: usual and longest. A client mutes its whole connection for this
 time (KIP-219).
 """
-UNKNOWN = -1
-"""Offset in a response for one that is unknown."""
 COPIED_BYTES = 16 << 10
 """Record bytes of a response that are copied instead of pinned, if nothing is before it, and it
 cannot leave by a direct write.
@@ -82,27 +83,15 @@ _new = tuple.__new__
 """Makes a NamedTuple in half the time of its own constructor, which is a Python function."""
 
 
-class _SampledLookup(NamedTuple):
-    """The n-th lookup of a response, which the verifier wants: fields of `Verifier.take`."""
-
-    number: int
-    partition: Partition
-    fetch_offset: int
-    committed: Committed | None
-
-
 @dataclass(slots=True)
 class _Budget:
     """Rest of the request's bytes, and what was taken of it.
 
-    `room`: bytes left; `began`: a partition has given records; `lookups`: number of those from
-    memory; `samples`: those that the verifier wants; `taken`: miss fetches that were used.
+    `room`: bytes left; `began`: a partition has given records; `taken`: miss fetches that were used.
     """
 
     room: int
     began: bool = False
-    lookups: int = 0
-    samples: tuple[_SampledLookup, ...] = ()
     taken: tuple[Read, ...] = ()
 
     def take(self, size_bytes: int, most: int = 0) -> None:
@@ -122,7 +111,8 @@ def build_answer(
 ) -> None:
     """Answer `fetch` with what is readable of `statuses`.
 
-    `reads` has the miss fetch of each status, or None; None instead of a list: there are none.
+    `reads` has the miss fetch of each status, or None; None instead of a list: no status needs the
+    broker.
     `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
     more partitions, without changes. Precondition: the Fetch was not answered.
     """
@@ -134,17 +124,16 @@ def build_answer(
     budget = _Budget(min(request.max_bytes, broker.answer_bytes))
     answers: list[FetchAnswer] = []
     outcomes: list[PartitionOutcome] = []
-    for status in statuses:
-        state = status.state
-        if state is READABLE:
-            answer, outcome = _from_memory(fetch, status, budget)
-        elif state in NEEDS_BROKER:
-            read = reads[len(answers)] if reads else None
+    begin = 0
+    for number, read in enumerate(reads or ()):
+        status = statuses[number]
+        if status.state in NEEDS_BROKER:
+            _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
+            begin = number + 1
             answer, outcome = _from_miss_fetch(fetch, status, read, budget)
-        else:
-            answer, outcome = _empty(fetch, status), PartitionOutcome(status, 0, *HIT)
-        answers.append(answer)
-        outcomes.append(outcome)
+            answers.append(answer)
+            outcomes.append(outcome)
+    _add_stored(fetch, statuses[begin:], budget, answers, outcomes)
     now = broker.now()
     error_code, session_id, named, pause_ms = NO_ERROR, NO_SESSION, answers, 0
     if context is not None:
@@ -166,54 +155,56 @@ def build_answer(
     _note_used(fetch, statuses, reads, now)
 
 
-def _from_memory(
-    fetch: ClientFetch, status: PartitionStatus, budget: _Budget
-) -> tuple[FetchAnswer, PartitionOutcome]:
-    """Return the answer of a readable partition, and its outcome. Its records, the first batch of
-    the response whatever its size, are found and kept by the cache's `Sender`.
+def _add_stored(
+    fetch: ClientFetch,
+    statuses: Sequence[PartitionStatus],
+    budget: _Budget,
+    answers: list[FetchAnswer],
+    outcomes: list[PartitionOutcome],
+) -> None:
+    """Add the answers and outcomes of partitions that follow each other and need no broker.
+
+    One call of the cache's `Sender` finds the records of all of them, and keeps them.
     """
-    asked, partition, _, _, limit_offset = status
-    topic, index, _, fetch_offset, _, _, most = asked
-    assert partition is not None
-    broker, began = fetch.link.broker, budget.began
-    if most > budget.room:
-        most = budget.room
-    if most == 0 and began:
-        return _empty(fetch, status), PartitionOutcome(status, 0, *HIT)
-    found = broker.cache.sender.find(partition.slot, fetch_offset, limit_offset, most, not began)
-    if found is None or not found[1]:
-        empty = _empty(fetch, status)._replace(aborted=None)
-        return empty, PartitionOutcome(status, 0, *HIT)
-    next_offset, size_bytes, _, _, admitted_at = found
-    leader_state, stable = partition.leader_state, partition.last_stable_offset()
-    committed = aborted = None
-    if fetch.request.isolation_level == READ_COMMITTED:
-        # aborted transactions are known up to the limit
-        aborted = partition.transactions.aborted(fetch_offset, min(next_offset, limit_offset))
-        assert aborted is not None
-        committed = Committed(aborted, stable)
-    if broker.verifier.ratio and broker.verifier.draws():
-        budget.samples += (_SampledLookup(budget.lookups, partition, fetch_offset, committed),)
-    used_bytes = size_bytes
-    if next_offset < limit_offset and is_cut(broker.cache, status, next_offset):
-        used_bytes = max(size_bytes, most)
-    budget.lookups += 1
-    budget.room, budget.began = max(budget.room - used_bytes, 0), True
-    offsets = leader_state.high_watermark, stable, leader_state.log_start_offset
-    fields = topic, index, NO_ERROR, *offsets, aborted, (), size_bytes
-    outcome = status, size_bytes, *HIT, 0.0, None, admitted_at
-    return _new(FetchAnswer, fields), _new(PartitionOutcome, outcome)
-
-
-def is_cut(cache: BlockCache, status: PartitionStatus, next_offset: int) -> bool:
-    """Return True if a stored batch follows at `next_offset` that does not fit.
-
-    A broker returns the part of it that fits (LogSegment.read).
-    """
-    if next_offset >= status.limit_offset:
-        return False
-    assert status.partition is not None
-    return cache.contiguous_end(status.partition.slot, next_offset) > next_offset
+    wanted = []  # a comprehension is one call more
+    for asked, partition, state, _, limit_offset in statuses:
+        if state is READABLE and partition is not None:
+            wanted.append((partition.slot, asked[3], limit_offset, asked[6]))
+    if wanted:
+        sender = fetch.link.broker.cache.sender
+        budget.room, sizes, next_offsets, admitted = sender.find_all(
+            wanted, budget.room, budget.began
+        )
+        budget.began = budget.began or sender.size_bytes > 0
+        found = zip(sizes, next_offsets, admitted, strict=True)
+    committed = fetch.request.isolation_level == READ_COMMITTED
+    for status in statuses:
+        asked, partition, state, _, limit_offset = status
+        assert partition is not None
+        size_bytes, next_offset, at = next(found) if state is READABLE else NOTHING
+        aborted: Sequence[tuple[int, int]] | None = None
+        admitted_at: int | None = None
+        if size_bytes > 0:
+            admitted_at = at
+            if committed:  # aborted transactions are known up to the limit
+                aborted = partition.transactions.aborted(
+                    asked.fetch_offset, min(next_offset, limit_offset)
+                )
+                assert aborted is not None
+        else:
+            if committed and size_bytes == NO_ROOM:
+                aborted = ()
+            size_bytes = 0
+        leader_state = partition.leader_state
+        high_watermark, log_start_offset = (
+            leader_state.high_watermark,
+            leader_state.log_start_offset,
+        )
+        offsets = high_watermark, partition.last_stable_offset(), log_start_offset
+        fields = asked[0], asked[1], NO_ERROR, *offsets, aborted, (), size_bytes
+        answers.append(_new(FetchAnswer, fields))
+        outcome = status, size_bytes, "hit", "", 0.0, None, admitted_at
+        outcomes.append(_new(PartitionOutcome, outcome))
 
 
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
@@ -240,11 +231,13 @@ def _send(
     is_next = line[0] is place if line else place is None
     sender, sent_bytes = link.broker.cache.sender, 0
     size_bytes = len(frame[0]) + sender.size_bytes
+    verifier = link.broker.verifier
+    samples = verifier.choose(sender.hits) if verifier.ratio else ()
     if (
         is_next
         and link.framed.free_fd >= 0
         and size_bytes <= PIECE_BYTES
-        and not (budget.taken or budget.samples)
+        and not (budget.taken or samples)
     ):
         sent_bytes = sender.send(link.framed.free_fd, *frame)
         if sent_bytes == size_bytes:
@@ -257,8 +250,8 @@ def _send(
             return
         link.sent_count += sent_bytes > 0
     hits = sender.hold()
-    for number, partition, fetch_offset, committed in budget.samples:
-        link.broker.verifier.take(partition, fetch_offset, hits[number], committed)
+    if samples:
+        _take_samples(fetch, samples, outcomes, answers, hits)
     found = iter(hits)
     records = [one.records or next(found).views for one in answers if one.records_bytes]
     buffers = cut_buffers(add_records(frame, records), sent_bytes)
@@ -270,6 +263,28 @@ def _send(
     held_bytes = sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER])
     left = partial(accounts.enter, fetch, outcomes, True, waited_s=waited_s)
     _send_in_order(fetch, place, buffers, hits, held_bytes, partial(_left, fetch, sent_bytes, left))
+
+
+def _take_samples(
+    fetch: ClientFetch,
+    numbers: Sequence[int],
+    outcomes: Sequence[PartitionOutcome],
+    answers: Sequence[FetchAnswer],
+    hits: Sequence[Hit],
+) -> None:
+    """Give the verifier the hits of these numbers."""
+    stored = [
+        (outcome.status, answer)
+        for outcome, answer in zip(outcomes, answers, strict=True)
+        if outcome.admitted_at is not None
+    ]
+    for number in numbers:
+        (asked, partition, _, _, _), answer = stored[number]
+        assert partition is not None
+        committed = None
+        if fetch.request.isolation_level == READ_COMMITTED:
+            committed = Committed(answer.aborted or (), answer.last_stable_offset)
+        fetch.link.broker.verifier.take(partition, asked.fetch_offset, hits[number], committed)
 
 
 def _send_in_order(

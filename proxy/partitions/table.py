@@ -18,7 +18,7 @@ from proxy.partitions.producer_state import ProducerLedger
 from proxy.partitions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from blockcache.cache import BlockCache
     from proxy.partitions.topics import Topic
@@ -279,6 +279,8 @@ class Partitions:
     `limit`, or the room in the arena if that is less, bounds it. Beyond the limit new partitions
     are not followed, and their Fetches pass through. `transactions_limit` bounds the transactions
     kept per partition. `refused` counts partitions not followed because of the limit.
+    `find_by_key` is `find` by topic id and index; the dictionary's own method, because each partition
+    of each Fetch calls it.
     """
 
     __slots__ = (
@@ -286,6 +288,7 @@ class Partitions:
         "_new_topics",
         "_topics",
         "cache",
+        "find_by_key",
         "limit",
         "refused",
         "transactions_limit",
@@ -297,6 +300,7 @@ class Partitions:
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}
+        self.find_by_key: Callable[[tuple[bytes, int]], Partition | None] = self._by_key.get
         self._topics: dict[Topic, int] = {}  # number of followed partitions per topic
         self._new_topics: dict[Topic, None] = {}
 
@@ -309,10 +313,6 @@ class Partitions:
     def find(self, topic: Topic, index: int) -> Partition | None:
         """Return the partition if it is followed, else None."""
         return self._by_key.get((topic.id, index))
-
-    def find_by_id(self, topic_id: bytes, index: int) -> Partition | None:
-        """`find` of a topic that is known by its id only."""
-        return self._by_key.get((topic_id, index))
 
     def follow(self, topic: Topic, index: int) -> Partition | None:
         """Return the partition, followed from now on. Return None at the limit, or if Metadata has

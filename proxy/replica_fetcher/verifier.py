@@ -106,9 +106,10 @@ class Verifier:
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
-    def draws(self) -> bool:
-        """True if the next hit is to be compared."""
-        return self._draw() < self.ratio
+    def choose(self, hits: int) -> list[int]:
+        """Return which of the next `hits` hits are to be compared, as numbers from 0 on."""
+        ratio, draw = self.ratio, self._draw
+        return [number for number in range(hits) if draw() < ratio]
 
     def take(
         self, partition: Partition, fetch_offset: int, hit: Hit, committed: Committed | None

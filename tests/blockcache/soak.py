@@ -247,11 +247,13 @@ class Soak:
 
     def send(self, log: Log, offset: int, most: int) -> None:
         """A fetch whose answer is given to the kernel in C, which may take all of it or a part."""
-        found = self.cache.sender.find(log.slot, offset, log.end, most)
-        if found is None or not found[1]:
+        wanted = log.slot, offset, log.end, most
+        _, *found = self.cache.sender.find_all((wanted,), FOREVER, False)
+        (size_bytes,), (next_offset,), _ = found
+        if size_bytes <= 0:
             self.missed += 1
             return
-        expected = self.expect(log, offset, Span(*found[:2]))
+        expected = self.expect(log, offset, Span(next_offset, size_bytes, False))
         sent_bytes = self.cache.sender.send(self.socket, b"<>", [1])
         got = os.read(self.socket_end, sent_bytes) if sent_bytes else b""
         if sent_bytes < len(expected) + 2:

@@ -71,7 +71,10 @@ def test_ages_evictions_and_spans_are_those_of_a_real_cache() -> None:
         assert real.span(slot, *asked) == span
         assert (hit is None) == (span is None)
         if hit is not None:
-            assert span == (hit.next_offset, hit.size_bytes)
+            assert span is not None
+            assert (span.next_offset, span.size_bytes) == (hit.next_offset, hit.size_bytes)
+            follows = observing.contiguous_end(other, hit.next_offset) > hit.next_offset
+            assert span.is_cut == (follows and hit.next_offset < asked[1])
             hit.release()
         assert real.peek_head(slot, offset) == observing.peek_head(other, offset)
         if number % 100 == 0:
@@ -87,10 +90,9 @@ def test_nothing_can_be_looked_up_and_the_head_can_be_read(tmp_path: Path) -> No
     insert(cache, slot, build_run(0, 3))
     assert cache.observes and not (tmp_path / "arena").exists()
     assert cache.lookup(slot, 0, FOREVER, FOREVER) is None
-    assert cache.span(slot, 0, FOREVER, FOREVER) == Span(3, 600)
-    assert cache.span(slot, 1, 2, 1) == Span(2, 200) and cache.span(slot, 1, 2, 1, False) == Span(
-        1, 0
-    )
+    assert cache.span(slot, 0, FOREVER, FOREVER) == Span(3, 600, False)
+    assert cache.span(slot, 1, 2, 1) == Span(2, 200, False)
+    assert cache.span(slot, 1, 2, 1, False) == Span(1, 0, True)
     assert cache.span(slot, 9, FOREVER, FOREVER) is None
     assert (
         cache.peek_head(slot, 1) == build_batch(1)[:HEADER_BYTES]

@@ -31,7 +31,7 @@ SIZES = {
     "fc_block": 96,
     "fc_ghost": 48,
     "fc_segment": 32,
-    "fc_hit": 40 + 512 * 32,
+    "fc_hit": 48 + 512 * 32,
     "fc_inserted": 56,
     "fc_edges": 48,
 }
@@ -90,6 +90,18 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "size_bytes",
         "segments",
         "pinned",
+        "admitted",
+        "cut",
+    ]
+    assert [field for field, _ in ffi.typeof("fc_response").fields] == [
+        "room_bytes",
+        "hits",
+        "hit_bytes",
+        "size_bytes",
+    ]
+    assert [field for field, _ in ffi.typeof("fc_taken").fields] == [
+        "size_bytes",
+        "next_offset",
         "admitted",
     ]
     assert tuple(field for field, _ in ffi.typeof("fc_edges").fields) == Edges._fields
@@ -151,4 +163,5 @@ def test_random_operations_under_sanitizers(
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
     assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5
+    assert observe or int(counted["responses"]) > 3
     assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)

@@ -5,10 +5,14 @@ import os
 import socket
 
 import pytest
+from blockcache._pyfastcache import ffi
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from blockcache import sending
-from blockcache.cache import BlockCache
-from tests.kit.cache_batches import FOREVER, TOPIC, build_run, insert
+from blockcache.cache import NOT_STORED, BlockCache
+from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert
+from tests.kit.examples import examples
 
 HEAD, END = b"head" * 20, b"end"
 PAGE_BYTES = 4096
@@ -44,16 +48,19 @@ def receive(theirs):
         got += chunk
 
 
-def find(cache, offset=0, max_bytes=100_000):
-    return cache.sender.find(cache.open(TOPIC, 0), offset, FOREVER, max_bytes)
+def find(cache, offset=0, max_bytes=100_000, index=0, has_records=False):
+    """Next offset, size in bytes, and age, of a lookup in one partition."""
+    wanted = cache.open(TOPIC, index), offset, FOREVER, max_bytes
+    _, *found = cache.sender.find_all((wanted,), FOREVER, has_records)
+    (size_bytes,), (next_offset,), (admitted_at,) = found
+    return next_offset, size_bytes, admitted_at
 
 
 @pytest.mark.parametrize("end", [END, b""])
 def test_what_the_kernel_takes_whole_is_let_go(cache, pair, end):
-    next_offset, size_bytes, segments, pinned, admitted_at = find(cache, 2)
-    assert (next_offset, size_bytes, pinned) == (22, 100_000, 1) and segments >= 1
-    assert admitted_at == 3 * 5_000
-    assert cache.statistics().pins == segments
+    next_offset, size_bytes, admitted_at = find(cache, 2)
+    assert (next_offset, size_bytes, admitted_at) == (22, 100_000, 3 * 5_000)
+    assert cache.statistics().pins >= 1
     assert cache.sender.send(pair[0].fileno(), HEAD + end, [len(HEAD)]) == len(
         HEAD
     ) + size_bytes + len(end)
@@ -67,7 +74,8 @@ def test_what_the_kernel_takes_whole_is_let_go(cache, pair, end):
 )
 def test_what_the_kernel_leaves_stays_pinned_and_is_the_rest(cache, left):
     """A pipe takes as many pages as it has room for: the head is as long as makes the cut fall there."""
-    _, size_bytes, segments, _, _ = find(cache)
+    _, size_bytes, _ = find(cache)
+    segments = cache.statistics().pins
     head = bytes(range(256)) * 32
     head = head[: PAGE_BYTES + (left - size_bytes - len(END)) % PAGE_BYTES]
     whole = head + RUN[:size_bytes] + END
@@ -97,7 +105,8 @@ def test_what_the_kernel_leaves_stays_pinned_and_is_the_rest(cache, left):
 def test_what_the_kernel_refuses_is_for_who_sends_the_rest(cache, pair):
     ours, theirs = pair
     theirs.close()
-    _, size_bytes, segments, _, _ = find(cache)
+    _, size_bytes, _ = find(cache)
+    segments = cache.statistics().pins
     assert cache.sender.send(ours.fileno(), HEAD + END, [len(HEAD)]) == 0
     assert cache.statistics().pins == segments
     (hit,) = cache.sender.hold()
@@ -118,8 +127,8 @@ def test_a_full_socket_takes_nothing(cache, pair):
 
 @pytest.mark.parametrize(("offset", "max_bytes"), [(40, FOREVER), (99, FOREVER)])
 def test_where_there_is_nothing_nothing_is_held(cache, offset, max_bytes):
-    found = find(cache, offset, max_bytes)
-    assert found is None if offset > 40 else found[:3] == [40, 0, 0]
+    next_offset, size_bytes, _ = find(cache, offset, max_bytes)
+    assert (next_offset, size_bytes) == (offset, 0 if offset == 40 else NOT_STORED)
     assert cache.sender.hold() == []
     assert cache.statistics().pins == 0
 
@@ -127,13 +136,14 @@ def test_where_there_is_nothing_nothing_is_held(cache, offset, max_bytes):
 def test_of_a_partition_that_was_dropped_there_is_nothing(cache):
     slot = cache.open(TOPIC, 0)
     cache.drop(slot)
-    assert cache.sender.find(slot, 0, FOREVER, FOREVER) is None
+    found = cache.sender.find_all(((slot, 0, FOREVER, FOREVER),), FOREVER, False)
+    assert found.sizes[0] < 0 == cache.sender.hits
 
 
 def test_what_may_not_be_pinned_is_held_as_a_copy(cache):
     cache._a.pin_limit_bytes = 0
-    _, size_bytes, _, pinned, _ = find(cache)
-    assert not pinned
+    _, size_bytes, _ = find(cache)
+    assert cache.statistics().pins == 0
     (hit,) = cache.sender.hold()
     assert b"".join(hit.views) == RUN[:size_bytes] and hit.pins == 0
     find(cache)
@@ -162,18 +172,18 @@ def cut_into(heads):
 @pytest.mark.parametrize("partitions", [2, 3, 100])
 def test_records_of_many_partitions_leave_each_behind_its_head(large, pair, partitions):
     cache = large
-    found = [
-        cache.sender.find(slot, number % 3, FOREVER, 1 + number * 100)
+    wanted = [
+        (slot, number % 3, FOREVER, 5_000 + number * 100)
         for number, slot in enumerate(store_many(cache, partitions))
     ]
-    assert cache.sender.size_bytes == sum(one[1] for one in found)
-    pins = sum(one[2] for one in found if one[3])
-    assert 0 < cache.statistics().pins == pins, "some may be over the pin limit"
+    found = cache.sender.find_all(wanted, FOREVER, False)
+    assert (cache.sender.size_bytes, cache.sender.hits) == (sum(found.sizes), partitions)
+    assert cache.statistics().pins > 0, "some may be over the pin limit"
     heads = [b"%d:" % number for number in range(partitions)] + [END]
     whole = b""
     for number, head in enumerate(heads[:-1]):
         start = number % 3 * 5_000
-        whole += head + RUN[start : start + found[number][1]]
+        whole += head + RUN[start : start + found.sizes[number]]
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     assert cache.sender.send(pair[0].fileno(), *cut_into(heads)) == len(whole + END)
     assert receive(pair[1]) == whole + END
@@ -185,8 +195,7 @@ def test_records_of_many_partitions_leave_each_behind_its_head(large, pair, part
 def test_of_many_partitions_the_rest_is_held(large, pair, room_bytes):
     cache = large
     slots = store_many(cache, 4)
-    for slot in slots:
-        cache.sender.find(slot, 0, FOREVER, 100_000)
+    cache.sender.find_all([(slot, 0, FOREVER, 100_000) for slot in slots], FOREVER, False)
     pins = cache.statistics().pins
     heads, cuts = cut_into([b"%d:" % slot for slot in range(4)] + [END])
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(room_bytes // 2, 1))
@@ -205,19 +214,89 @@ def test_of_many_partitions_the_rest_is_held(large, pair, room_bytes):
 
 
 def test_the_first_batch_is_given_whatever_its_size_only_if_it_may_be(large):
-    cache, slots = large, store_many(large, 2)
-    assert cache.sender.find(slots[0], 0, FOREVER, 10)[1] == 5_000
-    assert cache.sender.find(slots[1], 0, FOREVER, 10, False)[:3] == [0, 0, 0]
-    assert cache.sender.find(slots[1], 0, FOREVER, 10_000, False)[1] == 10_000
+    cache = large
+    store_many(cache, 2)
+    assert find(cache, max_bytes=10)[1] == 5_000
+    assert find(cache, max_bytes=10, index=1, has_records=True)[:2] == (0, 0)
+    assert find(cache, max_bytes=10_000, index=1)[1] == 10_000
     assert len(cache.sender.hold()) == 2
 
 
 def test_where_there_is_no_memory_for_another_lookup_nothing_is_found(cache, monkeypatch):
-    slot = cache.open(TOPIC, 0)
-    monkeypatch.setattr(sending, "ROOM_BYTES", sending.LARGEST_BYTES)
-    assert cache.sender.find(slot, 0, FOREVER, 5_000)[1] == 5_000
-    assert cache.sender.find(slot, 0, FOREVER, 5_000) is None
+    monkeypatch.setattr(sending, "ROOM_BYTES", ffi.sizeof("fc_hit"))
+    assert find(cache, max_bytes=5_000)[1] == 5_000
+    assert find(cache, max_bytes=5_000)[1] < 0
     cache.sender.drop()
-    assert cache.sender.find(slot, 0, FOREVER, 5_000)[1] == 5_000
+    assert find(cache, max_bytes=5_000)[1] == 5_000
     cache.sender.drop()
     assert cache.statistics().pins == 0
+
+
+def read_as_a_broker(runs, wanted, room_bytes, has_records):
+    """What ReplicaManager.readFromLog gives of each partition: it takes `most` bytes of the log below the limit, the
+    last batch in part, and counts all of them; whole batches are kept (KIP-74, firstEntryIncomplete).
+    """
+    sizes = []
+    for run, (_, offset, limit, max_bytes) in zip(runs, wanted, strict=True):
+        most = min(max(max_bytes, 0), room_bytes)
+        if has_records and not most:
+            sizes.append(sending.NO_ROOM)
+            continue
+        size_bytes, readable = 0, run[offset : max(limit, 0)]
+        for one in readable:
+            if size_bytes + one > most and (size_bytes or has_records):
+                break
+            size_bytes += one
+        is_cut = size_bytes < sum(run[offset:]) and offset + count(readable, size_bytes) < limit
+        has_records = has_records or size_bytes > 0
+        used = max(size_bytes, most) if is_cut and size_bytes else size_bytes
+        room_bytes = max(room_bytes - used, 0)
+        sizes.append(size_bytes)
+    return sizes, room_bytes
+
+
+def count(batches, size_bytes):
+    """How many of them have that size."""
+    number = 0
+    while size_bytes > 0:
+        size_bytes -= batches[number]
+        number += 1
+    return number
+
+
+NUMBERS = st.sampled_from((0, 1, 199, 200, 201, 400, 650, 1 << 31, FOREVER))
+
+
+@given(st.data())
+@settings(max_examples=examples(100), deadline=None)
+def test_a_response_has_what_a_broker_gives(data):
+    cache = BlockCache(1 << 20)
+    runs, wanted = [], []
+    for index in range(data.draw(st.integers(0, 5))):
+        sizes = data.draw(st.lists(st.sampled_from((100, 200, 450)), min_size=1, max_size=4))
+        slot = cache.open(TOPIC, index)
+        insert(cache, slot, b"".join(build_batch(at, size=size) for at, size in enumerate(sizes)))
+        runs.append(sizes)
+        offset, limit = data.draw(st.integers(0, len(sizes) - 1)), data.draw(st.integers(0, 5))
+        most = data.draw(st.one_of(NUMBERS, st.integers(-(1 << 63), 1000)))
+        wanted.append((slot, offset, limit, most))
+    room_bytes, has_records = data.draw(NUMBERS), data.draw(st.booleans())
+    expected = read_as_a_broker(runs, wanted, room_bytes, has_records)
+    found = cache.sender.find_all(wanted, room_bytes, has_records)
+    assert (found.sizes, found.room_bytes) == expected
+    given_bytes = [size for size in found.sizes if size > 0]
+    hits = cache.sender.hold()
+    assert [hit.size_bytes for hit in hits] == given_bytes
+    for hit in hits:
+        hit.release()
+    assert cache.statistics().pins == 0
+
+
+def test_a_response_of_ten_thousand_partitions(large):
+    slots = store_many(large, 4)
+    wanted = [(slots[number % 4], number % 3, FOREVER, 5_000) for number in range(10_000)]
+    found = large.sender.find_all(wanted, FOREVER, False)
+    assert found.sizes == [5_000] * 10_000 and large.sender.hits == 10_000
+    assert found.next_offsets == [number % 3 + 1 for number in range(10_000)]
+    large.sender.drop()
+    assert large.statistics().pins == 0

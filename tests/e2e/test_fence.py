@@ -37,7 +37,7 @@ def spoil(real, calls=[0]):
         return real(*args, **options)
     return spoiled
 
-Sender.find = spoil(Sender.find)
+Sender.find_all = spoil(Sender.find_all)
 evaluate.find_limit = spoil(evaluate.find_limit)
 evaluate.explain_unreadable = spoil(evaluate.explain_unreadable)
 sys.argv = sys.argv[2:]

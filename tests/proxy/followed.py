@@ -27,7 +27,7 @@ TOPIC_ID = bytes(range(16))
 EPOCH = 5
 LEASE_UNTIL_S = 1.0
 NODE = 1
-LEADERS = {index: Leader(NODE, EPOCH) for index in range(16)}
+LEADERS = {index: Leader(NODE, EPOCH) for index in range(32)}
 
 
 Found = TypeVar("Found")

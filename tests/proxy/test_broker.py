@@ -76,7 +76,7 @@ AT_ONCE = {
     "session": (SessionCache, "find"),
     "quota": (QuotaTable, "peek_delay_s"),
     "judge": (evaluate, "find_limit"),
-    "cache": (Sender, "find"),
+    "cache": (Sender, "find_all"),
     "answer": (handler, "build_answer"),
     "heads": (response, "build_heads"),
 }

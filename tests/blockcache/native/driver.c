@@ -129,7 +129,9 @@ static int send_whole(world *w, const fc_hit *hit, const uint8_t *expected) {
     }
     uint64_t pins = w->arena->pins, whole = hit->size_bytes + 2;
     uint64_t cut = 1;
-    int64_t sent = fc_send(w->arena, hit, 1, ends[1], (const uint8_t *)"<>", 2, &cut);
+    fc_response response = {.hits = 1, .size_bytes = hit->size_bytes};
+    int64_t sent = fc_send(w->arena, &response, (const uint8_t *)hit, ends[1], (const uint8_t *)"<>", 2, &cut);
+    MUST(response.hits == ((uint64_t)sent < whole));
     MUST(sent > 0 && (uint64_t)sent <= whole);
     uint8_t *got = malloc((uint64_t)sent);
     for (int64_t at = 0; at < sent;) {
@@ -178,6 +180,61 @@ static void step_lookup(world *w, partition_log *p) {
     h->count = hit.segments;
     h->size = hit.size_bytes;
     h->expected = expected;
+}
+
+static int64_t choose_number(world *w, int64_t near) {
+    static const int64_t far[] = {INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX};
+    return below(w, 3) ? near : far[below(w, sizeof far / sizeof *far)];
+}
+
+static void choose_wanted(world *w, fc_wanted *wanted) {
+    const partition_log *p = &w->partition[below(w, PARTITIONS)];
+    wanted->slot = below(w, 20) ? p->slot : choose_number(w, p->slot ^ (int64_t)below(w, 1 << 30));
+    wanted->offset = choose_number(w, p->end - (int64_t)below(w, 200));
+    wanted->limit_offset = choose_number(w, p->end - (int64_t)below(w, 50));
+    wanted->max_bytes = choose_number(w, (int64_t)below(w, 20000));
+}
+
+/* A response of up to 10,000 partitions, whose memory has their very sizes: each has what fc_span says within what the ones
+ * before it have left, and none is pinned afterwards. */
+static void step_respond(world *w) {
+    uint64_t count = below(w, 200) ? below(w, 9) : 10000, room = (uint64_t)choose_number(w, (int64_t)below(w, 60000));
+    uint64_t hits_room = below(w, 4) * sizeof(fc_hit) + below(w, 2) * 40, pins = w->arena->pins;
+    fc_wanted *wanted = malloc(count * sizeof *wanted);
+    fc_taken *taken = malloc(count * sizeof *taken);
+    uint8_t *hits = malloc(hits_room);
+    for (uint64_t i = 0; i < count; i++) {
+        choose_wanted(w, &wanted[i]);
+    }
+    fc_response response = {.room_bytes = room};
+    int has_records = (int)below(w, 2);
+    fc_find_all(w->arena, wanted, count, has_records, &response, hits, hits_room, taken);
+    uint64_t found = 0, size = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        static fc_hit span;
+        uint64_t most = wanted[i].max_bytes < 0 ? 0 : (uint64_t)wanted[i].max_bytes;
+        int is_first = !has_records && found == 0;
+        MUST(taken[i].size_bytes >= FC_NOT_STORED && (taken[i].size_bytes > 0 || taken[i].next_offset == wanted[i].offset));
+        if (taken[i].size_bytes > 0) {
+            MUST(fc_span(w->arena, wanted[i].slot, wanted[i].offset, wanted[i].limit_offset, most < room ? most : room,
+                         is_first, &span) == 0);
+            most = most < room ? most : room;
+            uint64_t used = span.cut && span.size_bytes < most ? most : span.size_bytes;
+            room -= used < room ? used : room;
+            MUST(span.size_bytes == (uint64_t)taken[i].size_bytes || span.size_bytes > 500 * FC_BATCH_HEADER);
+            MUST(span.next_offset == taken[i].next_offset || span.size_bytes > 500 * FC_BATCH_HEADER);
+            found++;
+            size += (uint64_t)taken[i].size_bytes;
+        }
+    }
+    MUST(response.hits == found && response.size_bytes == size && response.hit_bytes <= hits_room);
+    MUST(response.room_bytes == room || size > 500 * FC_BATCH_HEADER);
+    w->responses += found > 1;
+    fc_release_all(w->arena, &response, hits);
+    MUST(response.hits == 0 && w->arena->pins == pins);
+    free(hits);
+    free(taken);
+    free(wanted);
 }
 
 static void step_truncate(world *w, partition_log *p) {
@@ -237,6 +294,8 @@ static void step(world *w) {
         step_conflict(w, p);
     } else if (what < 100) {
         step_lend(w, p);
+    } else if (what < 140) {
+        step_respond(w);
     } else if (what < 430) {
         step_lookup(w, p);
     } else {
@@ -269,10 +328,10 @@ static void finish(world *w) {
     const fc_arena *a = w->arena;
     MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
     MUST(a->free_units == a->data_units && a->lent_bytes == 0 && a->reserved_blocks == 0);
-    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu\n",
+    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu\n",
            (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
            (unsigned long)a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
-           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)a->adopted_batches);
+           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)a->adopted_batches, (unsigned long)w->responses);
 }
 
 int main(int argc, char **argv) {

@@ -43,7 +43,7 @@ typedef struct {
     partition_log partition[PARTITIONS];
     held_hit held[HELD_MAX];
     loan loans[LENT_MAX];
-    uint64_t hits, conflicts, reclaims, copied;
+    uint64_t hits, conflicts, reclaims, copied, responses;
 } world;
 
 static uint64_t next_random(world *w) {
