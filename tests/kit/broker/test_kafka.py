@@ -215,7 +215,8 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_broker_outlives_its_starter(number: signal.Signals) -> None:
     script = (
-        "import time; from tests.kit.broker.kafka import KafkaBroker\n"
+        "import signal, time; from tests.kit.broker.kafka import KafkaBroker\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it\n"
         "with KafkaBroker() as b: print(b.pid(), flush=True); time.sleep(60)"
     )
     root = Path(__file__).parents[3]
