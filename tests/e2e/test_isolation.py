@@ -36,6 +36,8 @@ NOTICED_S = 0.4
 PATIENCE_S = 60.0
 HANG_AFTER_S = 1.0
 NOT_ENOUGH_REPLICAS = 19
+PROBES = 2
+"""After one second and two more; the next request is no probe for four."""
 PRODUCER_ID = 4711
 API_VERSIONS, HEARTBEAT = 18, 12
 
@@ -181,15 +183,22 @@ def test_a_producer_whose_refused_batch_was_acknowledged_elsewhere_goes_on(
     with Raw(pair.through) as here, Raw(pair.direct) as elsewhere:
         assert send(here, 0) == 0
         pair.slow.hang(topic)
-        stuck = Asking(pair.through, lambda: build_produce(topic, batch, -1), 0.1)
+        stuck = [Asking(pair.through, lambda: build_produce(topic, batch, -1), 0.1)]
         try:
             wait_for(lambda: metric(pair, "topics_hanging") == 1)
+            probes = metric(pair, "probes_total") + PROBES
+            stuck += [
+                Asking(pair.through, lambda: build_produce(topic, batch, -1), 0.1)
+                for _ in range(PROBES)
+            ]
+            wait_for(lambda: metric(pair, "probes_total") >= probes)
             assert send(here, 1) == NOT_ENOUGH_REPLICAS
             pair.slow.heal()
             wait_for(lambda: metric(pair, "topics_hanging") == 0)
         finally:
             pair.slow.heal()
-            stuck.end()
+            for one in stuck:
+                one.end()
         assert [send(elsewhere, sequence) for sequence in (1, 2, 3)] == [0, 0, 0]
         codes = [send(here, 4) for _ in range(MOST_IN_FLIGHT)]
         assert codes == [NOT_ENOUGH_REPLICAS] * (MOST_IN_FLIGHT - 1) + [0]
