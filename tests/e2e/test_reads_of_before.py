@@ -41,7 +41,7 @@ MEMORY, HISTORY = 0, 1
 OLD_RECORDS = 400
 TRIES = 3
 """A read is kept for some seconds, within which the change has to happen."""
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 BY_NAME = 12
 HELD_MS = 1000
