@@ -1,4 +1,4 @@
-"""Three hundred partitions that a consumer tails, of which one is written: Forebay's own poll asks about little.
+"""A hundred and fifty partitions that a consumer tails, of which one is written: Forebay's own poll asks about little.
 
 Requests and responses of Forebay's poll name few partitions, whatever is served is what the broker has, and the poll's
 fetch session is made anew when the broker evicts it, grants none, restarts, or has another topic of that name.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PARTITIONS = 300
+PARTITIONS = 150
 WRITTEN = 7
 RECORDS = 200
 LEASE_S = 1
