@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NODES = 3
 HEAP_MB = 256
+RESTART_TIMEOUT_S = 20.0
 LISTENER = "CLIENT"
 OVERRIDES = {
     "default.replication.factor": NODES,
@@ -138,7 +139,7 @@ class Sidecars:
         """As `kill -9` and a supervisor do. Not ready in time is no failure: its broker may be away."""
         self.sidecars[node].stop(signal.SIGKILL)
         try:
-            self.sidecars[node].start()
+            self.sidecars[node].start(RESTART_TIMEOUT_S)
         except SidecarFailed as failed:
             if failed.exit_code is not None:
                 raise

@@ -18,7 +18,8 @@ from tests.kit.broker.process import die_with_parent
 if TYPE_CHECKING:
     from pathlib import Path
 
-MINUTES = 1.0
+MINUTES = 0.5
+"""A run goes on until each kind of change has happened, however long that takes."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 TIMES = 2
 """A run that stood still says nothing of Forebay (`standstill`): another one does."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.kit.sidecar import Pair
 
 FETCH_VERSION = 13
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 WAIT_MS = 500
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.e2e.slow_broker import SlowPair
     from tests.kit.sidecar import Pair, Sidecar
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 FETCH_VERSION = 11  # the last with topic names
 PRODUCE_VERSION = 9
 METADATA_VERSION = 9

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 CALM_FETCHES = 6
 TOGETHER = 6
 REPLICA_ID_AT = 4 + 2 + 2 + 4 + 2 + 1

@@ -37,12 +37,14 @@ PATIENCE_S = 10.0
 SETTLE_S = 0.3
 PROOF_WAIT_S = 0.1
 """As in proxy/fetch/delayed_fetch.py."""
+CACHE = {"size": "64MiB", "confirmEvery": "3s"}
+"""A lease that outlasts the moments of a busy machine."""
 UNPROVEN = ("miss", "unproven")
 
 
 @pytest.fixture(scope="module")
 def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
-    with SlowPair(proxied) as running:
+    with SlowPair(proxied, {"cache": CACHE}) as running:
         yield running
 
 

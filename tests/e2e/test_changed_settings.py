@@ -37,7 +37,7 @@ COUNT = 8
 """Partitions that are read; one more shows when the broker keeps to the new setting."""
 CANARY = COUNT
 OLD_ROUNDS = 10
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.05
 TIMESTAMPS, CODEC = "message.timestamp.type", "compression.type"
 CHANGES = [

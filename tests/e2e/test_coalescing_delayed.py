@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 LAGGARDS = 4
 BATCHES = 60
 BITE_BYTES = 120_000
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_half_closed_client_gets_its_answers(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     with Raw(pair.through) as connection:
         warm_up(pair.sidecar, connection, topic)
-        sent = [build_metadata(), build_fetch(topic, 0, 10_000), build_metadata()]
+        sent = [build_metadata(), build_fetch(topic, 0, 50_000), build_metadata()]
         connection.send(*sent)
         connection.socket.shutdown(socket.SHUT_WR)
         started = time.monotonic()
@@ -141,12 +141,12 @@ def test_half_closed_client_gets_its_answers(pair: Pair) -> None:
             asked_correlation(one) for one in sent
         ]
         assert connection.ends()
-        assert time.monotonic() - started < 5, (
+        assert time.monotonic() - started < 25, (
             "a parked fetch of a client that is done leaves at once"
         )
 
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SUPPRESSED = re.compile(r" suppressed=(\d+)$")
 BAD_FRAMES = {
     "negative length": b"\xff\xff\xff\xff rest",
@@ -216,7 +216,7 @@ def test_drain_answers_the_parked_and_exits_at_once(pair: Pair) -> None:
             time.sleep(0.3)  # it is parked by then; were it not, it would be answered as well
             started = time.monotonic()
             assert second.stop(signal.SIGTERM) == 0
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 20
             answer = waiting.take()
             assert correlation(answer) == asked_correlation(asked)
             found = fetched(answer)

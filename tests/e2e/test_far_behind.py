@@ -30,8 +30,8 @@ RECORD_BYTES = 1 << 14
 BEHIND_BYTES = 1 << 30
 RECORDS = BEHIND_BYTES // RECORD_BYTES
 EVERY_S = 0.02
-PHASE_S = 4.0
-PATIENCE_S = 40.0
+PHASE_S = 3.0
+PATIENCE_S = 60.0
 MOST_BEHIND_S, MOST_SHARE = 0.03, 3.0
 """The median beside the far partition: this much more than without it, or this many times."""
 LONGEST_S = 1.5
@@ -136,13 +136,15 @@ class Reader:
         return TopicPartition(self._topic, FAR, offset)
 
 
-def check_tail(delays_s: list[float], alone_s: float, what: str) -> None:
-    assert len(delays_s) > PHASE_S / EVERY_S / 2, f"{what}: {len(delays_s)} records"
-    median_s = statistics.median(delays_s)
+def check_tail(delays_s: list[float], alone: list[float], what: str) -> None:
+    """Against the delays of a phase without the far partition."""
+    assert len(delays_s) > len(alone) / 2, f"{what}: {len(delays_s)} records, alone {len(alone)}"
+    median_s, alone_s = statistics.median(delays_s), statistics.median(alone)
     assert median_s < max(alone_s * MOST_SHARE, alone_s + MOST_BEHIND_S), (
         f"{what}: {median_s} s, alone {alone_s} s"
     )
-    assert max(delays_s) < LONGEST_S, f"{what}: {max(delays_s)} s"
+    most_s = max(LONGEST_S, MOST_SHARE * max(alone))
+    assert max(delays_s) < most_s, f"{what}: {max(delays_s)} s"
 
 
 def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic: str) -> None:
@@ -152,19 +154,19 @@ def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic
     try:
         reader.read(lambda: reader.has(FAR, TAIL) and len(reader.far) > 0)
         reader.consumer.pause([reader.far_place()])
-        alone_s = statistics.median(reader.phase())
+        alone = reader.phase()
         assert pair.sidecar.fetch_counts("partitions").get(("hit", ""), 0) > 0
 
         reader.consumer.resume([reader.far_place()])
         read_before = len(reader.far)
-        check_tail(reader.phase(), alone_s, "reading on")
+        check_tail(reader.phase(), alone, "reading on")
         assert read_before < len(reader.far) and reader.far[-1] < RECORDS - 1, (
             "it is read, and still behind"
         )
 
         reader.consumer.seek(reader.far_place(0))
         reader.far.clear()
-        check_tail(reader.phase(), alone_s, "after a seek")
+        check_tail(reader.phase(), alone, "after a seek")
         assert reader.far == list(range(reader.far[0], reader.far[0] + len(reader.far))), (
             "in order, no hole"
         )
@@ -175,14 +177,14 @@ def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic
             reader.read_for(0.3)
             reader.consumer.resume([reader.far_place()])
             reader.read_for(0.3)
-        check_tail(reader.phase(), alone_s, "after pauses")
-        check_rebalance(pair, topic, reader, alone_s)
+        check_tail(reader.phase(), alone, "after pauses")
+        check_rebalance(pair, topic, reader, alone)
     finally:
         ticker.finish()
         reader.consumer.close()
 
 
-def check_rebalance(pair: Pair, topic: str, reader: Reader, alone_s: float) -> None:
+def check_rebalance(pair: Pair, topic: str, reader: Reader, alone: list[float]) -> None:
     """Another member comes and takes one of the two, and goes; whoever has the tail gets it in time."""
     (tail,) = reader.consumer.position([TopicPartition(topic, TAIL)])
     reader.consumer.commit(offsets=[reader.far_place(0), tail], asynchronous=False)
@@ -194,8 +196,8 @@ def check_rebalance(pair: Pair, topic: str, reader: Reader, alone_s: float) -> N
         for one in both:
             one.read_for(0.1)
     (tailing,) = (one for one in both if one.has(TAIL))
-    check_tail(tailing.phase(), alone_s, "after a member came")
+    check_tail(tailing.phase(), alone, "after a member came")
     other.consumer.close()
     reader.read(lambda: reader.has(FAR, TAIL))
     reader.read_for(1)
-    check_tail(reader.phase(), alone_s, "after it went")
+    check_tail(reader.phase(), alone, "after it went")

@@ -1,4 +1,4 @@
-"""Three hundred partitions that a consumer tails, of which one is written: Forebay's own poll asks about little.
+"""A hundred and fifty partitions that a consumer tails, of which one is written: Forebay's own poll asks about little.
 
 Requests and responses of Forebay's poll name few partitions, whatever is served is what the broker has, and the poll's
 fetch session is made anew when the broker evicts it, grants none, restarts, or has another topic of that name.
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PARTITIONS = 300
+PARTITIONS = 150
 WRITTEN = 7
 RECORDS = 200
+LEASE_S = 1
+FEW = 40
+"""Records where nothing is counted but full polls."""
 PATIENCE_S = 60.0
 POLL_S = 0.05
 SHARDS = 8
@@ -40,7 +43,7 @@ PARTITION_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    settings = {"cache": PATIENT_CACHE | {"confirmEvery": "1s"}}
+    settings = {"cache": PATIENT_CACHE | {"confirmEvery": f"{LEASE_S}s"}}
     cluster = {"overrides": {"max.incremental.fetch.session.cache.slots": SHARDS}}
     with Pair(cluster, settings) as running:
         yield running
@@ -109,7 +112,7 @@ def wait_until(pair: Pair, holds: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def write(pair: Pair, topic: str, word: str, records: int = RECORDS, address: str = "") -> None:
+def write(pair: Pair, topic: str, word: str, records: int, address: str = "") -> None:
     """One record after the other to the one partition, each acknowledged before the next."""
     producer = Producer({"bootstrap.servers": address or pair.through, "linger.ms": 0})
     for number in range(records):
@@ -118,9 +121,10 @@ def write(pair: Pair, topic: str, word: str, records: int = RECORDS, address: st
 
 
 def count(pair: Pair) -> dict[str, float]:
-    """Polls, and the partitions that they and their responses have named."""
+    """The time, polls, and the partitions that they and their responses have named."""
     metrics = pair.sidecar.metrics()
     return {
+        "seconds": time.monotonic(),
         "polls": metrics["forebay_watch_polls_total", "watch"],
         "asked": metrics["forebay_watch_asked_partitions_total",],
         "answered": metrics["forebay_watch_answered_partitions_total",],
@@ -132,6 +136,11 @@ def count(pair: Pair) -> dict[str, float]:
 def change(pair: Pair, before: dict[str, float]) -> dict[str, float]:
     after = count(pair)
     return {name: after[name] - before[name] for name in before}
+
+
+def most_named(changed: dict[str, float]) -> float:
+    """The most partitions that polls may name: the one with news in each, all of them a few times a lease."""
+    return 2 * changed["polls"] + 2 * PARTITIONS * (1 + changed["seconds"] / LEASE_S)
 
 
 def is_calm(pair: Pair) -> bool:
@@ -154,11 +163,13 @@ def start_tailing(pair: Pair, topic: str) -> Tailing:
     return tailing
 
 
-def write_and_compare(pair: Pair, topic: str, tailing: Tailing, word: str) -> dict[str, float]:
+def write_and_compare(
+    pair: Pair, topic: str, tailing: Tailing, word: str, records: int = RECORDS
+) -> dict[str, float]:
     """Write, read to the end, and compare with a direct reader; what was counted meanwhile."""
     before = count(pair)
-    end = tailing.offset(WRITTEN) + RECORDS
-    write(pair, topic, word)
+    end = tailing.offset(WRITTEN) + records
+    write(pair, topic, word, records)
     wait_until(
         pair,
         lambda: tailing.offset(WRITTEN) >= end or tailing.error is not None,
@@ -175,11 +186,11 @@ def write_and_compare(pair: Pair, topic: str, tailing: Tailing, word: str) -> di
 def test_a_turn_names_the_partition_with_news(pair: Pair) -> None:
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     with start_tailing(pair, topic) as tailing:
-        write_and_compare(pair, topic, tailing, "warm")
+        write_and_compare(pair, topic, tailing, "warm", FEW)
         changed = write_and_compare(pair, topic, tailing, "counted")
         assert changed["polls"] > 0
-        assert changed["asked"] < 8 * RECORDS, changed
-        assert changed["answered"] < 8 * RECORDS, changed
+        assert changed["asked"] < most_named(changed), changed
+        assert changed["answered"] < most_named(changed), changed
         assert changed["miss"] <= 0.1 * changed["hit"], pair.sidecar.fetch_counts()
         untouched = (index for index in range(PARTITIONS) if index != WRITTEN)
         assert not any(tailing.raw[index] for index in untouched)
@@ -188,8 +199,8 @@ def test_a_turn_names_the_partition_with_news(pair: Pair) -> None:
 def test_what_comes_past_forebay_is_read_too(pair: Pair) -> None:
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     with start_tailing(pair, topic) as tailing:
-        write(pair, topic, "past", address=pair.direct)
-        wait_until(pair, lambda: tailing.offset(WRITTEN) >= RECORDS, "not all has been read")
+        write(pair, topic, "past", FEW, address=pair.direct)
+        wait_until(pair, lambda: tailing.offset(WRITTEN) >= FEW, "not all has been read")
         direct = read_all(pair.direct, topic, partition=WRITTEN)
         assert bytes(tailing.raw[WRITTEN]) == direct
 
@@ -247,20 +258,20 @@ class Followers:
 def test_an_evicted_session_is_followed_by_full_polls_and_by_another_session(pair: Pair) -> None:
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     with start_tailing(pair, topic) as tailing:
-        write_and_compare(pair, topic, tailing, "before")
+        write_and_compare(pair, topic, tailing, "before", FEW)
         with Followers(pair, topic) as followers:
             assert len(followers) >= SHARDS
-            changed = write_and_compare(pair, topic, tailing, "evicted")
+            changed = write_and_compare(pair, topic, tailing, "evicted", FEW)
             assert changed["asked"] >= PARTITIONS * 2, "each poll is full: the cache has no room"
         wait_until(pair, lambda: is_calm(pair), "there is no session again")
         changed = write_and_compare(pair, topic, tailing, "granted")
-        assert changed["asked"] < 8 * RECORDS, changed
+        assert changed["asked"] < most_named(changed), changed
 
 
 def test_a_topic_that_is_made_again_is_another_one(pair: Pair) -> None:
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     with start_tailing(pair, topic) as tailing:
-        write_and_compare(pair, topic, tailing, "former")
+        write_and_compare(pair, topic, tailing, "former", FEW)
         delete_topic(pair.direct, topic)
         create_topic(pair.direct, topic, partitions=PARTITIONS)
         wait_until(pair, lambda: tailing.error is not None, "the topic's id is still answered")
@@ -273,14 +284,14 @@ def test_a_topic_that_is_made_again_is_another_one(pair: Pair) -> None:
 def test_a_broker_that_restarts_is_asked_in_a_new_session(pair: Pair) -> None:
     topic = create_topic(pair.direct, partitions=PARTITIONS)
     with start_tailing(pair, topic) as tailing:
-        write_and_compare(pair, topic, tailing, "before")
+        write_and_compare(pair, topic, tailing, "before", FEW)
         before = bytes(tailing.raw[WRITTEN])
     pair.broker.stop(gracefully=True)
     pair.broker.start()
     wait_until(pair, pair.sidecar.is_ready, "Forebay is not ready again")
     with start_tailing(pair, topic) as tailing:
-        wait_until(pair, lambda: tailing.offset(WRITTEN) >= RECORDS, "not all has been read")
+        wait_until(pair, lambda: tailing.offset(WRITTEN) >= FEW, "not all has been read")
         assert bytes(tailing.raw[WRITTEN]) == before
         changed = write_and_compare(pair, topic, tailing, "after")
-        assert changed["asked"] < 8 * RECORDS, changed
+        assert changed["asked"] < most_named(changed), changed
         assert changed["miss"] <= 0.1 * changed["hit"]

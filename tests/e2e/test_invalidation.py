@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.05
 RECORDS = 40
 MOST = 0.8

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 RECORDS, RECORD_BYTES = 20_000, 200
 TAILED, RATE = 4_000, 1_000
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MOST = 0.8
 HIT = ("hit", "")
 

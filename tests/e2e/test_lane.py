@@ -36,6 +36,8 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
 REAUTH_MS = 3000
 COUNT = 2000
 BITE_BYTES = 100_000
+ALONE = 10
+"""Records whose delay is measured before history is read."""
 STRANGER = f'{MODULES["PLAIN"]} required user_nobody="unknown-here";'
 Options = dict[str, Any]
 
@@ -265,21 +267,29 @@ def test_who_tails_beside_history_does_not_notice(laned: Laned) -> None:
     topic = make_history(laned, partitions=2)
     through = laned.bootstraps["OPEN"]
     asked = laned.total("lane_requests")
-    delays = []
+    alone, beside = [], []
     with RawClient(through, "lagging") as client, RawClient(through, "tailing") as other:
         history = open_reader(client, topic)
         tail = RawReader(other, topic, partition=1).settle()
+        for _ in range(ALONE):
+            alone.append(measure_delay(through, tail))
         while history.offset < COUNT:
             history.poll(200)
-            offset = tail.offset
-            write(through, topic, 1, partition=1)
-            written_at = time.monotonic()
-            while tail.offset == offset:
-                tail.poll(500)
-            delays.append(time.monotonic() - written_at)
+            beside.append(measure_delay(through, tail))
         assert explain(bytes(history.raw), read_all(laned.broker.direct, topic)) == ""
     assert laned.total("lane_requests") > asked + 3
-    assert statistics.median(delays) < 0.2, delays
+    most_s = max(0.2, 3 * statistics.median(alone))
+    assert statistics.median(beside) < most_s, (alone, beside)
+
+
+def measure_delay(through: str, tail: RawReader) -> float:
+    """Seconds from the acknowledgement of a record to its arrival at the tail's reader."""
+    offset = tail.offset
+    write(through, tail.topic.name, 1, partition=1)
+    written_at = time.monotonic()
+    while tail.offset == offset:
+        tail.poll(500)
+    return time.monotonic() - written_at
 
 
 def test_a_link_that_dies_within_a_frame_is_not_noticed_and_used_again_later(laned: Laned) -> None:
@@ -314,8 +324,9 @@ def test_a_link_that_says_nothing_is_given_up_and_history_goes_on(laned: Laned) 
         while history.offset < stood_at + 400:
             asked_at = time.monotonic()
             history.poll(max_wait_ms=300)
-            assert time.monotonic() - asked_at < 2, "every fetch is answered in time"
-            assert time.monotonic() - started < SILENCE_S + 5
+            answered_s = time.monotonic() - asked_at
+            assert answered_s < SILENCE_S / 2, "no fetch waits until the link is given up"
+            assert time.monotonic() - started < 2 * SILENCE_S
         assert laned.total("lanes_lost") == lost + 1
         wire.flow()
         history.read_to(COUNT)
@@ -403,11 +414,11 @@ def test_nothing_is_left_of_clients_that_are_gone(laned: Laned) -> None:
     for client in clients:
         client.abort()
     wire.flow()
+    held = ("forebay_in_flight_bytes", "response"), ("forebay_queue_depth", "parked_fetches")
     deadline = time.monotonic() + TIMEOUT_S
-    while laned.sidecar.metrics()["forebay_in_flight_bytes", "response"]:
+    while any(map(laned.sidecar.metrics().__getitem__, held)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert laned.sidecar.metrics()["forebay_queue_depth", "parked_fetches"] == 0
     assert laned.total("internal_errors") == 0
 
 
@@ -422,6 +433,6 @@ def test_a_stop_does_not_wait_for_the_second_link(laned: Laned) -> None:
         time.sleep(0.3)
         started = time.monotonic()
         assert laned.sidecar.stop() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 10
     said = laned.sidecar.log_path.read_text()
     assert not any(word in said for word in ("Traceback", "never retrieved", "was destroyed"))

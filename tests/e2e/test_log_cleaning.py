@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 POLL_S = 0.1
 CLEANING = {
     "log.initial.task.delay.ms": 200,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 RECORDS = 60
 SCRAM = "SCRAM-SHA-256"
 SOURCE = Path(__file__).parent / "java" / "PushLog.java"

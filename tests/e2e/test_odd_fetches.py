@@ -57,7 +57,7 @@ class Scene(NamedTuple):
         """What Forebay and the broker say, and what Forebay counted."""
         before = self.pair.sidecar.fetch_counts("partitions")
         through = tell(self.through, version, asked, limits)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:  # the answer is counted a moment after it has left
             after = self.pair.sidecar.fetch_counts("partitions")
             grown = {key: count - before.get(key, 0) for key, count in after.items()}
@@ -196,10 +196,10 @@ def cut(records: bytes) -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_more_is_waited_for_than_may_be_told(scene: Scene, version: int) -> None:
     """min_bytes is at most max_bytes (KafkaApis.handleFetchRequest)."""
-    limits = Limits(max_wait_ms=20_000, min_bytes=5000, max_bytes=3000)
+    limits = Limits(max_wait_ms=50_000, min_bytes=5000, max_bytes=3000)
     started = time.monotonic()
     through, direct, told = scene.ask(version, [scene.asked(version)], limits)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 25
     assert through == (direct[0], [(*one[:-1], cut(one[-1])) for one in direct[1]])
     assert told == {("hit", ""): 1}
 
@@ -213,11 +213,11 @@ def test_what_is_readable_is_counted_as_a_broker_counts_it(
     scene: Scene, version: int, min_bytes: int, max_bytes: int, partition_max_bytes: int
 ) -> None:
     """The first batch whole whatever its size, the part of the last that fits (ReplicaManager.fetchMessages)."""
-    limits = Limits(max_wait_ms=20_000, min_bytes=min_bytes, max_bytes=max_bytes)
+    limits = Limits(max_wait_ms=50_000, min_bytes=min_bytes, max_bytes=max_bytes)
     started = time.monotonic()
     asked = [scene.asked(version)._replace(max_bytes=partition_max_bytes)]
     through, direct, told = scene.ask(version, asked, limits)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 25
     assert through == (direct[0], [(*one[:-1], cut(one[-1])) for one in direct[1]])
     assert told == {("hit", ""): 1}
 
@@ -225,12 +225,15 @@ def test_what_is_readable_is_counted_as_a_broker_counts_it(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_partition_that_is_not_there_ends_nobodys_wait(scene: Scene, version: int) -> None:
     """KafkaApis.handleFetchRequest answers for it without a read; alone it is answered at once."""
-    absent, limits = scene.asked(version)._replace(partition=9), Limits(max_wait_ms=1500)
-    for asked in ([absent], [scene.asked(version, 1, fetch_offset=RECORDS), absent]):
-        for client in (scene.through, scene.direct):
+    absent = scene.asked(version)._replace(partition=9)
+    at_the_tail = scene.asked(version, 1, fetch_offset=RECORDS)
+    for client in (scene.through, scene.direct):
+        for asked, max_wait_ms in (([absent], 50_000), ([at_the_tail, absent], 1000)):
             started = time.monotonic()
-            errors = {one[1]: one[2] for one in tell(client, version, asked, limits)[1]}
-            assert (time.monotonic() - started >= 1) == (len(asked) > 1)
+            answer = tell(client, version, asked, Limits(max_wait_ms=max_wait_ms))
+            waited_s = time.monotonic() - started
+            assert waited_s >= 0.9 if at_the_tail in asked else waited_s < 25
+            errors = {one[1]: one[2] for one in answer[1]}
             assert errors == {one.partition: 3 * (one is absent) for one in asked}
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 45.0
+PATIENCE_S = 60.0
 POLL_S = 0.1
 
 

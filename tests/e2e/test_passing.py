@@ -38,7 +38,7 @@ VERSIONS = (4, 11, 12, 13)
 COUNTED = ("pass", "disabled")
 HEAP = "forebay_in_flight_bytes", "response"
 SETTINGS = {"cache": {"mode": "off"}, "log": {"level": "info", "format": "text"}}
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Asking(RawClient):

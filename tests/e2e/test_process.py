@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 OTHER_HOST = "127.0.0.2"
 """Also the loopback: the same port there is free, and the arena's file is named by the port alone."""
 RUNNER = """

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.e2e
 
 QUICK_COORDINATOR = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 ROUNDS = 20
+SILENT_S = 9.0
 
 
 @pytest.fixture(scope="module")
@@ -217,13 +218,13 @@ def test_who_waits_at_the_lso_stays_while_the_broker_is_silent(pair: Pair) -> No
         reader = CommittedReader(client, topic)
         reader.settle()
         assert reader.offset == reader.last_stable_offset == reader.high_watermark - 2
-        waker = threading.Timer(9.0, pair.broker.wake)
+        waker = threading.Timer(SILENT_S, pair.broker.wake)
         pair.broker.stall()
         waker.start()
         try:
             started = time.monotonic()
             assert reader.poll(5000) == 0  # longer than the lease
-            assert 4.5 < time.monotonic() - started < 7.0
+            assert 4.5 < time.monotonic() - started < SILENT_S
         finally:
             waker.cancel()
             pair.broker.wake()

@@ -8,6 +8,7 @@ what the broker would answer any more.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -41,10 +42,10 @@ MEMORY, HISTORY = 0, 1
 OLD_RECORDS = 400
 TRIES = 3
 """A read is kept for some seconds, within which the change has to happen."""
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 BY_NAME = 12
-HELD_MS = 1000
+HELD_MS, HOLD_S = 1000, 10.0
 """Below a lease: a Fetch that asks for so long leaves from memory while the broker is silent."""
 
 
@@ -120,12 +121,17 @@ def leave_a_read_behind(held: Held, client: RawClient, topic: str, version: int)
 def fetch_held(
     held: Held, client: RawClient, version: int, readers: list[RawReader]
 ) -> list[bytes]:
-    """What one Fetch is answered with while the broker's answers are held back, as long as that is."""
+    """What one Fetch is answered with while the broker's answers are held back. That ends after HOLD_S, since a
+    Fetch for which memory's lease has lapsed is the broker's to answer.
+    """
     held.wire.stall()
+    hold = threading.Timer(HOLD_S, held.wire.flow)
+    hold.start()
     try:
         client.send_fetch(version, [reader.asked() for reader in readers], max_wait_ms=HELD_MS)
         frame = client.receive()
     finally:
+        hold.cancel()
         held.wire.flow()
     said = {one.partition: one for one in fetch.scan_response(frame, version).partitions}
     assert not any(one.error_code for one in said.values())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 PARTITIONS = 40
+PATIENCE_S = 60.0
 VERSIONS = (7, 11, 12, 13, 17)
 NOT_FOUND, WRONG_EPOCH = 70, 71
 NOT_YET = (3, 6, 100)
@@ -74,7 +75,7 @@ def take(client: SessionClient, response: object, frame: bytes, into: dict[int, 
 
 
 def settle(client: SessionClient, into: dict[int, bytearray]) -> None:
-    quiet, deadline = 0, time.monotonic() + 20
+    quiet, deadline = 0, time.monotonic() + PATIENCE_S
     while quiet < 8:
         response, frame = client.poll(50)
         take(client, response, frame, into)
@@ -156,13 +157,13 @@ def test_a_poll_looks_at_what_is_new_however_many_stand_at_the_tail(
         for number in range(8):
             before, partition = count_looks(pair), number * 37 % partitions
             producer.produce(topic, b"v" * 100, partition=partition)
-            assert producer.flush(10) == 0
+            assert producer.flush(PATIENCE_S) == 0
             started, found = time.monotonic(), 0
             while not found:
-                response, frame = client.poll(2000)
+                response, frame = client.poll(20_000)
                 assert {one.partition for one in response.partitions} <= {partition}
                 found = take(client, response, frame, into)
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < 10
             busy.append(count_looks(pair) - before)
         assert sorted(busy)[4] < 10, busy
         assert client.want[key, 0].fetch_offset == len(batch.scan_batches(into[0], 0, len(into[0])))
@@ -217,7 +218,7 @@ def test_a_quiet_partition_whose_log_start_moves_is_named(pair: Pair) -> None:
             future.result(10)
         for client, name in zip(clients, ("direct", "through"), strict=True):
             named: list[Any] = []
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + PATIENCE_S
             while not named and time.monotonic() < deadline:
                 named = [one[:-2] for one in client.poll(100)[0].partitions]
             told[name] = named

@@ -214,12 +214,12 @@ def test_what_memory_cannot_speak_for_ends_the_wait_as_at_the_broker(pair: Pair)
         produce(pair.through, packed, 0, 3, "zstd")
         odd.read_to(3)
         for _ in range(3):
-            asking = pool.submit(client.fetch, 9, [odd.asked(), tail.asked()], max_wait_ms=10_000)
+            asking = pool.submit(client.fetch, 9, [odd.asked(), tail.asked()], max_wait_ms=30_000)
             time.sleep(0.3)
             produce(pair.direct, packed, 0, 1, "zstd")
             started = time.monotonic()
             ((said, records),) = [one for one in asking.result() if one[0].topic == packed]
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < 15
             assert odd.take(said, records) > 0
         both = client.fetch(9, [odd.asked(), tail.asked()], max_wait_ms=300)
         assert [(one.error_code, one.high_watermark, records) for one, records in both] == [

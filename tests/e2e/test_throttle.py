@@ -55,7 +55,7 @@ def calm(disk: FakeDisk, pair: Pair) -> Iterator[None]:
     wait_until(lambda: pair.sidecar.metrics()["forebay_throttle_disk_busy", "sdx"] == 0)
 
 
-def wait_until(is_so: object, timeout_s: float = 20.0) -> None:
+def wait_until(is_so: object, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come about in time"
@@ -70,7 +70,11 @@ def make_busy(pair: Pair, disk: FakeDisk) -> None:
 
 
 def make_fast(pair: Pair) -> None:
-    """At a rate whose surge between two looks bears all of OLD_RECORDS: a busy disk has lowered it."""
+    """At a rate whose surge between two looks bears all of OLD_RECORDS, as Forebay has it at its start. A busy disk
+    has lowered it, and it grows to what the disk has borne: that may be less.
+    """
+    assert pair.sidecar.stop() == 0
+    pair.sidecar.start()
     rate = ("forebay_throttle_rate_bytes_per_second", "sdx")
     wait_until(lambda: pair.sidecar.metrics()[rate] >= START_BYTES)
 
@@ -296,7 +300,7 @@ def test_a_stop_does_not_wait_for_what_is_delayed(pair: Pair, disk: FakeDisk) ->
         wait_until(lambda: pair.sidecar.metrics()["forebay_throttle_waiting_requests", "sdx"] > 0)
         started = time.monotonic()
         assert pair.sidecar.stop() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
     said = pair.sidecar.log_path.read_text()
     pair.sidecar.start()
     assert not any(word in said for word in ("Traceback", "never retrieved", "was destroyed"))

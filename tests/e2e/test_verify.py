@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 BATCHES = 12
 
 

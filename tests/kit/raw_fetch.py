@@ -22,7 +22,7 @@ from tests.kit import frames
 if TYPE_CHECKING:
     from types import TracebackType
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 METADATA_VERSION = 12
 FETCH_VERSION = 13
 MAX_BYTES = 8 << 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
+ABSENT = Path(__file__).with_name("absent")
+"""Modules that a Forebay does not find, as where only Forebay is installed."""
 CLIENT = "CLIENT"
 """The name of a ProxiedBroker's listener for clients."""
 PATIENT_CACHE = {"size": "64MiB", "holeWait": "100ms", "confirmEvery": "3s"}
@@ -117,17 +120,22 @@ class Sidecar:
             assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log_tail()}"
             time.sleep(POLL_S)
 
-    def start(self) -> Self:
-        """Start, and wait until it is ready."""
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Start, and wait until it is ready. Raises SidecarFailed where it ends, or is not ready in time."""
         config = self.directory / "forebay.yaml"
         config.write_text(json.dumps(self._settings, indent=1))  # JSON is YAML
         command = [self._interpreter, "-m", "proxy", "serve", "--config", str(config)]
         with self.log_path.open("ab") as log:
             end_with_parent = partial(die_with_parent, signal.SIGTERM)
+            path = os.pathsep.join((str(ABSENT), *filter(None, [os.environ.get("PYTHONPATH")])))
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, preexec_fn=end_with_parent
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                preexec_fn=end_with_parent,
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not self.is_ready():
             exit_code = self._process.poll()
             if exit_code is not None or time.monotonic() > deadline:

@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.kit.broker.class_archive import share_classes
 from tests.kit.broker.jars import cache_home, kafka_jars, locked_jars
 from tests.kit.broker.java import JavaMissing, find_java
 from tests.kit.broker.process import JVM_FLAGS
@@ -92,9 +93,11 @@ def build_java(version: str, folder: Path, main: str = "Matrix", lock: str = "")
     classes = folder / f"classes-{lock or version}"
     run_tool([javac, "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources], folder)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return Program(
-        [str(java), "-Xmx192m", *JVM_FLAGS, quiet, "-cp", f"{classes}:{jars}/*", main], {}
+    shared = [] if lock else share_classes(version)
+    path = (
+        f"{jars}/*:{classes}"  # in this order: an archive is mapped where its jars are named first
     )
+    return Program([str(java), "-Xmx192m", *JVM_FLAGS, *shared, quiet, "-cp", path, main], {})
 
 
 def build_go(name: str, folder: Path) -> Program:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
     from tests.kit.broker.kafka import KafkaCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1800),
+]  # the first test starts Spark and runs twice
 
 MIB = 1 << 20
 VALUE = bytes(range(256)) * 480

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.e2e.differential.logs import Log
     from tests.kit.sidecar import Pair
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CONFIRM_WAIT_MS = 4000
 LEAST_HITS = 0.2
 """Share of record bytes that must come from memory: a run that compares the broker with itself fails."""

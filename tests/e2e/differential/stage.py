@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.kit.sidecar import Pair
 
 TIMEOUT_S = 60
-PATIENCE_S = 30
+PATIENCE_S = 60.0
 TRANSACTION_TIMEOUT_MS = 900_000
 """Nobody but a run ends an open transaction."""
 POLL_S = 0.02

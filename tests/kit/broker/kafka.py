@@ -35,7 +35,7 @@ from tests.kit.broker.settings import (
     build_properties,
     build_scram_arguments,
 )
-from tests.kit.broker.storage import Kind, build_id, keep_formatted, write_formatted
+from tests.kit.broker.storage import build_id, build_kind, keep_formatted, write_formatted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -204,8 +204,7 @@ class KafkaCluster:
     def _format(self, node: Node, properties: Path, cluster_id: str) -> None:
         """The node's log directories."""
         scram = build_scram_arguments(self.listeners, self.users)
-        overrides = sorted((name, str(value)) for name, value in self.overrides.items())
-        kind = Kind(self.version, tuple(overrides), tuple(scram))
+        kind = build_kind(self.version, self.overrides, scram)
         log_dir = self.log_dir(node.node_id)
         if not write_formatted(kind, log_dir, cluster_id, node.node_id):
             named = (f"--cluster-id={cluster_id}", "-c", str(properties))
