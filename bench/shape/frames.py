@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from protocol.batch import scan_batches, stamp_base_offset
 from protocol.fetch import FetchPartition
-from protocol.fetch_build import build_request
+from protocol.fetch_build import FetchAnswer, build_request, build_response
 from tests.kit.frames import (
     ACKS_ALL,
     NO_TAGS,
@@ -23,7 +24,7 @@ from tests.kit.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.kit.raw_fetch import TopicWords
 
@@ -61,3 +62,21 @@ def build_wide_fetch(
             for index, offset in enumerate(offsets)
         ],
     )
+
+
+def build_wide_answers(batch: bytes, partitions: int, steps: int) -> Iterator[bytes]:
+    """Answers to `steps` Fetches of `build_wide_fetch`: `batch` for each partition, at other offsets in each step."""
+    records = scan_batches(batch, 0, len(batch))[0].last_offset + 1
+    end = steps * records
+    for step in range(steps):
+        said = memoryview(bytearray(batch))
+        stamp_base_offset(said, 0, step * records)
+        rows = [
+            FetchAnswer(bytes(16), index, 0, end, end, 0, None, [said], len(said))
+            for index in range(partitions)
+        ]
+        yield b"".join(
+            build_response(
+                FETCH_VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=rows
+            )
+        )
