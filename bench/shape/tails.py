@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 RECORD_BYTES = 1000
 WARM_S = 3.0
 """Nothing of the first seconds is counted: positions, leases and rights are being got."""
-PATIENCE_S = 60.0
+SETTLE_S, PATIENCE_S = 180.0, 60.0
+"""Until groups stand at every tail, of thousands of partitions on a busy machine; until all has been read."""
 DROPPED = ("forebay_access_log_dropped_lines_total",)
 BUSY = "while True: pass"
 
@@ -80,7 +81,7 @@ def tail_many(
     arm: Arm, broker_pid: int, clients: Clients, groups: int, rate: float, seconds: float
 ) -> Figures:
     """`rate` records of 1 KB a second over all partitions; `groups` at the tail. Wrong."""
-    clients.settle(PATIENCE_S)
+    clients.settle(SETTLE_S)
     clients.produce(rate, WARM_S)
     before, begun_s, meter = _count(arm), time.time(), Meter(arm.pid, broker_pid)
     count = clients.produce(rate, seconds)
