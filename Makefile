@@ -34,7 +34,7 @@ bench: build tools ## Forebay, haproxy and Kroxylicious before one broker, in tu
 shape: build tools ## the shapes of real clients: many partitions and connections; writes bench/results/shape
 	$(BIN)/python -m bench.shape $(SHAPE)
 
-growth: build tools ## how cost grows with bytes, requests, idle partitions and connections; writes bench/results/growth
+growth: build tools ## how cost grows with bytes, requests, partitions and connections; writes bench/results/growth
 	$(BIN)/python -m bench.ladder.growth $(GROWTH)
 
 check: build ## format, lint, types, import contracts, generated documents

@@ -148,7 +148,10 @@ class Load:
         await asyncio.sleep(next(part.start_s for part in self.slices if part.label == REPLAY))
         self._progress.step("one more consumer reads from the beginning")
         reader = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, client_id=REPLAY_CLIENT, group_id=None
+            bootstrap_servers=bootstrap,
+            client_id=REPLAY_CLIENT,
+            group_id=None,
+            max_partition_fetch_bytes=self.sizes.replay_bytes,
         )
         async with _started(reader):
             partitions = [TopicPartition(topic, index) for index in range(self.sizes.partitions)]

@@ -15,14 +15,17 @@ WARM_UP_S, REPLAY_S = 2.0, 6.0
 
 
 class Sizes(NamedTuple):
-    """Loads and limits. `rate` is in records a second, over all partitions."""
+    """Loads and limits. `rate` is in records a second, over all partitions. `replay_bytes`: the most that the
+    backlog's reader asks of a partition at a time, so that it takes several Fetches.
+    """
 
     rate: int = 200
     record_bytes: int = 4 * KIB
-    partitions: int = 2
+    partitions: int = 48
     groups: int = 4
     cache_bytes: int = 32 * MIB
     backlog_bytes: int = 48 * MIB
+    replay_bytes: int = 128 * KIB
 
 
 class Slice(NamedTuple):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.ladder.bare import start_bare_send
+from bench.ladder.bare import build_answers, start_bare_send
 from bench.ladder.bare_relay import start_bare_relay
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
 from tests.kit.broker.certificates import TlsFiles, write_certificates
@@ -191,7 +191,7 @@ def _start_kroxylicious(place: Place) -> Arm:
 
 def _start_bare_send(place: Place) -> Arm:
     try:
-        child = start_bare_send(place.directory, place.lease.port, CACHE_MIB << 20)
+        child = start_bare_send(place.directory, place.lease.port, CACHE_MIB << 20, build_answers())
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise Unfit(f"bare_send.c needs a C compiler: {error}") from error
     return _keep(place, child, lambda: _takes_connections((HOST, place.lease.port)))

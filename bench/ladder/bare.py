@@ -1,6 +1,6 @@
 """The floor: a program that does nothing but hand answers from memory to a socket (bare_send.c).
 
-Owns the answers, which are those that a cache gives to the ring's Fetches, and the program's process. Must not know
+Owns the answers that a cache gives to the ring's Fetches, and the program's process. Must not know
 what is measured. Invariants: it needs no broker; it listens once `start_bare_send` has returned; its memory is of the
 kind and the size of the arena beside it, and as much of it is walked through.
 """
@@ -19,7 +19,7 @@ from tests.kit.broker.process import die_with_parent
 from tests.kit.frames import build_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SOURCE = Path(__file__).with_name("bare_send.c")
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
@@ -57,10 +57,12 @@ def build_program(directory: Path) -> Path:
     return program
 
 
-def start_bare_send(directory: Path, port: int, memory_bytes: int) -> subprocess.Popen[bytes]:
-    """Its process, which listens a moment later. Raises as `build_program` does."""
-    program, answers = build_program(directory), directory / "answers"
-    with answers.open("wb") as file:
-        file.writelines(build_answers())
-    words = [str(program), str(port), str(answers), str(memory_bytes)]
+def start_bare_send(
+    directory: Path, port: int, memory_bytes: int, answers: Iterable[bytes]
+) -> subprocess.Popen[bytes]:
+    """Its process with `answers`, which listens a moment later. Raises as `build_program` does."""
+    program, held = build_program(directory), directory / "answers"
+    with held.open("wb") as file:
+        file.writelines(answers)
+    words = [str(program), str(port), str(held), str(memory_bytes)]
     return subprocess.Popen(words, preexec_fn=die_with_parent)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Round = Mapping[tuple[str, str, str], float]
 """(load, rung, figure) -> value."""
+Floor = Sequence[tuple[str, Callable[[Round], float]]]
+"""Ratios without a bound, by name."""
 SMALL, LARGE, FETCH, TAIL = "produce 1 KB", "produce 900 KB", "fetch 1 MB", "tail, 4 groups"
 
 
@@ -115,7 +117,7 @@ BARS = (
     Bar("access log: share of CPU, tail of 4 groups", 0.05, True, _log_cost(TAIL, "cpu_ms_per_s")),
 )
 
-FLOOR = (
+FLOOR: Floor = (
     ("produce 1 KB, admission: CPU / bare relay", _ratio(SMALL, REQUEST, CACHE, RELAY)),
     ("produce 1 KB, bare relay: CPU / haproxy", _ratio(SMALL, REQUEST, RELAY, HAPROXY)),
     ("fetch 1 MB, cached: CPU / bare send", _ratio(FETCH, GB_CPU, CACHE, BARE)),
@@ -145,10 +147,10 @@ def hold_bars(rows: Sequence[Row], wanted: Sequence[Bar] = BARS) -> list[Held]:
     return held
 
 
-def measure_floor(rows: Sequence[Row]) -> list[tuple[str, list[float]]]:
-    """What of FLOOR at least one round can say, with the rounds' values."""
+def measure_floor(rows: Sequence[Row], floor: Floor = FLOOR) -> list[tuple[str, list[float]]]:
+    """What of `floor` at least one round can say, with the rounds' values."""
     rounds = by_round(rows)
-    said = [(name, list(_values(measure, rounds))) for name, measure in FLOOR]
+    said = [(name, list(_values(measure, rounds))) for name, measure in floor]
     return [(name, values) for name, values in said if values]
 
 

@@ -1,6 +1,6 @@
 """The requests that the raw client sends, built before any clock runs.
 
-Owns Produce frames of one record that carries a time, and Fetch frames. Must not know sockets. Invariants: the CRC is
+Owns Produce frames of one record that carries a time, Fetch frames, and answers for a floor that has no broker. Must not know sockets. Invariants: the CRC is
 right after `stamp`, or the broker refuses the batch; a time stands in the first eight bytes of the record's value.
 """
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import crc32c
 
+from protocol.batch import scan_batches, stamp_base_offset
 from protocol.fetch import FetchPartition
-from protocol.fetch_build import build_request
+from protocol.fetch_build import FetchAnswer, build_request, build_response
 from tests.kit.frames import (
     CRC_AT,
     CRC_FROM,
@@ -24,7 +25,7 @@ from tests.kit.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.kit.raw_fetch import TopicWords
 
@@ -103,3 +104,21 @@ def build_fetch(
             for index, offset in enumerate(offsets)
         ],
     )
+
+
+def build_answers(batch: bytes, partitions: int, steps: int) -> Iterator[bytes]:
+    """Answers to `steps` Fetches of `build_fetch`: `batch` for each partition, at other offsets in each step."""
+    records = scan_batches(batch, 0, len(batch))[0].last_offset + 1
+    end = steps * records
+    for step in range(steps):
+        said = memoryview(bytearray(batch))
+        stamp_base_offset(said, 0, step * records)
+        rows = [
+            FetchAnswer(bytes(16), index, 0, end, end, 0, None, [said], len(said))
+            for index in range(partitions)
+        ]
+        yield b"".join(
+            build_response(
+                FETCH_VERSION, 0, throttle_time_ms=0, error_code=0, session_id=0, partitions=rows
+            )
+        )

@@ -1,9 +1,8 @@
-"""`python -m bench.ladder.growth`: how Forebay's cost grows with bytes, requests, idle partitions and idle connections.
+"""`python -m bench.ladder.growth`: how Forebay's cost grows with bytes, requests, partitions and connections.
 
-Owns the four series, their table and their picture. Must not know a bar: whether a line is straight is for the
-eye, and for what the page says of each. Invariants: one Forebay with the ladder's settings before one broker;
-where points can be measured in any order each is the median of REPEATS turns of all; CPU is the sidecar's, where
-said the broker's.
+Owns the series, the bar of each, their tables and their picture. Invariants: one Forebay with the ladder's settings
+before one broker; where points can be measured in any order each is the median of REPEATS turns of all; CPU is the
+sidecar's, where said the broker's. A line is straight if one more costs the same at both ends (`compare_ends`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +26,8 @@ from bench.demo.progress import Progress
 from bench.ladder import arms, extras, loads, report
 from bench.ladder.raw import Line
 from bench.ladder.steps import Bench
+from bench.shape import requests, tails
+from bench.shape.clients import LibrdkafkaClients
 from tests.kit.broker.topics import create_topic
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.raw_fetch import RawClient
@@ -39,8 +40,19 @@ SIZES = (1_000, 30_000, 120_000, 300_000, 600_000, 900_000)
 REQUESTS = (1_000, 2_000, 4_000, 8_000)
 PARTITIONS = (0, 250, 500, 1_000, 2_000)
 CONNECTIONS = (0, 1_000, 2_500, 5_000)
+HOT = (10, 100, 1_000, 2_000, 4_000)
+SENDERS = (1, 100, 500, 1_000, 2_000)
+NAMED = (1, 10, 50, 100, 200)
+"""Partitions at the tail that all get records; connections that all send; partitions in one request."""
+HOT_RATE, HOT_S = 500.0, 5.0
+NAMED_BYTES, NAMED_CALLS = 1_000, 50
+SENT_CALLS = 4_000
 BYTES_CALLS, BESIDE_CALLS = 60, 500
 REPEATS = 3
+MOST_RATIO = 2.0
+"""Bar of each straight line: a quadratic one is above 5 with these points, and the noise of a straight one below."""
+STRAIGHT = "Forebay, "
+"""Figures with this name have the bar."""
 
 
 class Series(NamedTuple):
@@ -58,6 +70,16 @@ def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     slope, at_zero = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
     top = max(abs(y) for _, y in points) or 1.0
     return at_zero, slope, max(abs(y - at_zero - slope * x) for x, y in points) / top
+
+
+def compare_ends(points: Sequence[tuple[float, float]]) -> float:
+    """Compare what one more costs: between the last two points, over that between the first and the middle one. 1 on a
+    straight line, infinite where nothing is added at first; needs three points.
+    """
+    (first, middle), (late, last) = (points[0], points[len(points) // 2]), points[-2:]
+    early_cost = (middle[1] - first[1]) / (middle[0] - first[0])
+    late_cost = (last[1] - late[1]) / (last[0] - late[0])
+    return late_cost / early_cost if early_cost > 0 else float("inf")
 
 
 def median_series(
@@ -155,6 +177,82 @@ def measure_connections(bench: Bench, arm: arms.Arm) -> Series:
     return Series("silent connections", "connections", points)
 
 
+def measure_hot(bench: Bench, arm: arms.Arm, at: Sequence[int] = HOT) -> Series:
+    """CPU a second beside one consumer at the tail of so many partitions, HOT_RATE records a second over all."""
+    topic, points = create_topic(bench.direct, partitions=max(at)), []
+    for count in at:
+        loads.wait_unwatched(arm)
+        address = arm.address
+        with closing(LibrdkafkaClients(address, topic, count, 1, tails.RECORD_BYTES)) as clients:
+            said = tails.tail_many(arm, bench.ladder.broker_pid, clients, 1, HOT_RATE, HOT_S)
+        points.append(
+            (
+                count,
+                {
+                    "Forebay, ms a second": said["cpu_ms_per_s"],
+                    "broker, ms a second": said["broker_ms_per_s"],
+                },
+            )
+        )
+    return Series("hot partitions at the tail of one consumer", "partitions", points)
+
+
+def measure_senders(bench: Bench, arm: arms.Arm, at: Sequence[int] = SENDERS) -> Series:
+    """CPU of a round in which each of so many connections sends a Produce of 1 KB."""
+    frame = build_produce(f"p-{arm.name}", build_batch(loads.SMALL_BYTES, loads.SMALL_BYTES))
+
+    def one(count: int) -> dict[str, float]:
+        rounds = max(SENT_CALLS // count, 3)
+        with ExitStack() as stack:
+            lines = [stack.enter_context(RawClient(arm.address)) for _ in range(count)]
+            _send_round(lines, frame)
+            meter = loads.Meter(arm.pid, bench.ladder.broker_pid)
+            for _ in range(rounds):
+                _send_round(lines, frame)
+            _, cpu_s, _ = meter.stop()
+        return {"Forebay, ms a round": cpu_s / rounds * 1e3}
+
+    return median_series("a Produce of 1 KB from each connection", "connections", at, one)
+
+
+def _send_round(lines: Sequence[RawClient], frame: bytes) -> None:
+    for line in lines:
+        line.send(frame)
+    for line in lines:
+        line.receive()
+
+
+def measure_named(bench: Bench, arm: arms.Arm, at: Sequence[int] = NAMED) -> Series:
+    """CPU of one Produce, and of one Fetch from memory, of so many partitions."""
+    topic, pid = create_topic(bench.direct, partitions=max(at)), bench.ladder.broker_pid
+    loads.prove_codec(arm, bench.direct, topic)
+    loads.wait_unwatched(arm)
+
+    def one(count: int) -> dict[str, float]:
+        produced = requests.wide_produce(arm, pid, topic, count, NAMED_BYTES, NAMED_CALLS)
+        fetched = requests.wide_fetch(
+            arm, pid, bench.direct, topic, count, NAMED_BYTES, NAMED_CALLS
+        )
+        return {
+            "Forebay, a Produce, us": produced["cpu_us_per_request"],
+            "Forebay, a Fetch from memory, us": fetched["cpu_us_per_request"],
+        }
+
+    return median_series("partitions in a request, 1 KB of each", "partitions", at, one)
+
+
+def build_bars(series: Sequence[Series]) -> list[str]:
+    """The rows of the bars: of each figure of Forebay's own with three points or more, whether its line is straight."""
+    rows = []
+    for one in series:
+        for name in one.points[0][1]:
+            if name.startswith(STRAIGHT) and len(one.points) > 2:
+                ratio = compare_ends([(float(x), figures[name]) for x, figures in one.points])
+                verdict = "holds" if ratio <= MOST_RATIO else "BROKEN"
+                rows.append(f"| {one.title}: {name} | {MOST_RATIO:g} | {ratio:.2f} | {verdict} |")
+    return rows
+
+
 def build_page(series: Sequence[Series], command: str) -> str:
     """A table for each series, with the line through its points."""
     parts = [
@@ -163,6 +261,14 @@ def build_page(series: Sequence[Series], command: str) -> str:
         f"`{command}`",
         "",
         *(f"* {one}" for one in report.describe_machine()),
+        "",
+        "## Bars",
+        "",
+        "What one more costs between the last two points, over that between the first and the middle one.",
+        "",
+        "| line | at most | measured | |",
+        "| --- | --- | --- | --- |",
+        *build_bars(series),
     ]
     for one in series:
         names = list(one.points[0][1])
@@ -226,15 +332,26 @@ def write_report(directory: Path, page: str, series: Sequence[Series]) -> None:
     plot(series, directory / "growth.png")
 
 
+MEASURED: tuple[Callable[[Bench, arms.Arm], Series], ...] = (
+    measure_bytes,
+    measure_requests,
+    measure_named,
+    measure_senders,
+    measure_connections,
+    measure_partitions,
+    measure_hot,
+)
+
+
 def run(progress: Progress, directory: Path, command: str) -> str:
-    """All four; the page."""
+    """All of them; the page."""
     with ExitStack() as stack:
         progress.step("starting the broker and Forebay")
         ladder = arms.open_ladder(stack, [arms.DIRECT, arms.CACHE], None)
         bench = Bench(ladder, loads.Scale())
         bench.prepare()
         arm, series = ladder.arms[arms.CACHE], []
-        for measure in (measure_bytes, measure_requests, measure_connections, measure_partitions):
+        for measure in MEASURED:
             progress.step(str(measure.__doc__).splitlines()[0])
             series.append(measure(bench, arm))
     page = build_page(series, command)

@@ -84,8 +84,9 @@ def build_page(
     command: str,
     title: str = "The ladder",
     wanted: Sequence[bars.Bar] = bars.BARS,
+    floor: bars.Floor = bars.FLOOR,
 ) -> str:
-    """The whole page, with the wanted bars."""
+    """The whole page, with the wanted bars and the ratios of `floor`."""
     rounds = len({row.round for row in rows})
     parts = [
         f"# {title}",
@@ -103,7 +104,8 @@ def build_page(
             f"| {one.bar.name} | {bound} | {measured} | {'holds' if one.holds else 'BROKEN'} |"
         )
     parts += [
-        f"| {name} | none | {spread(values)} | |" for name, values in bars.measure_floor(rows)
+        f"| {name} | none | {spread(values)} | |"
+        for name, values in bars.measure_floor(rows, floor)
     ]
     for load in dict.fromkeys(row.load for row in rows):
         parts += ["", f"## {load}", "", *build_table(rows, load)]

@@ -21,7 +21,9 @@ from confluent_kafka import KafkaException
 from bench.demo.progress import Progress
 from bench.ladder import arms, loads, report
 from bench.ladder.cells import measure_cell
-from bench.shape import bars, clients, requests
+from bench.shape import bars, requests, tails
+from bench.shape.clients import LibrdkafkaClients
+from bench.shape.java_clients import JavaClients
 from tests.kit.broker.topics import create_topic
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ RESULTS = Path(__file__).parents[1] / "results" / "shape"
 ARMS = (arms.DIRECT, arms.TUNED, arms.PASS, arms.CACHE, arms.AGAINST)
 PRODUCE_CALLS, FETCH_CALLS, SESSION_ROUNDS = 1600, 800, 200
 CROWD_S, TAIL_S = 3.0, 6.0
+CLIENTS: dict[str, Callable[[str, str, int, int, int], tails.Clients]] = {
+    bars.LIBRDKAFKA: LibrdkafkaClients,
+    bars.JAVA: JavaClients,
+}
 
 
 def _fresh(ladder: Ladder, arm: Arm, partitions: int) -> str:
@@ -53,7 +59,10 @@ def _produce(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: flo
 
 
 def _fetch(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
-    topic, calls = _fresh(ladder, arm, partitions), max(int(FETCH_CALLS * scale), 50)
+    calls = max(int(FETCH_CALLS * scale), 50)
+    if arm.name == arms.BARE:
+        return requests.bare_fetch(ladder.broker_pid, partitions, size_kb * 1000, calls)
+    topic = _fresh(ladder, arm, partitions)
     return requests.wide_fetch(
         arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, size_kb * 1000, calls
     )
@@ -72,19 +81,22 @@ def _crowd(connections: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
 
 
 def _tail(
-    partitions: int,
-    rate: int,
-    groups: int,
+    kind: str,
+    shape: tuple[int, int, int],
     is_busy: bool,
     ladder: Ladder,
     arm: Arm,
     scale: float,
 ) -> Figures:
+    partitions, rate, groups = shape
     topic = _fresh(ladder, arm, partitions)
-    with clients.busy_processors() if is_busy else contextlib.nullcontext():
-        return clients.tail_many(
-            arm, ladder.broker_pid, topic, partitions, groups, rate, TAIL_S * scale
-        )
+    with (
+        contextlib.closing(
+            CLIENTS[kind](arm.address, topic, partitions, groups, tails.RECORD_BYTES)
+        ) as clients,
+        tails.busy_processors() if is_busy else contextlib.nullcontext(),
+    ):
+        return tails.tail_many(arm, ladder.broker_pid, clients, groups, rate, TAIL_S * scale)
 
 
 def build_loads() -> dict[str, tuple[Load, tuple[str, ...]]]:
@@ -93,13 +105,14 @@ def build_loads() -> dict[str, tuple[Load, tuple[str, ...]]]:
     for shape in bars.PRODUCES:
         found[bars.name_produce(*shape)] = partial(_produce, *shape), ARMS[1:]
     for shape in bars.FETCHES:
-        found[bars.name_fetch(*shape)] = partial(_fetch, *shape), ARMS[1:]
+        found[bars.name_fetch(*shape)] = partial(_fetch, *shape), (*ARMS[1:], arms.BARE)
     for shape in (bars.SESSION, bars.NEWS):
         found[bars.name_session(*shape)] = partial(_session, *shape), (arms.CACHE, arms.AGAINST)
     found[bars.name_crowd(bars.CROWD)] = partial(_crowd, bars.CROWD), ARMS
-    for tail in bars.TAILS:
+    for kind, tail in bars.list_tails():
         for is_busy in (False, True):
-            found[bars.name_tail(*tail, is_busy=is_busy)] = partial(_tail, *tail, is_busy), ARMS
+            name = bars.name_tail(*tail, is_busy=is_busy, clients=kind)
+            found[name] = partial(_tail, kind, tail, is_busy), ARMS
     return found
 
 
@@ -115,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--rounds", type=int, default=4, help="how often each load runs (default: 4)"
     )
     parser.add_argument(
-        "--arms", default=",".join(ARMS), help="which rungs, by commas (default: all)"
+        "--arms", default=",".join((*ARMS, arms.BARE)), help="which rungs, by commas (default: all)"
     )
     parser.add_argument(
         "--loads", default=";".join(LOADS), help="which loads, by semicolons (default: all)"
@@ -136,7 +149,11 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
     page = ""
     with ExitStack() as stack:
         progress.step("starting the broker and the rungs")
-        ladder = arms.open_ladder(stack, wanted, options.against)
+        ladder = arms.open_ladder(
+            stack, [name for name in wanted if name != arms.BARE], options.against
+        )
+        if arms.BARE in wanted:
+            ladder.arms[arms.BARE] = arms.Arm(arms.BARE, "")  # each of its loads starts its own
         notes += [f"left out: {name}: {why}" for name, why in ladder.left_out.items()]
         for number in range(options.rounds):
             cells = [
@@ -161,7 +178,9 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
 def write_page(options: argparse.Namespace, rows: list[Row], notes: list[str]) -> str:
     """Write what was measured so far: a run that is cut keeps its whole rounds. Return the page."""
     command = f"python -m bench.shape {shlex.join(sys.argv[1:])}".strip()
-    page = report.build_page(rows, [], notes, command, "Shapes of real clients", bars.build_bars())
+    page = report.build_page(
+        rows, [], notes, command, "Shapes of real clients", bars.build_bars(), bars.FLOOR
+    )
     report.write_report(options.directory, page, rows, "shape.png", SHOWN)
     return page
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.ladder.arms import CACHE, DIRECT, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, TUNED
 from bench.ladder.bars import Bar
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ TAILS = {
     (4000, 500, 1): (400.0, 15.0),
 }
 """Partitions, records a second and groups, to the bars: CPU in ms a second, p50 beyond direct in ms."""
+LIBRDKAFKA, JAVA = "librdkafka", "Java"
+JAVA_TAILS = ((1, 1000, 4), (48, 1000, 4))
+MOST_LINES = 1.2
+"""Of the access log for each partition answered with records, beside one a second for each connection and topic."""
 SESSION, NEWS = (200, 10), (10, 10)
 CROWD = 64
 MOST_BUSY_TIMES = 2.0
@@ -58,14 +62,23 @@ def name_crowd(connections: int) -> str:
     return f"{connections} connections, 1 KB"
 
 
-def name_tail(partitions: int, rate: int, groups: int, is_busy: bool) -> str:
+def name_tail(
+    partitions: int, rate: int, groups: int, is_busy: bool, clients: str = LIBRDKAFKA
+) -> str:
     """The load's name."""
     beside = ", busy" if is_busy else ""
-    return f"librdkafka, {partitions} partitions, {rate}/s, {groups} groups{beside}"
+    return f"{clients}, {partitions} partitions, {rate}/s, {groups} groups{beside}"
 
 
-def _ratio(load: str, figure: str, theirs: str = TUNED) -> Callable[[Round], float]:
-    return lambda one: one[load, CACHE, figure] / one[load, theirs, figure]
+def list_tails() -> list[tuple[str, tuple[int, int, int]]]:
+    """Clients and shape of each tail."""
+    return [(LIBRDKAFKA, shape) for shape in TAILS] + [(JAVA, shape) for shape in JAVA_TAILS]
+
+
+def _ratio(
+    load: str, figure: str, theirs: str = TUNED, ours: str = CACHE
+) -> Callable[[Round], float]:
+    return lambda one: one[load, ours, figure] / one[load, theirs, figure]
 
 
 def _own(load: str, figure: str) -> Callable[[Round], float]:
@@ -101,13 +114,38 @@ def build_bars() -> tuple[Bar, ...]:
         )
     )
     found.append(Bar(f"{name_session(*SESSION)}: CPU / those alone", 1.5, True, _session))
-    for shape, (most_ms, later_ms) in TAILS.items():
-        load, busy = name_tail(*shape, is_busy=False), name_tail(*shape, is_busy=True)
-        found.append(Bar(f"{load}: CPU, ms a second", most_ms, True, _own(load, SECOND)))
-        found.append(Bar(f"{load}: broker's CPU / direct", 1.0, True, _ratio(load, BROKER, DIRECT)))
-        if later_ms is not None:
-            found.append(Bar(f"{load}: p50 - direct, ms", later_ms, True, _beyond_direct(load)))
-        found.append(Bar(f"{busy}: p50 / direct", MOST_BUSY_TIMES, True, _ratio(busy, P50, DIRECT)))
-        found.append(Bar(f"{load}: share of hits", 0.999, False, _own(load, "hit_share")))
-        found.append(Bar(f"{load}: log lines dropped", 0.0, True, _own(load, "log_lines_dropped")))
+    for clients, shape in list_tails():
+        found += _build_tail(clients, shape)
     return tuple(found)
+
+
+def _build_tail(clients: str, shape: tuple[int, int, int]) -> list[Bar]:
+    """The bars of one tail, and of the same beside busy processors."""
+    most_ms, later_ms = TAILS[shape]
+    load = name_tail(*shape, is_busy=False, clients=clients)
+    busy = name_tail(*shape, is_busy=True, clients=clients)
+    found = [
+        Bar(f"{load}: CPU, ms a second", most_ms, True, _own(load, SECOND)),
+        Bar(f"{load}: broker's CPU / direct", 1.0, True, _ratio(load, BROKER, DIRECT)),
+    ]
+    if later_ms is not None:
+        found.append(Bar(f"{load}: p50 - direct, ms", later_ms, True, _beyond_direct(load)))
+    found.append(Bar(f"{busy}: p50 / direct", MOST_BUSY_TIMES, True, _ratio(busy, P50, DIRECT)))
+    for one in (load, busy):
+        found.append(Bar(f"{one}: share of hits", 0.999, False, _own(one, "hit_share")))
+        found.append(
+            Bar(f"{one}: log lines / answer", MOST_LINES, True, _own(one, "log_lines_per_answer"))
+        )
+        found.append(Bar(f"{one}: log lines dropped", 0.0, True, _own(one, "log_lines_dropped")))
+    return found
+
+
+FLOOR = tuple(
+    row
+    for load in (name_fetch(*shape) for shape in FETCHES)
+    for row in (
+        (f"{load}: CPU / bare send", _ratio(load, REQUEST, BARE)),
+        (f"{load}, bare send: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, BARE)),
+    )
+)
+"""Cached Fetches beside the same bytes from a C program that does nothing else, and that beside tuned haproxy."""

@@ -1,54 +1,26 @@
-"""librdkafka's own clients on a topic of many partitions: one producer at a steady rate, groups at the tail.
+"""librdkafka's own clients on a topic of many partitions: one producer, and a consumer for each group.
 
-Owns one turn of it, and the busy loops beside it. Must not know rungs by name. Invariants: latency counts from when a
-record was due; every record is acknowledged and read by each group, or the turn is void; lines of the access log are
-Forebay's own count of the same time.
+Owns the clients, and the lateness of what they read. Must not know rungs. Invariant: lateness counts from when a record
+was due.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from bench.ladder.frames import STAMP
-from bench.ladder.loads import Figures, Meter, Wrong
-from tests.kit.broker.process import die_with_parent
+from bench.ladder.loads import Wrong
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.ladder.arms import Arm
-
-RECORD_BYTES = 1000
-WARM_S = 3.0
-"""Nothing of the first seconds is counted: positions, leases and rights are being got."""
-PATIENCE_S = 60.0
-LINES, DROPPED = (
-    ("forebay_access_log_written_lines_total",),
-    ("forebay_access_log_dropped_lines_total",),
-)
-BUSY = "while True: pass"
-
-
-class Counts(NamedTuple):
-    """Forebay's own: lines of the access log, written and dropped; record bytes from memory, and in all."""
-
-    lines: float
-    dropped: float
-    hit_bytes: float
-    fetched_bytes: float
+CLOSE_S = 60.0
 
 
 class Group:
-    """A consumer of all partitions, from the end, in a thread of its own; `late` are (due, lateness) in ns."""
+    """A consumer of all partitions, from the end, in a thread of its own; `late` are (due, lateness) in ns, `seen` the
+    partitions read from."""
 
     def __init__(self, address: str, topic: str, partitions: int) -> None:
         settings = {"bootstrap.servers": address, "group.id": "shape", "log_level": 3}
@@ -56,6 +28,7 @@ class Group:
         self._consumer.assign([TopicPartition(topic, i, OFFSET_END) for i in range(partitions)])
         self._over = threading.Event()
         self.late: list[tuple[int, int]] = []
+        self.seen: set[int | None] = set()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -65,127 +38,83 @@ class Group:
                 if message.error() is None:
                     (due,) = STAMP.unpack_from(message.value() or b"")
                     self.late.append((due, time.monotonic_ns() - due))
+                    self.seen.add(message.partition())
 
-    def count_since(self, due_ns: int) -> int:
-        """Records due at or after `due_ns` that have come."""
-        return sum(due >= due_ns for due, _ in self.late)
+    def late_since(self, due_ns: int) -> list[int]:
+        """Lateness in ns of the records due at or after `due_ns` that have come."""
+        return [late for due, late in self.late if due >= due_ns]
 
     def close(self) -> None:
         """Leave."""
         self._over.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(CLOSE_S)
         self._consumer.close()
 
 
-@contextlib.contextmanager
-def busy_processors() -> Iterator[None]:
-    """A loop at nice 19 on each processor that this process may use, for as long as the block lasts."""
-    loops = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"import os; os.nice(19); os.sched_setaffinity(0, {{{cpu}}})\n{BUSY}",
-            ],
-            preexec_fn=die_with_parent,
+class LibrdkafkaClients:
+    """`Clients` of `bench.shape.tails`: one producer, `groups` consumers."""
+
+    def __init__(
+        self, address: str, topic: str, partitions: int, groups: int, record_bytes: int
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._payload = bytes(record_bytes - STAMP.size)
+        self._groups = [Group(address, topic, partitions) for _ in range(groups)]
+        self._producer = Producer(
+            {"bootstrap.servers": address, "acks": "all", "linger.ms": 5, "log_level": 3}
         )
-        for cpu in sorted(os.sched_getaffinity(0))
-    ]
-    try:
-        yield
-    finally:
-        for one in loops:
-            one.kill()
-            one.wait()
+        self._failed: list[str] = []
+        self._begun_ns = self._count = 0
 
-
-def tail_many(
-    arm: Arm, broker_pid: int, topic: str, partitions: int, groups: int, rate: float, seconds: float
-) -> Figures:
-    """A producer of `rate` records of 1 KB a second over all partitions, acks=all; `groups` at the tail."""
-    readers = [Group(arm.address, topic, partitions) for _ in range(groups)]
-    producer = Producer(
-        {"bootstrap.servers": arm.address, "acks": "all", "linger.ms": 5, "log_level": 3}
-    )
-    failed: list[str] = []
-    try:
-        producer.list_topics(topic, timeout=PATIENCE_S)
-        _wait_until_all_read(producer, topic, partitions, readers)
-        _produce(producer, topic, partitions, rate, WARM_S, failed)
-        before, meter, begun_ns = _count(arm), Meter(arm.pid, broker_pid), time.monotonic_ns()
-        count = _produce(producer, topic, partitions, rate, seconds, failed)
-        spent, after = meter.stop(), _count(arm)
-        producer.flush(PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while any(one.count_since(begun_ns) < count for one in readers):
+    def settle(self, patience_s: float) -> None:
+        """Write until each group has read from every partition, and so stands at every tail. Wrong."""
+        self._producer.list_topics(self._topic, timeout=patience_s)
+        deadline = time.monotonic() + patience_s
+        while any(len(one.seen) < self._partitions for one in self._groups):
             if time.monotonic() > deadline:
+                raise Wrong("a group does not come to the tail")
+            for index in range(self._partitions):
+                self._send(index, time.monotonic_ns())
+            self._producer.flush(patience_s)
+            time.sleep(1.0)
+
+    def produce(self, rate: float, seconds: float) -> int:
+        """Send on schedule, partition after partition, until all is acknowledged. Return the number sent. Wrong."""
+        self._begun_ns, self._count = time.monotonic_ns(), int(rate * seconds)
+        for number in range(self._count):
+            due = self._begun_ns + int(number / rate * 1e9)
+            while (ahead := due - time.monotonic_ns()) > 0:
+                self._producer.poll(min(ahead / 1e9, 0.002))
+            self._send(number % self._partitions, due)
+        if self._producer.flush(CLOSE_S) or self._failed:
+            raise Wrong(f"{len(self._failed)} failed {self._failed[:1]}")
+        return self._count
+
+    def drain(self, patience_s: float) -> list[int]:
+        """Wait until every group has what was produced last. Return each record's lateness in each group, in ns."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            late = [one.late_since(self._begun_ns) for one in self._groups]
+            if all(len(one) >= self._count for one in late):
                 break
             time.sleep(0.1)
-    finally:
-        for one in readers:
+        return [ns for one in late for ns in one]
+
+    def close(self) -> None:
+        """Let the groups leave."""
+        for one in self._groups:
             one.close()
-    late = sorted(ns for one in readers for due, ns in one.late if due >= begun_ns)
-    if failed or len(late) < groups * count:
-        raise Wrong(
-            f"{arm.name}: {len(failed)} failed {failed[:1]}, {len(late)} of {groups * count} came"
+
+    def _send(self, partition: int, due_ns: int) -> None:
+        self._producer.produce(
+            self._topic,
+            STAMP.pack(due_ns) + self._payload,
+            partition=partition,
+            on_delivery=partial(_note, self._failed),
         )
-    figures = {
-        "end_to_end_p50_ms": late[len(late) // 2] / 1e6,
-        "end_to_end_p99_ms": late[len(late) * 99 // 100] / 1e6,
-        "cpu_ms_per_s": spent.cpu_s * 1e3 / spent.elapsed_s,
-        "broker_ms_per_s": spent.broker_s * 1e3 / spent.elapsed_s,
-    }
-    if before is not None and after is not None:
-        grown = Counts(*(b - a for a, b in zip(before, after, strict=True)))
-        figures["log_lines_per_s"] = grown.lines / spent.elapsed_s
-        figures["log_lines_dropped"] = grown.dropped
-        figures["hit_share"] = grown.hit_bytes / max(grown.fetched_bytes, 1.0)
-    return figures
-
-
-def _wait_until_all_read(
-    producer: Producer, topic: str, partitions: int, readers: list[Group]
-) -> None:
-    """Write to every partition until each group has read from all of them, and so stands at every tail."""
-    deadline = time.monotonic() + PATIENCE_S
-    while any(len(one.late) < partitions for one in readers):
-        if time.monotonic() > deadline:
-            raise Wrong("a group does not come to the tail")
-        for index in range(partitions):
-            producer.produce(topic, STAMP.pack(time.monotonic_ns()), partition=index)
-        producer.flush(PATIENCE_S)
-        time.sleep(1.0)
-
-
-def _produce(
-    producer: Producer, topic: str, partitions: int, rate: float, seconds: float, failed: list[str]
-) -> int:
-    """Send on schedule, partition after partition; the number sent."""
-    payload, count = bytes(RECORD_BYTES - STAMP.size), int(rate * seconds)
-    begun = time.monotonic_ns()
-    for number in range(count):
-        due = begun + int(number / rate * 1e9)
-        while (ahead := due - time.monotonic_ns()) > 0:
-            producer.poll(min(ahead / 1e9, 0.002))
-        producer.produce(
-            topic,
-            STAMP.pack(due) + payload,
-            partition=number % partitions,
-            on_delivery=partial(_note, failed),
-        )
-    return count
 
 
 def _note(failed: list[str], error: object, _message: object) -> None:
     if error is not None:
         failed.append(str(error))
-
-
-def _count(arm: Arm) -> Counts | None:
-    if arm.sidecar is None or not arm.serves:
-        return None
-    metrics, fetched = arm.sidecar.metrics(), arm.sidecar.fetch_counts()
-    hit_bytes = sum(size for key, size in fetched.items() if key[0] == "hit")
-    return Counts(
-        metrics.get(LINES, 0.0), metrics.get(DROPPED, 0.0), hit_bytes, sum(fetched.values())
-    )

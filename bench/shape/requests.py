@@ -6,13 +6,18 @@ checked outside the measured time; where memory may serve, the turn proves that 
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import statistics
+import subprocess
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.ladder.frames import FETCH_VERSION, build_fetch
+from bench.ladder.bare import start_bare_send
+from bench.ladder.frames import FETCH_VERSION, build_answers, build_fetch
 from bench.ladder.loads import (
     Figures,
     Meter,
@@ -23,8 +28,10 @@ from bench.ladder.loads import (
 )
 from bench.ladder.raw import Line
 from protocol import fetch
+from tests.kit.broker.ports import lease_port
+from tests.kit.broker.settings import HOST
 from tests.kit.frames import build_batch, build_produce
-from tests.kit.raw_fetch import RawClient
+from tests.kit.raw_fetch import RawClient, TopicWords
 from tests.kit.session_client import SessionClient
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ LEAST_STORED = 0.95
 RING = 8
 """Batches of each partition that are read round and round."""
 DEPTH = 5
+FLOOR_BYTES = 64 << 20
+"""Of the floor's mapping: more than any ring of answers."""
 SETTLE_S = 20.0
 
 
@@ -95,6 +104,41 @@ def wide_fetch(
         "broker_us_per_request": spent.broker_s / calls * 1e6,
         "mb_per_s": read / 1e6 / spent.elapsed_s,
     }
+
+
+def bare_fetch(broker_pid: int, partitions: int, size_bytes: int, calls: int) -> Figures:
+    """`wide_fetch` answered by a C program that does nothing else. Wrong where there is no C compiler."""
+    answers = list(build_answers(build_batch(size_bytes), partitions, RING))
+    request = build_fetch(TopicWords("floor", bytes(16), {}), [0] * partitions, size_bytes)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-floor-")))
+        lease = stack.enter_context(lease_port())
+        try:
+            child = start_bare_send(directory, lease.port, FLOOR_BYTES, answers)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            raise Wrong(f"bare_send.c needs a C compiler: {error}") from error
+        stack.callback(child.wait, SETTLE_S)
+        stack.callback(child.kill)
+        line = stack.enter_context(_connect(f"{HOST}:{lease.port}"))
+        for _ in range(RING):
+            line.call(request)
+        meter = Meter(child.pid, broker_pid)
+        read = sum(line.call(request) for _ in range(calls))
+        spent = meter.stop()
+    return {
+        "cpu_us_per_request": spent.cpu_s / calls * 1e6,
+        "mb_per_s": read / 1e6 / spent.elapsed_s,
+    }
+
+
+def _connect(address: str) -> Line:
+    """A connection, once something listens there. Wrong."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError):
+            return Line(address)
+        time.sleep(0.02)
+    raise Wrong("bare_send does not listen")
 
 
 def _wait_until_stored(arm: Arm, line: Line, frame: bytes, batches: int) -> None:

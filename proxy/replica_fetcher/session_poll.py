@@ -14,6 +14,8 @@ changed, a response those with news. Must not know which requests wait. Invarian
   response to a request that asked so has come and nothing has revoked its lease since the sending.
 * the LSO is no reason for an entry, nor is the epoch of a question. Where an entry may tell more
   than an omission, the partition is asked about apart.
+* a lease counts from the sending of one request, and the response to the next renews it. On a busy
+  machine the broker holds requests for less time, so that both, and their delays, fit in a lease.
 * `open_polls` of a partition in `_asked` counts this poll, from the sending until the poll pauses.
 * without a session (id 0: the broker's cache is full) each request is full.
 """
@@ -56,8 +58,8 @@ LOOK_EVERY_S = 0.02
 class SessionPoll:
     """Poll of `members` on the own connection `name`, one request at a time.
 
-    `max_wait_s`: of each request. `pause_s`: how long the poll waits between two requests while the
-    broker grants no session. `is_refused`: the last response granted none.
+    `max_wait_s`: of a request, at most. `pause_s`: how long the poll waits between two requests
+    while the broker grants no session. `is_refused`: the last response granted none.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class SessionPoll:
         "_changed",
         "_claimed",
         "_covered",
+        "_delay_s",
         "_forgotten",
         "_joining",
         "_lease",
@@ -77,6 +80,7 @@ class SessionPoll:
         "_session",
         "_turn",
         "_unsettled",
+        "_wait_s",
         "in_flight",
         "is_refused",
         "members",
@@ -89,6 +93,8 @@ class SessionPoll:
         self._broker = broker
         self.name = name
         self._max_wait_s = max_wait_s
+        self._wait_s = max_wait_s  # of the request in flight
+        self._delay_s = 0.0  # by which responses have come after that wait, of late
         self._pause_s = pause_s
         self.members: dict[Partition, None] = {}
         self.in_flight = False
@@ -195,7 +201,9 @@ class SessionPoll:
         forgotten, self._forgotten = self._forgotten, {}
         self._broker.counters.watch_requests[SOURCE] += 1
         self._broker.counters.watch_asked_partitions += len(named)
-        return build_poll(named, self._missing_bytes, self._max_wait_s, identity, forgotten)
+        half_lease_s = self._broker.config.cache.confirm_every_s / 2
+        self._wait_s = max(min(self._max_wait_s, half_lease_s - 2 * self._delay_s), 0.0)
+        return build_poll(named, self._missing_bytes, self._wait_s, identity, forgotten)
 
     def _plan_all(self, now: float) -> Collection[FetchPartition]:
         """Return the questions of a full request. Partitions take turns as the first, which the
@@ -294,6 +302,8 @@ class SessionPoll:
     # -- responses ---------------------------------------------------------------------------------
 
     def _answered(self, answer: Frame | None, sent_at: float) -> None:
+        late_s = self._broker.now() - sent_at - self._wait_s
+        self._delay_s = max(late_s, self._delay_s / 2)  # half of it in each turn without
         response = scan_poll(answer)
         session = self._session
         if (

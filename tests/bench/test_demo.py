@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.demo.plan import DIRECT, ORDER, REPLAY, THROUGH, plan_slices
+from bench.demo.plan import DIRECT, ORDER, REPLAY, THROUGH, Sizes, plan_slices
 from bench.demo.result import build_result, describe, percentile
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,13 @@ def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals)
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
     assert left_processes(demo.pid) == []
+
+
+def test_default_load_has_many_partitions_and_a_backlog_of_several_fetches() -> None:
+    sizes = Sizes()
+    assert sizes.partitions == 48
+    assert sizes.backlog_bytes > sizes.cache_bytes
+    assert sizes.backlog_bytes >= 4 * sizes.partitions * sizes.replay_bytes
 
 
 def test_both_ways_get_the_same_time() -> None:

@@ -55,7 +55,7 @@ def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_n
     lease = lease_port()
     with ExitStack() as stack:
         stack.enter_context(lease)
-        child = start_bare_send(tmp_path, lease.port, 64 << 20)
+        child = start_bare_send(tmp_path, lease.port, 64 << 20, answers)
         stack.callback(child.wait, 10)
         stack.callback(child.kill)
         sent = (tmp_path / "answers").read_bytes()
@@ -73,7 +73,7 @@ def test_the_program_sends_them_in_order_on_each_connection_under_the_requests_n
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_answers_that_its_memory_cannot_hold_are_refused(tmp_path):
-    child = start_bare_send(tmp_path, 1, 1 << 20)
+def test_answers_that_its_memory_cannot_hold_are_refused(tmp_path, answers):
+    child = start_bare_send(tmp_path, 1, 1 << 20, answers)
 
     assert child.wait(10) == 1

@@ -4,7 +4,14 @@ import struct
 
 import crc32c
 
-from bench.ladder.frames import FETCH_VERSION, STAMP, VALUE_AT, build_fetch, build_stamped
+from bench.ladder.frames import (
+    FETCH_VERSION,
+    STAMP,
+    VALUE_AT,
+    build_answers,
+    build_fetch,
+    build_stamped,
+)
 from protocol import batch, fetch, header
 from tests.kit import produce_messages
 from tests.kit.frames import (
@@ -65,3 +72,15 @@ def test_a_fetch_asks_each_partition_from_its_offset() -> None:
         (words.id, 1, 7),
     ]
     assert (request.session_id, request.session_epoch) == (0, -1)
+
+
+def test_answers_of_the_floor_have_rising_offsets() -> None:
+    answers = list(build_answers(build_batch(8000), 3, 4))
+    records = 8
+    assert len(answers) == 4
+    for step, answer in enumerate(answers):
+        said = fetch.scan_response(answer, FETCH_VERSION)
+        assert [one.partition for one in said.partitions] == [0, 1, 2]
+        for one in said.partitions:
+            (found,) = batch.scan_batches(answer, one.start, one.end)
+            assert (found.base_offset, found.record_count) == (step * records, records)

@@ -1,11 +1,29 @@
-"""The line through the points: exact where they lie on one, and it says how far off they are where not."""
+"""The line through the points: exact where they lie on one, and it says how far off they are where not. Short forms of
+the series run before a real broker.
+"""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 
-from bench.ladder import growth, report
-from bench.ladder.growth import REPEATS, Series, build_page, fit, median_series
+from bench.ladder import arms, growth, loads, report
+from bench.ladder.growth import (
+    HOT,
+    MOST_RATIO,
+    NAMED,
+    REPEATS,
+    SENDERS,
+    Series,
+    build_bars,
+    build_page,
+    compare_ends,
+    fit,
+    median_series,
+)
+from bench.ladder.steps import Bench
+from bench.shape import tails
+from tests.kit.broker.topics import create_topic
 
 
 def test_points_on_a_line():
@@ -58,3 +76,58 @@ def test_files_of_a_run(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text()) == [
         {"title": "t", "x": "x", "points": points}
     ]
+
+
+@pytest.mark.parametrize("at", [HOT, SENDERS, NAMED])
+def test_the_bar_tells_a_straight_line_from_a_quadratic_one(at):
+    assert compare_ends([(x, 300 + 5.0 * x) for x in at]) == pytest.approx(1)
+    assert compare_ends([(x, 300 + 5.0 * x * x) for x in at]) > 2 * MOST_RATIO
+
+
+def test_what_becomes_cheaper_holds_and_what_costs_nothing_at_first_does_not():
+    assert compare_ends([(1, 1.0), (10, 10.0), (20, 12.0)]) < 1
+    assert compare_ends([(1, 1.0), (10, 1.0), (20, 2.0)]) == float("inf")
+
+
+def test_only_figures_of_forebay_have_a_bar():
+    points = [(x, {"Forebay, us": 2.0 * x, "broker, us": 2.0 * x * x}) for x in (1, 10, 100, 200)]
+    assert build_bars([Series("t", "x", points)]) == [
+        f"| t: Forebay, us | {MOST_RATIO:g} | 1.00 | holds |"
+    ]
+
+
+def test_the_series_reach_the_shapes_of_real_clients():
+    assert (HOT[0], HOT[-1]) == (10, 4000)
+    assert (SENDERS[0], SENDERS[-1]) == (1, 2000)
+    assert (NAMED[0], NAMED[-1]) == (1, 200)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with ExitStack() as stack:
+        ladder = arms.open_ladder(stack, [arms.DIRECT, arms.CACHE], None)
+        bench = Bench(ladder, loads.Scale())
+        create_topic(bench.direct, f"p-{arms.CACHE}")
+        yield bench
+
+
+MOST_TIMES = 4
+"""What a busy machine may do to a few hundred requests; a quadratic line is at 20 with these points, or above."""
+SHORT_FORMS = [
+    (growth.measure_named, (1, 20)),
+    (growth.measure_senders, (1, 50)),
+    (growth.measure_hot, (10, 200)),
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("measure", "at"), SHORT_FORMS)
+def test_a_unit_costs_about_the_same_among_many(bench, monkeypatch, measure, at):
+    monkeypatch.setattr(growth, "REPEATS", 1)
+    monkeypatch.setattr(growth, "HOT_S", 1.0)
+    monkeypatch.setattr(tails, "WARM_S", 0.5)
+    series = measure(bench, bench.ladder.arms[arms.CACHE], at)
+    (few, cost_of_few), (many, cost_of_many) = series.points
+    assert (few, many) == at
+    for name in cost_of_few:
+        assert 0 < cost_of_many[name] / many < MOST_TIMES * cost_of_few[name] / few, series

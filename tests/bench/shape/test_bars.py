@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.ladder.arms import CACHE, DIRECT, TUNED
-from bench.ladder.bars import hold_bars
+from bench.ladder.arms import BARE, CACHE, DIRECT, TUNED
+from bench.ladder.bars import hold_bars, measure_floor
 from bench.ladder.cells import Row
 from bench.shape.__main__ import LOADS
-from bench.shape.bars import build_bars, name_produce, name_tail
+from bench.shape.bars import FLOOR, JAVA, build_bars, name_fetch, name_produce, name_tail
 
 TAIL = name_tail(48, 1000, 4, is_busy=False)
 
@@ -43,4 +43,25 @@ def test_a_tail_is_held_against_direct() -> None:
     assert held == {
         f"{TAIL}: CPU, ms a second": True,
         f"{TAIL}: broker's CPU / direct": False,
+    }
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize(("lines", "holds"), [(1.2, True), (1.21, False)])
+def test_lines_of_the_log_follow_answers(lines: float, is_busy: bool, holds: bool) -> None:
+    load = name_tail(48, 1000, 4, is_busy=is_busy, clients=JAVA)
+    (held,) = hold_bars([Row(0, load, CACHE, {"log_lines_per_answer": lines})], build_bars())
+    assert held.holds is holds
+
+
+def test_a_cached_fetch_stands_beside_the_floor() -> None:
+    load = name_fetch(8, 64)
+    rows = [
+        Row(0, load, name, {"cpu_us_per_request": cpu_us})
+        for name, cpu_us in ((BARE, 50.0), (CACHE, 75.0), (TUNED, 200.0))
+    ]
+    assert LOADS[load][1][-1] == BARE
+    assert dict(measure_floor(rows, FLOOR)) == {
+        f"{load}: CPU / bare send": [1.5],
+        f"{load}, bare send: CPU / tuned haproxy": [0.25],
     }

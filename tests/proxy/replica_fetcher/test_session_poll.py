@@ -303,6 +303,45 @@ def test_omission_confirms_from_the_requests_sending():
     assert watched.partitions[0].leader_state.high_watermark == 20
 
 
+def pass_turns(watched, late_s, count):
+    """`count` idle turns whose responses come `late_s` after the broker's wait: what the members' leases were just
+    before each response, and the broker's wait in ms.
+    """
+    seen = []
+    for _ in range(count):
+        watched.send()
+        wait_ms = watched.link.requests[-1].max_wait_ms
+        watched.broker.clock_s += wait_ms / 1000 + late_s
+        seen.append((watched.leases(), wait_ms))
+        watched.link.answer()
+    return seen
+
+
+@pytest.mark.parametrize("late_s", [0.19, 0.24, 0.3])
+def test_a_lease_outlasts_two_late_responses(late_s):
+    watched = Watched()
+    watched.open_session()
+    watched.turn()
+    assert [leases for leases, _ in pass_turns(watched, late_s, 6)] == [[True, True]] * 6
+
+
+def test_the_broker_holds_requests_as_long_as_ever_once_responses_are_in_time():
+    watched = Watched()
+    watched.open_session()
+    assert [wait_ms for _, wait_ms in pass_turns(watched, 0.24, 2)][1] < 300
+    assert [wait_ms for _, wait_ms in pass_turns(watched, 0.0, 4)][-1] == 300
+
+
+def test_a_response_with_news_is_not_late():
+    watched = Watched()
+    watched.open_session()
+    watched.send()
+    watched.broker.clock_s += 0.2
+    watched.link.answer(shown(0, 21))
+    watched.send()
+    assert watched.link.requests[-1].max_wait_ms == 300
+
+
 def test_all_members_share_one_lease():
     watched = Watched(5)
     watched.open_session()
