@@ -1,7 +1,8 @@
 """The requests that the raw client sends, built before any clock runs.
 
 Owns Produce frames of one record that carries a time, Fetch frames, and answers for a floor that has no broker. Must
-not know sockets. Invariants: the CRC is right after `stamp`, or the broker refuses the batch; a time stands in the first eight bytes of the record's value.
+not know sockets. Invariants: the CRC is right after `stamp`, or the broker refuses the batch; a time stands in the
+first eight bytes of the record's value.
 """
 
 from __future__ import annotations
