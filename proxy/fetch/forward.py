@@ -27,10 +27,11 @@ from protocol.fetch_build import (
 )
 from proxy.fetch.response import build_error, refuse_fetch
 from proxy.fetch.sessions.context import Kind, PlannedResponse
-from proxy.partitions.readable import ISOLATION_LEVELS
 from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
     from protocol.header import RequestHeader
     from protocol.primitives import Frame
@@ -163,7 +164,7 @@ def _without_session(
             isolation_level=request.isolation_level,
             session_id=SESSIONLESS[0],
             session_epoch=SESSIONLESS[1],
-            partitions=_list_asked(record, context),
+            partitions=record.partitions,
             rack_id=request.rack_id,
         )
     in_session = (
@@ -179,30 +180,23 @@ def _without_session(
     return frame
 
 
-def _list_asked(record: FetchRecord, context: FetchContext) -> list[FetchPartition]:
-    """Return the partitions to name to the broker.
-
-    All partitions of the session; or, if the broker will refuse the request as a whole, only the
-    named ones below version 13. Such a refusal repeats the named partitions
-    (FetchRequest.getErrorResponse). The broker refuses only if it could read one of them.
-    """
-    is_refused = record.request.isolation_level not in ISOLATION_LEVELS
-    is_repeated = is_refused and record.head.api_version < TOPIC_IDS_FROM
-    return context.changed if is_repeated and context.changed else record.partitions
-
-
 def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Frame) -> Frame:
     """Return the broker's response with the session's id, or an error response if the session is in
-    error.
+    error, or if the broker refuses the whole request.
 
-    All partitions stay in the response: a client accepts more partitions than it needs.
+    All partitions stay in the response: a client accepts more partitions than it needs. But a
+    refusal repeats the partitions that the client named (FetchRequest.getErrorResponse).
     """
     if response is None:
         return answer
     planned = _plan_session(record, response)
     if planned.error_code == ErrorCode.NONE:
         return _stamp_session(record, planned, answer)
-    return build_error(record, planned.error_code, planned.session_id, response.throttle_time_ms)
+    named: Sequence[FetchPartition] = ()
+    if response.error_code != ErrorCode.NONE and record.head.api_version < TOPIC_IDS_FROM:
+        named = record.context.changed if record.context is not None else ()
+    throttle_ms = response.throttle_time_ms
+    return build_error(record, planned.error_code, planned.session_id, throttle_ms, named)
 
 
 def _begun_in_session(record: FetchRecord, response: FetchResponse, begun: bytes) -> bytes:
@@ -222,9 +216,9 @@ def _plan_session(record: FetchRecord, response: FetchResponse) -> PlannedRespon
     context, request = record.context, record.request
     if context is None or request.session_at < 0:
         return NO_PLAN
-    if response.error_code != ErrorCode.NONE:  # of the whole request: FetchRequest.getErrorResponse
-        is_bare = context.kind is Kind.INCREMENTAL and not context.changed
-        error_code = response.error_code if is_bare else ErrorCode.NONE
+    if response.error_code != ErrorCode.NONE:  # of the whole request
+        has_named_all = context.kind is not Kind.INCREMENTAL
+        error_code = ErrorCode.NONE if has_named_all else response.error_code
         return PlannedResponse(error_code, request.session_id, [])
     if response.throttle_time_ms > 0 and not response.partitions:
         return context.plan_throttled()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blockcache.arena import Hit
-    from protocol.fetch import FetchedPartition
+    from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.fetch_build import ResponseHeads, ResponseLayout
     from protocol.primitives import Frame, TopicNameOrId
     from proxy.fetch.misses.read import Read
@@ -398,9 +398,19 @@ def answer_error(record: FetchRecord) -> None:
 
 
 def build_error(
-    record: FetchRecord, error_code: int, session_id: int, throttle_time_ms: int = 0
+    record: FetchRecord,
+    error_code: int,
+    session_id: int,
+    throttle_time_ms: int = 0,
+    named: Sequence[FetchPartition] = (),
 ) -> bytes:
-    """Return a whole response frame that names no partitions."""
+    """Return a whole response frame with an error, which the `named` partitions repeat
+    (FetchResponse.partitionResponse).
+    """
+    offsets = UNKNOWN, UNKNOWN, UNKNOWN
+    refused = [
+        FetchAnswer(one.topic, one.partition, error_code, *offsets, None, (), 0) for one in named
+    ]
     return b"".join(
         build_response(
             record.head.api_version,
@@ -408,7 +418,7 @@ def build_error(
             throttle_time_ms=throttle_time_ms,
             error_code=error_code,
             session_id=session_id,
-            partitions=(),
+            partitions=refused,
         )
     )
 
