@@ -2,7 +2,7 @@
 # jars go to the user's cache directory, for all clones.
 BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
-WORKERS ?= 5
+WORKERS ?= 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
@@ -43,14 +43,14 @@ check: build ## format, lint, types, import contracts, generated documents
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: check tools ## everything that CI runs, in 12 minutes on two cores; WORKERS=5 run side by side
-	$(PYTEST)
+test: check tools ## everything that CI runs, in 12 minutes on two cores; WORKERS=4 run side by side
+	$(PYTEST) -m 'not alone' && $(BIN)/pytest -q -m alone
 
 unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark
-	$(PYTEST) -m e2e
+	$(PYTEST) -m 'e2e and not alone' && $(BIN)/pytest -q -m alone
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
 	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s

@@ -41,7 +41,6 @@ LONGEST = (
     "tests/kit/broker/test_kafka.py",
     "tests/chaos/test_hostile.py",
     "tests/bench/test_demo.py",
-    "tests/bench/pollution/test_lab_short.py",
 )
 """Run first, in this order: what takes long and begins late keeps one worker busy after the others have ended."""
 settings.register_profile("forebay", deadline=None, suppress_health_check=[HealthCheck.too_slow])

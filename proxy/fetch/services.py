@@ -33,7 +33,7 @@ NOT_PARKED = -1.0
 """Waiting time, in seconds, of a Fetch that has never been in the purgatory."""
 
 
-class Accounting(Protocol):
+class ResponseAccounts(Protocol):
     """The count and log of responses."""
 
     @property
@@ -88,7 +88,7 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
         """The Fetches that one response of the broker wakes."""
 
     @property
-    def accounts(self) -> Accounting:
+    def accounts(self) -> ResponseAccounts:
         """The count and log of responses."""
 
     @property

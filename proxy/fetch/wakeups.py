@@ -1,6 +1,6 @@
 """Wake-ups of delayed Fetches, gathered while a response of the broker is processed.
 
-Owns the batch. Must not know what waits, beyond a `Waiter`. Invariant: each waiter of a batch
+Owns the batch. Must not know what waits, beyond a `WaitingFetch`. Invariant: each waiter of a batch
 evaluates once, after all of the response was learned.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Waiter(Protocol):
+class WaitingFetch(Protocol):
     """A delayed Fetch, as those see it that it waits for."""
 
     def evaluate_again(self) -> None:
@@ -30,7 +30,7 @@ class WakeupBatch:
     __slots__ = ("_gathered",)
 
     def __init__(self) -> None:
-        self._gathered: list[Waiter] | None = None
+        self._gathered: list[WaitingFetch] | None = None
 
     def gather(self) -> None:
         """Begin a batch: a response is being processed. `look` must follow in the same callback of
@@ -38,7 +38,7 @@ class WakeupBatch:
         """
         self._gathered = []
 
-    def take(self, waiter: Waiter) -> None:
+    def take(self, waiter: WaitingFetch) -> None:
         """Add a session that has a change and a delayed Fetch."""
         if self._gathered is None:
             asyncio.get_running_loop().call_soon(waiter.evaluate_again)

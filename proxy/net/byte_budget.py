@@ -26,7 +26,7 @@ ORDINARY_BYTES = (1 << 20) + (1 << 16)
 """Largest request of a producer with default settings (max.request.size: 1 MiB), and its header."""
 
 
-class Reader(Protocol):
+class BudgetedTransport(Protocol):
     """A framed transport, as its byte budget sees it. `charged_bytes`: the charge for the frame that
     has begun; the budget writes it.
     """
@@ -67,9 +67,9 @@ class ByteBudget:
         """Part of `in_flight_bytes`: the charges for frames that have begun and not ended."""
         self._large_bytes = 0
         self.pauses = 0
-        self.paused: dict[Reader, None] = {}
+        self.paused: dict[BudgetedTransport, None] = {}
         """Transports that wait for the count to fall. While there is none, `sub` only subtracts."""
-        self.waiting: dict[Reader, int] = {}
+        self.waiting: dict[BudgetedTransport, int] = {}
         """Paused transports with a frame that has begun and may not be received yet, to its size in
         bytes; oldest first.
         """
@@ -79,7 +79,7 @@ class ByteBudget:
         """Number of transports that wait for the count to fall."""
         return len(self.paused)
 
-    def add(self, nbytes: int, reader: Reader | None) -> None:
+    def add(self, nbytes: int, reader: BudgetedTransport | None) -> None:
         """Charge `nbytes` that arrived on `reader`. Pauses `reader` when the count reaches the
         limit. None: they did not arrive now, or on a connection that is gone.
         """
@@ -87,7 +87,7 @@ class ByteBudget:
         if reader is not None and self.in_flight_bytes >= self.limit_bytes:
             self.pause(reader)
 
-    def pause(self, reader: Reader) -> None:
+    def pause(self, reader: BudgetedTransport) -> None:
         """Pause reading on `reader` until the count falls. Has no effect on a transport that is
         paused already.
         """
@@ -113,7 +113,7 @@ class ByteBudget:
                     self._charge(framed, size_bytes)
                 framed.release_reading(self)
 
-    def let_one(self, reader: Reader) -> None:
+    def let_one(self, reader: BudgetedTransport) -> None:
         """Resume `reader`, which holds nothing any more, even at the limit. Clients that do not
         read their responses thus starve nobody else. A transport whose frame waits for room stays
         paused.
@@ -121,7 +121,7 @@ class ByteBudget:
         if reader not in self.waiting and self.paused.pop(reader, False) is None:
             reader.release_reading(self)
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: BudgetedTransport) -> None:
         """Drop `reader`, whose connection is gone, with the charge for its unfinished frame."""
         self.paused.pop(reader, None)
         self.end(reader)
@@ -142,7 +142,7 @@ class ByteBudget:
         is_filled = self.unfinished_bytes >= self.limit_bytes * LARGE_SHARE
         return bool(self.paused) and (is_filled or self._large_bytes > 0)
 
-    def begin(self, reader: Reader, frame_bytes: int) -> None:
+    def begin(self, reader: BudgetedTransport, frame_bytes: int) -> None:
         """Charge a frame of `frame_bytes` that has begun on `reader`, or pause `reader` until there
         is room for it. Call `end` once the frame is whole.
         """
@@ -165,14 +165,14 @@ class ByteBudget:
                 self.paused.pop(reader, None)
                 reader.release_reading(self)
 
-    def _charge(self, reader: Reader, frame_bytes: int) -> None:
+    def _charge(self, reader: BudgetedTransport, frame_bytes: int) -> None:
         reader.charged_bytes = frame_bytes
         self.in_flight_bytes += frame_bytes
         self.unfinished_bytes += frame_bytes
         if frame_bytes > ORDINARY_BYTES:
             self._large_bytes += frame_bytes
 
-    def end(self, reader: Reader) -> None:
+    def end(self, reader: BudgetedTransport) -> None:
         """End the charge for the frame on `reader`, which is whole. From now on the holder of the
         frame charges for it. Call `sub` next, which resumes others.
         """

@@ -26,7 +26,7 @@ class Waiting(Protocol):
         """Those that the Fetches of one client wait on."""
 
 
-class Accounting(Protocol):
+class AccountingBatch(Protocol):
     """Counts answers that leave together."""
 
     def hold(self) -> None:
@@ -99,7 +99,7 @@ class FetcherServices(PartitionServices, Protocol):
         """The Fetches that wait."""
 
     @property
-    def accounts(self) -> Accounting:
+    def accounts(self) -> AccountingBatch:
         """Counts what leaves."""
 
     @property

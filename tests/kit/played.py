@@ -130,6 +130,7 @@ class Played:
         assert partition is not None
         far = broker.now() + 3600.0
         partition.leader_state.learn(0, 0, 0, 0, far)
+        partition.leader_state.await_check(False)  # nothing is stored whose end could be wrong
         partition.tail = 0
         partition.transactions.shown(0, 0, 0, broker.now())
 

@@ -6,23 +6,11 @@ counted (`tests.proxy.tracing`).
 
 import pytest
 
-from tests.proxy.followed import LEADERS, known
 from tests.proxy.hitting import END, World, build_fetch
 from tests.proxy.tracing import count_calls
 
-MANY = 16
+MANY = 32
 WARM = 3
-
-
-def store_many(world):
-    """All partitions of the topic are in memory."""
-    for index in range(1, len(LEADERS)):
-        first, world.partition = (
-            world.partition,
-            world.broker.partitions.follow(known(world.topic), index),
-        )
-        world.store((1_000,))
-        world.partition = first
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class Budget:
         for index in range(MANY):
             partition = known(self.world.broker.partitions.follow(topic, index))
             partition.leader_state.learn(0, 0, 0, 0, START_S + 3600.0)
-            partition.leader_state.frozen = False
+            partition.leader_state.await_check(False)
             partition.tail = 0
             partition.transactions.shown(0, 0, 0, START_S)
         self.offset = 0

@@ -1,7 +1,7 @@
 """Coalescing: consumers that miss the same range at the same time share one read of the broker's.
 
 Owns the reads that may be shared, their joiners, and the readers that wait for the same range at
-the disk throttle. Must not know connections or delayed Fetches beyond a `Reader`. Invariants:
+the disk throttle. Must not know connections or delayed Fetches beyond a `ReadOwner`. Invariants:
 * A joiner has its own right to the topic (a status without it names no partition). A joiner asks
   with the same key and for no more bytes.
 * Only records are shared. After an error, a diverging epoch, a preferred replica, an empty response
@@ -81,7 +81,7 @@ class Way(Protocol):
     def framed(self) -> FramedTransport: ...
 
 
-class Reader(Protocol):
+class ReadOwner(Protocol):
     """Owner of reads that join a shared read."""
 
     def landed(self, read: Read, answered: FetchedPartition, frame: Frame) -> None:
@@ -109,14 +109,14 @@ class SharedRead:
         self.max_bytes = max_bytes
         self.way = way
         self.sent_at = sent_at
-        self.joiners: dict[Read, Reader] = {}
+        self.joiners: dict[Read, ReadOwner] = {}
         self.timer: asyncio.TimerHandle | None = None
 
     def arm(self, timer: asyncio.TimerHandle) -> None:
         """Cancel `timer` when the read ends."""
         self.timer = timer
 
-    def close(self) -> dict[Read, Reader]:
+    def close(self) -> dict[Read, ReadOwner]:
         """End it, and return its joiners; none can join any more."""
         if self.timer is not None:
             self.timer.cancel()
@@ -166,7 +166,7 @@ class SharedReads:
         self._broker = broker
         self._joiners_limit = joiners_limit
         self._shared_reads: dict[CoalescingKey, SharedRead] = {}
-        self._waiting: dict[CoalescingKey, dict[Read, Reader]] = {}
+        self._waiting: dict[CoalescingKey, dict[Read, ReadOwner]] = {}
 
     def __len__(self) -> int:
         """Number of reads in flight that may be joined."""
@@ -181,7 +181,7 @@ class SharedReads:
             return None
         return shared_read if len(shared_read.joiners) < self._joiners_limit else None
 
-    def join(self, shared_read: SharedRead, read: Read, reader: Reader) -> None:
+    def join(self, shared_read: SharedRead, read: Read, reader: ReadOwner) -> None:
         """Add a joiner. `reader` gets one call with the result, unless `leave` comes first."""
         shared_read.joiners[read] = reader
         if shared_read.timer is None:
@@ -232,7 +232,7 @@ class SharedReads:
             action, fail = partial(reader.left_alone, read), partial(reader.failed, read)
             self._broker.attempt(action, "leaving a shared read", fail)
 
-    def _close(self, shared_read: SharedRead) -> dict[Read, Reader]:
+    def _close(self, shared_read: SharedRead) -> dict[Read, ReadOwner]:
         """Remove the read and return its joiners; no reader can join any more."""
         if self._shared_reads.get(shared_read.coalescing_key) is shared_read:
             del self._shared_reads[shared_read.coalescing_key]
@@ -280,7 +280,7 @@ class SharedReads:
 
     # -- readers that wait at the disk throttle ------------------------------------------------------------
 
-    def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: Reader) -> None:
+    def wait(self, coalescing_key: CoalescingKey | None, read: Read, reader: ReadOwner) -> None:
         """Note that `read` waits at the disk throttle: it may join the same read of another
         consumer.
         """

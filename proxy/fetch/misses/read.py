@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
     from proxy.fetch.misses.coalescing import SharedRead
-    from proxy.fetch.wakeups import Waiter
+    from proxy.fetch.wakeups import WaitingFetch
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.topics import Topic
     from throttle.tickets import DelayTicket
@@ -99,7 +99,7 @@ class Read:
         asker: Asker,
         share_bytes: int,
         now: float,
-        waiter: Waiter | None = None,
+        waiter: WaitingFetch | None = None,
         topic: Topic | None = None,
         epoch: int = NO_EPOCH,
     ) -> None:
@@ -211,7 +211,7 @@ class Read:
         self.shared_read = None
         self.is_shared = self.is_shared or is_shared
 
-    def attach(self, waiter: Waiter | None) -> None:
+    def attach(self, waiter: WaitingFetch | None) -> None:
         """`waiter` is the Fetch that waits for it; None: no Fetch does."""
         self.waiter = waiter
 

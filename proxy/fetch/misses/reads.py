@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from proxy.fetch.authorization import Authorization
     from proxy.fetch.misses.coalescing import SharedRead, SharedReads
     from proxy.fetch.misses.read import MissKey
-    from proxy.fetch.wakeups import Waiter
+    from proxy.fetch.wakeups import WaitingFetch
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.catch_up_connection import CatchUpConnection
     from proxy.net.client_connection import ClientConnection
@@ -160,7 +160,7 @@ class Reads:
         topic, epoch = self._find_log(read.asked)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
 
-    def begin(self, asker: Asker, missed: Sequence[PartitionStatus], waiter: Waiter) -> bool:
+    def begin(self, asker: Asker, missed: Sequence[PartitionStatus], waiter: WaitingFetch) -> bool:
         """Begin a read of `asker` for each partition of `missed`, at once or when its disk allows.
         Return False at the byte limit.
 
@@ -467,7 +467,7 @@ class Reads:
             if read is not None:
                 self.drop(read)
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: WaitingFetch) -> None:
         """Detach `waiter`, which has been answered. Its reads continue without it; errors are
         dropped.
         """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.fetch.sessions.cache import PartitionKey, Session
-    from proxy.fetch.wakeups import Waiter
+    from proxy.fetch.wakeups import WaitingFetch
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
@@ -43,7 +43,7 @@ class ReaderIdentity(NamedTuple):
 
 
 class CleanPartition:
-    """Waiter on one clean partition."""
+    """WaitingFetch on one clean partition."""
 
     __slots__ = ("_idle_partitions", "key", "partition")
 
@@ -84,7 +84,7 @@ class IdlePartitions:
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._evaluate_all_at = now
         self._is_waking = False
-        self.fetch: Waiter | None = None
+        self.fetch: WaitingFetch | None = None
         self.used_at = now
         self.closed = False
         reader.link.broker.purgatory.track(reader.link, self)
@@ -140,7 +140,7 @@ class IdlePartitions:
             link.handlers.reads.drop_asked((status.asked,))
         return True
 
-    def hold(self, fetch: Waiter) -> None:
+    def hold(self, fetch: WaitingFetch) -> None:
         """Wake `fetch`, the session's delayed Fetch, after changes."""
         self.fetch = fetch
 

@@ -1,7 +1,7 @@
 """The lab in short, without root: a broker whose listeners block on a played disk, with and without Forebay.
 
 The load is the lab's own. Figures are medians, and bars wide: what is shown here is that each part does its
-work; what it is worth is the lab's to say.
+work; what it is worth is the lab's to say. A quiet phase is the measure of a polluted one, so nothing else runs beside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 TOPIC, PARTITIONS, LAGGARDS, RATE = "orders", 4, 4, 200
 BACKLOG_BYTES = 96 << 20

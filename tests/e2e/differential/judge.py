@@ -7,7 +7,8 @@ replicas, endpoints and null lists must be equal. The freedom of an answer is in
 * budgets are the request's: a partition's bytes and what is left of the request's, the first batch regardless
   (ReplicaManager.readFromLog). A cut batch uses up the broker's budget; it may use up Forebay's, which then brings less
   of what follows where the broker's read has ended with a segment (`_fits`). What follows and has no records lists null
-  where some budget was left, and nothing where none was: this is compared where both brought as much of the others.
+  where some budget was left, and nothing where none was: this is compared where both brought as much of the others,
+  and no read of the broker's may have ended with a segment.
 * the broker's list of aborted transactions may reach beyond its records (LogSegment.fetchUpperBoundOffset).
 * an incremental answer may name what has not changed (a forwarded one does); what it leaves out is as it was shown.
 * the broker also answers what lacks min_bytes at once where an offset lies in an older segment or above the LSO
@@ -87,7 +88,7 @@ def judge(
     if views is None:
         found += _judge_names(direct, through)
     for key in direct.parts.keys() & through.parts.keys():
-        has_same_room = _count_others(direct, key) == _count_others(through, key)
+        has_same_room = _has_same_room(case, key, direct, through, logs)
         differences, is_pending = _judge_part(
             case,
             asked.get(key),
@@ -170,9 +171,26 @@ def _judge_views(
     return found
 
 
-def _count_others(answer: Answer, key: Key) -> int:
-    """Record bytes of all partitions but this one."""
-    return sum(len(part.records) for other, part in answer.parts.items() if other != key)
+def _has_same_room(
+    case: Case, key: Key, direct: Answer, through: Answer, logs: Mapping[Key, Log]
+) -> bool:
+    """Whether the other partitions have left as much of the budget in both answers. Nobody knows that where the
+    broker's read of one has ended with a segment, and Forebay may have charged a cut batch.
+    """
+    others = [(other, part) for other, part in direct.parts.items() if other != key]
+    if any(other in logs and _ends_early(case, part, logs[other]) for other, part in others):
+        return False
+    brought = [part for other, part in through.parts.items() if other != key]
+    return sum(len(part.records) for _, part in others) == sum(len(one.records) for one in brought)
+
+
+def _ends_early(case: Case, part: Part, log: Log) -> bool:
+    """Whether a broker's records are whole batches although another follows below the limit."""
+    if not part.batches or len(part.whole) < len(part.records):
+        return False
+    following = log.find(part.batches[-1].last_offset + 1)
+    limit = log.stable if case.isolation_level == 1 else log.end
+    return following < len(log.batches) and log.batches[following].base_offset < limit
 
 
 def _judge_part(

@@ -1,0 +1,1 @@
+"""Modules that a started Forebay is not to find, though the tests have them."""
