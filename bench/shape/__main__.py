@@ -24,10 +24,10 @@ from bench.ladder.cells import measure_cell
 from bench.shape import bars, requests, tails
 from bench.shape.clients import LibrdkafkaClients
 from bench.shape.java_clients import JavaClients
-from tests.kit.broker.topics import create_topic
+from tests.kit.broker.topics import create_topic, delete_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from bench.ladder.arms import Arm, Ladder
     from bench.ladder.cells import Row
@@ -45,39 +45,50 @@ CLIENTS: dict[str, Callable[[str, str, int, int, int], tails.Clients]] = {
 }
 
 
-def _fresh(ladder: Ladder, arm: Arm, partitions: int) -> str:
-    """A topic of its own, whose batches are provably stored where they may be."""
+@contextlib.contextmanager
+def _fresh(ladder: Ladder, arm: Arm, partitions: int) -> Iterator[str]:
+    """Yield a topic of its own, whose batches are provably stored where they may be; delete it afterwards.
+
+    A broker maps two files for each partition that it keeps; the kernel allows a process 65,530 (`vm.max_map_count`).
+    """
     topic = create_topic(ladder.broker.direct, partitions=partitions)
-    loads.prove_codec(arm, ladder.broker.direct, topic)
-    loads.wait_unwatched(arm)
-    return topic
+    try:
+        loads.prove_codec(arm, ladder.broker.direct, topic)
+        loads.wait_unwatched(arm)
+        yield topic
+    finally:
+        delete_topic(ladder.broker.direct, topic)
 
 
 def _produce(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
-    topic, calls = _fresh(ladder, arm, partitions), max(int(PRODUCE_CALLS * scale / size_kb), 50)
-    return requests.wide_produce(arm, ladder.broker_pid, topic, partitions, size_kb * 1000, calls)
+    calls = max(int(PRODUCE_CALLS * scale / size_kb), 50)
+    with _fresh(ladder, arm, partitions) as topic:
+        return requests.wide_produce(
+            arm, ladder.broker_pid, topic, partitions, size_kb * 1000, calls
+        )
 
 
 def _fetch(partitions: int, size_kb: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
     calls = max(int(FETCH_CALLS * scale), 50)
     if arm.name == arms.BARE:
         return requests.bare_fetch(ladder.broker_pid, partitions, size_kb * 1000, calls)
-    topic = _fresh(ladder, arm, partitions)
-    return requests.wide_fetch(
-        arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, size_kb * 1000, calls
-    )
+    with _fresh(ladder, arm, partitions) as topic:
+        return requests.wide_fetch(
+            arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, size_kb * 1000, calls
+        )
 
 
 def _session(partitions: int, news: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
-    topic, rounds = _fresh(ladder, arm, partitions), max(int(SESSION_ROUNDS * scale), 20)
-    return requests.session_news(
-        arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, news, rounds
-    )
+    rounds = max(int(SESSION_ROUNDS * scale), 20)
+    with _fresh(ladder, arm, partitions) as topic:
+        return requests.session_news(
+            arm, ladder.broker_pid, ladder.broker.direct, topic, partitions, news, rounds
+        )
 
 
 def _crowd(connections: int, ladder: Ladder, arm: Arm, scale: float) -> Figures:
-    topic = _fresh(ladder, arm, 1)
-    return requests.crowd(arm, ladder.broker_pid, topic, connections, CROWD_S * scale)
+    with _fresh(ladder, arm, 1) as topic:
+        return requests.crowd(arm, ladder.broker_pid, topic, connections, CROWD_S * scale)
 
 
 def _tail(
@@ -89,8 +100,8 @@ def _tail(
     scale: float,
 ) -> Figures:
     partitions, rate, groups = shape
-    topic = _fresh(ladder, arm, partitions)
     with (
+        _fresh(ladder, arm, partitions) as topic,
         contextlib.closing(
             CLIENTS[kind](arm.address, topic, partitions, groups, tails.RECORD_BYTES)
         ) as clients,
