@@ -168,9 +168,10 @@ class World:
         partition.transactions.passed(0, end)
         partition.tail = end
 
-    def arrive(self, size, aborted=None):
+    def arrive(self, size, aborted=None, index=0):
         """Store and show another batch, and wake the delayed Fetches of the partition."""
-        partition, end = self.partition, self.partition.tail + 1
+        partition = known(self.broker.partitions.follow(self.topic, index))
+        end = partition.tail + 1
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
         partition.transactions.passed(end - 1, end)

@@ -11,19 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.proxy.hitting import END, World, build_fetch
-from tests.proxy.test_dispatch_budget import MANY, WARM
+from tests.proxy.hitting import World, build_fetch
+from tests.proxy.test_dispatch_budget import MANY, WARM, wait_at_tails
 from tests.proxy.test_dispatch_budget_produce import Budget
 from tests.proxy.tracing import trace
 
 if TYPE_CHECKING:
     from tests.proxy.tracing import Journey
 
+SOME = 16
+
 
 async def trace_fetches() -> dict[str, Journey]:
     """From memory, in a session, waiting and woken."""
     found = {}
-    for partitions in (1, MANY):
+    for partitions in (1, SOME, MANY):
         world = World(verify_ratio=0.0, room_bytes=1 << 20)
         world.store_others(MANY)
         for number in range(WARM):
@@ -41,21 +43,19 @@ async def trace_fetches() -> dict[str, Journey]:
         frame = build_fetch(0, partitions=partitions, correlation_id=WARM, session=(session, WARM))
         found[f"the same in a session: {partitions}"] = trace(partial(world.receive, frame))
         world.end()
-    world = World(verify_ratio=0.0, room_bytes=1 << 20)
-    for number in range(WARM):
-        world.receive(build_fetch(END + number, correlation_id=number))
-        world.arrive(1000)
-    frame = build_fetch(END + WARM, correlation_id=WARM)
-    found["Fetch begins to wait"] = trace(lambda: world.receive(frame))
-    found["Fetch woken by records"] = trace(lambda: world.arrive(1000))
-    world.end()
+    for partitions in (1, SOME):
+        for has_session in (False, True):
+            kind = f"{partitions}{', session' if has_session else ''}"
+            parked, woken = wait_at_tails(partitions, has_session, trace)
+            found[f"Fetch begins to wait, partitions: {kind}"] = parked
+            found[f"Fetch woken by records, partitions: {kind}"] = woken
     return found
 
 
 async def trace_produces(directory: Path) -> dict[str, Journey]:
     """There and back, stored, isolation on."""
     found = {}
-    for partitions, has_pipeline in ((1, True), (1, False), (8, False), (16, False)):
+    for partitions, has_pipeline in ((1, True), (1, False), (8, False), (SOME, False)):
         (place := directory / f"{partitions}-{has_pipeline}").mkdir()
         budget = Budget(place, has_pipeline, trace)
         await budget.connect(partitions)
