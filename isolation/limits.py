@@ -6,9 +6,9 @@ window, never on one sample; it grows only on windows in which half of it was bu
 
 AdaptiveLimit is of the gradient kind (Netflix concurrency-limits, TCP Vegas): where twice the requests only
 take twice as long, more slots bring nothing but a queue inside the broker, on handler threads that all
-topics share. Far from what is allowed it grows by a share of itself, near it by its root. A log whose
-fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait for followers,
-at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
+topics share. A limit far from what is allowed doubles with each window; near it, the limit grows by a share of
+its root. A log whose fsyncs are serial is held at a handful of slots; a topic whose acknowledgements merely wait
+for followers, at whatever concurrency, keeps its slots. While two are stuck, only the floor is let in.
 The latency without a queue is not known, it is the least window of the last minute or two, measured anew by a
 short dip (as BBR does for its round-trip time).
 
@@ -211,14 +211,14 @@ class AdaptiveLimit:
         tolerance = min(self.rule.tolerance, SLOW_TOLERANCE) if is_slow else self.rule.tolerance
         allowed_s = max(tolerance * self._quiet_s * self._shared, UNFELT_S)
         gradient = max(SHRINKS_AT_MOST, min(1.0, allowed_s / mean_s))
-        growth = sqrt(self._limit) * (0.5 if is_slow else 1)
+        growth, share = sqrt(self._limit) * (0.5 if is_slow else 1), self.rule.smoothing
         if mean_s <= allowed_s / 2 and not is_slow:
-            growth = self._limit
+            growth, share = self._limit, 1.0
         wanted = self._limit * gradient + growth
         if wanted > self._limit and busy < int(self._limit) / 2:
             wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))
         self._shrunk += wanted < self._limit
-        self._set(self._limit + self.rule.smoothing * (wanted - self._limit))
+        self._set(self._limit + share * (wanted - self._limit))
 
     def _measures_quiet(self, now_s: float, mean_s: float, used: int) -> bool:
         """Keep the quiet latency; True for a window that must not move the limit, being of a dip or before

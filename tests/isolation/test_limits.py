@@ -54,6 +54,14 @@ def test_fast_serial_log_keeps_its_slots():
     assert 8 <= limit.slots_at(broker.now_s) <= 16
 
 
+def test_fast_log_has_all_slots_within_a_second():
+    """A limit far from what is allowed doubles with each window, and does not let the requests of a crowd wait."""
+    limit = AdaptiveLimit()
+    broker = Broker(limit, is_serial=True)
+    broker.run(0.8, lambda _now: 0.00005)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+
+
 def test_slowed_serial_log_gets_no_more_slots():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=True)
