@@ -9,6 +9,8 @@ API, nor of the peer more than its bytes. Invariants:
   copied out.
 * after `close_when_sent`, `abort` or a lost connection every waiting `on_sent` runs once, with
   False if its bytes did not leave.
+* one turn of the event loop handles TURN_FRAMES of at most TURN_FRAME_BYTES and writes TURN_BYTES,
+  whatever the peer asks for: the loop serves others before it goes on.
 * small frames arrive as bytes that nobody copies. The rest of a large frame arrives in its own
   buffer (docs/performance.md), which is freed with the connection.
 """
@@ -39,6 +41,12 @@ in it are copied twice and the rest of a frame not at all (docs/decisions/0017).
 """
 LINGER_S = 10.0
 """How long a peer that does not read may delay a close."""
+TURN_FRAMES, TURN_FRAME_BYTES = 16, 1 << 14
+"""Frames of one connection, and their bytes, after which other connections have their turn: some
+milliseconds. A request's time grows with its partitions, and so with its bytes.
+"""
+TURN_BYTES = 4 * PIECE_BYTES
+"""Bytes written to one connection before other connections have their turn."""
 
 
 class LargeFrame(asyncio.BufferedProtocol):
@@ -125,6 +133,7 @@ class FramedTransport(asyncio.Protocol):
         self._outbox: deque[SendBuffer] = deque()
         self._outbox_bytes = 0
         self._write_paused = False
+        self._is_resting = False  # TURN_BYTES were written: the next turn goes on
         self._in_large = False
         self._read_holds: dict[int, object] = {}
         self._closed = False
@@ -229,12 +238,26 @@ class FramedTransport(asyncio.Protocol):
         budget = hooks.budget if frames and self.charged_bytes else None
         if budget is not None:
             budget.end(self)
-        for frame in frames:
+        self._hand_on(frames, budget)
+
+    def _hand_on(self, frames: Sequence[bytes], budget: ByteBudget | None) -> None:
+        """Handle `frames`. Those beyond this turn's wait for the loop's next turn, and nothing more
+        is read until then.
+        """
+        handled_bytes = 0
+        for number, frame in enumerate(frames):
             if self._closed or self._closing:
                 return
+            if number == TURN_FRAMES or handled_bytes >= TURN_FRAME_BYTES:
+                rest = frames[number:]
+                self.hold_reading(rest)
+                asyncio.get_running_loop().call_soon(self._continue, rest, budget)
+                return
+            handled_bytes += len(frame)
             self.frames += 1
             if self._shortcut is None or not self._shortcut(frame):
                 self._hooks.on_frame(frame)
+        hooks = self._hooks
         if budget is not None:
             budget.sub(0)  # only now: the handler charges the frame itself before others resume
         if hooks.on_begun is not None and (self.framer.start or self.framer.begun):
@@ -243,6 +266,11 @@ class FramedTransport(asyncio.Protocol):
             return
         if hooks.budget is not None and (self.framer.start or self.framer.begun):
             self._charge(hooks.budget)
+
+    def _continue(self, frames: Sequence[bytes], budget: ByteBudget | None) -> None:
+        """Handle `frames` that waited for this turn, for which reading was held."""
+        self._hand_on(frames, budget)
+        self.release_reading(frames)
 
     def offer(self) -> bool:
         """Whether a splice takes the large frame that has begun. Memory must not be set aside for
@@ -418,11 +446,19 @@ class FramedTransport(asyncio.Protocol):
         return outgoing
 
     def _write_outbox(self) -> None:
-        self.free_fd = -1
+        """Write what waits, until the kernel takes no more or TURN_BYTES have left in this turn."""
+        if self._is_resting:
+            return
+        self.free_fd, room = -1, TURN_BYTES
         while self._outbox and not self._write_paused and self._transport is not None:
+            if room <= 0:
+                self._is_resting = True
+                asyncio.get_running_loop().call_soon(self._end_rest)
+                return
             head = self._outbox[0]
             head.in_transport = True
             piece = head.next_piece()
+            room -= sum(map(len, piece))
             if len(piece) == 1:
                 self._transport.write(piece[0])
             else:
@@ -438,6 +474,10 @@ class FramedTransport(asyncio.Protocol):
         self.free_fd = -1 if self._closed else self.plain_fd
         if self._hooks.on_drained:
             self._hooks.on_drained()
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self._write_outbox()
 
     def _piece_left(self, head: SendBuffer) -> None:
         head.in_transport = False

@@ -18,6 +18,7 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy import asked as asking
 from tests.proxy.followed import LEADERS, known, stand_in
+from tests.proxy.turning import until
 
 MIB = 1 << 20
 BATCH_BYTES = 300_000
@@ -126,12 +127,13 @@ def test_waiting_response_is_free_until_eviction(setting):
     assert setting.transport.sent.count(build_batch(0, size=BATCH_BYTES)) == 2
 
 
-def test_unpinnable_records_are_copied(setting):
+async def test_unpinnable_records_are_copied(setting):
     setting.write(40)
     for offset in range(40):
         setting.fetch(offset)
     assert setting.broker.responses.in_flight_bytes > 0
     setting.transport.drain()
+    await until(lambda: not setting.link.framed.unsent_bytes)
     assert (setting.broker.responses.in_flight_bytes, setting.pinned_bytes) == (0, 0)
 
 
@@ -175,7 +177,7 @@ def test_client_without_room_to_copy_is_closed(setting):
     assert charged.in_flight_bytes == 0
 
 
-def test_stalled_client_is_not_read(setting):
+async def test_stalled_client_is_not_read(setting):
     setting.write(10)
     limit_bytes = setting.broker.config.limits.connection_response_memory_bytes
     answered = 0
@@ -185,4 +187,5 @@ def test_stalled_client_is_not_read(setting):
         assert answered < 2 * limit_bytes // BATCH_BYTES
     assert setting.link.framed.unsent_bytes >= limit_bytes
     setting.transport.drain()
+    await until(lambda: not setting.link.framed.unsent_bytes)
     assert not setting.link.framed.reading_held

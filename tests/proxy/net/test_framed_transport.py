@@ -1,12 +1,19 @@
 """One framed transport on a played socket: departure of bytes, and the calls that report it."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
-from proxy.net.framed_transport import FramedTransport, Hooks
+from proxy.net.framed_transport import (
+    TURN_BYTES,
+    TURN_FRAME_BYTES,
+    TURN_FRAMES,
+    FramedTransport,
+    Hooks,
+)
 from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
 from tests.proxy.turning import until
 
@@ -59,14 +66,14 @@ class PlayedTransport:
 class Listening:
     """A wire whose callbacks are remembered."""
 
-    def __init__(self, connect=True, on_eof=None, on_frame=None):
+    def __init__(self, connect=True, on_eof=None, on_frame=None, max_frame_bytes=1000):
         self.frames: list[Any] = []
         self.bad: list[Exception] = []
         self.closed: list[Exception | None] = []
         self.sent: list[tuple[str, bool]] = []
         self.drained: list[int] = []
         self.framed = FramedTransport(
-            1000,
+            max_frame_bytes,
             Hooks(
                 on_frame or self.frames.append,
                 self.closed.append,
@@ -83,6 +90,9 @@ class Listening:
 
     def send(self, name, *buffers):
         return self.framed.send(buffers, lambda whole: self.sent.append((name, whole)))
+
+    def taken_bytes(self):
+        return sum(map(len, self.transport.pieces))
 
     def receive(self, data):
         """As an event loop does: while a buffered protocol stands in, into its buffer."""
@@ -135,6 +145,62 @@ def test_frames_behind_a_close_are_not_handed_on():
     played = Listening(on_frame=take_one)
     played.receive(frame(b"one") + frame(b"two"))
     assert played.frames == [frame(b"one")]
+
+
+@pytest.mark.parametrize(
+    ("size", "most"), [(1, TURN_FRAMES), (TURN_FRAME_BYTES // 4, 4), (2 * TURN_FRAME_BYTES, 1)]
+)
+async def test_many_frames_at_once_leave_others_their_turn(size, most):
+    listening, others = Listening(max_frame_bytes=1 << 16), []
+    asyncio.get_running_loop().call_soon(lambda: others.append(len(listening.frames)))
+    frames = [frame(b"%07d" % number + b"." * size) for number in range(2 * TURN_FRAMES + 1)]
+    listening.framed.data_received(b"".join(frames))
+    assert len(listening.frames) == most
+    assert listening.transport.calls == ["pause"]
+    await until(lambda: not listening.framed.reading_held)
+    assert others == [most], "another has its turn before the next frames"
+    assert listening.frames == frames
+    assert listening.transport.calls[-1] == "resume"
+
+
+async def test_frames_of_a_later_turn_end_with_the_connection():
+    listening = Listening()
+    listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES)
+    listening.framed.abort()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(listening.frames) == TURN_FRAMES
+
+
+async def test_a_begun_frame_behind_a_later_turn_is_whole():
+    listening, last = Listening(), frame(b"last")
+    listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES + last[:5])
+    await until(lambda: not listening.framed.reading_held)
+    listening.framed.data_received(last[5:])
+    assert listening.frames == [frame(b"a")] * 2 * TURN_FRAMES + [last]
+
+
+async def test_a_large_response_leaves_in_several_turns():
+    listening = Listening()
+    size_bytes, others = 20 * PIECE_BYTES, []
+    asyncio.get_running_loop().call_soon(lambda: others.append(listening.taken_bytes()))
+    listening.send("large", b"x" * size_bytes)
+    listening.send("next", b"y")
+    assert TURN_BYTES <= listening.taken_bytes() <= TURN_BYTES + PIECE_BYTES
+    await until(lambda: listening.sent)
+    assert others[0] <= TURN_BYTES + PIECE_BYTES
+    await until(lambda: len(listening.sent) == 2)
+    assert listening.taken_bytes() == size_bytes + 1
+    assert listening.sent == [("large", True), ("next", True)]
+
+
+async def test_a_close_waits_for_the_turns_of_a_response():
+    listening = Listening()
+    listening.send("large", b"x" * 20 * PIECE_BYTES)
+    listening.framed.close_when_sent()
+    assert "close" not in listening.transport.calls
+    await until(lambda: "close" in listening.transport.calls)
+    assert listening.sent == [("large", True)]
 
 
 def test_on_sent_runs_on_an_immediate_write():
