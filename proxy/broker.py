@@ -88,7 +88,7 @@ class Broker:
         self.wakeups = WakeupBatch()
         self.requests = ByteBudget(config.limits.request_memory_bytes)
         self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
-        self.handshakes = Handshakes(self.counters, config.limits.max_connections)
+        self.handshakes = Handshakes(self.counters.clients, config.limits.max_connections)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(
@@ -111,7 +111,7 @@ class Broker:
             Random(),
             limits.request_partitions,
         )
-        self.purgatory = Purgatory(self.counters, limits.parked_fetches)
+        self.purgatory = Purgatory(limits.parked_fetches)
         lines = None
         if access_log is not None:
             empty = EmptyAnswers(access_log, config.access_log.queue_lines)
@@ -156,7 +156,7 @@ class Broker:
 
     def failed(self, doing: str) -> None:
         """`doing`, one of a few texts, has raised what is being handled."""
-        self.counters.internal_errors += 1
+        self.counters.faults.count_error()
         log.exception(f"{doing} failed")
 
     def fall_back(
@@ -183,7 +183,7 @@ class Broker:
         """Drop what is stored of `partition` at or above `from_offset`."""
         self.cache.truncate(partition.slot, from_offset)
         partition.truncate(from_offset, partition.has_stored(self.cache))
-        self.counters.invalidations[reason] += 1
+        self.counters.stored.invalidations[reason] += 1
         self.replica_fetcher.changed(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:
@@ -198,7 +198,7 @@ class Broker:
 
     def forget(self, partition: Partition, reason: str) -> None:
         """The partition is not there any more: nothing of it is known."""
-        self.counters.invalidations[reason] += 1
+        self.counters.stored.invalidations[reason] += 1
         self.routes.clear()
         self.replica_fetcher.forget(partition)
         self.partitions.forget(partition)

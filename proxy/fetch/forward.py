@@ -269,5 +269,5 @@ def _scan_answer(link: FetchLink, head: RequestHeader, answer: Frame) -> FetchRe
     try:
         return fetch.scan_response(answer, head.api_version)
     except BadFrame:
-        link.broker.counters.bad_frames += 1
+        link.broker.counters.faults.count_bad_frame()
         return None

@@ -181,7 +181,7 @@ class PassthroughFetch:
         that the session is over, so that its next Fetch creates another
         (FetchSessionHandler.handleResponse).
         """
-        self._link.broker.counters.fetch_refused += 1
+        self._link.broker.counters.fetch.refuse()
         fetch = self._build_fetch()
         (frame,) = build_response(
             self._version,
@@ -231,7 +231,9 @@ class PassthroughFetch:
         way to the client.
         """
         link = self._link
-        link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
+        link.broker.counters.traffic.responses_out[api.FETCH].size_bytes += (
+            self._answer_bytes - len(last)
+        )
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
@@ -242,7 +244,7 @@ class PassthroughFetch:
         """
         link = self._link
         if answer is None:
-            link.broker.counters.undelivered_partitions += self.asked
+            link.broker.counters.fetch.lose(self.asked)
             return
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
@@ -289,7 +291,7 @@ class PassthroughFetch:
         try:
             response = fetch.scan_response(answer, self._version)
         except BadFrame:
-            self._link.broker.counters.bad_frames += 1
+            self._link.broker.counters.faults.count_bad_frame()
             self._sizes = (0,) * self.asked
         else:
             self._note_sizes(response)
@@ -317,12 +319,12 @@ class PassthroughFetch:
             ]
             broker.accounts.enter(self._build_fetch(), outcomes, False, delivered)
             return
-        counters = broker.counters
+        counts = broker.counters.fetch
         if self._sizes:
             verdict = PASS, self._reason
-            counters.fetch_partitions[verdict] += self.asked
-            counters.fetch_bytes[verdict] += sum(self._sizes)
-        counters.fetch_upstream_s.observe(broker.now() - self._received_at)
+            counts.partitions[verdict] += self.asked
+            counts.record_bytes[verdict] += sum(self._sizes)
+        counts.upstream_s.observe(broker.now() - self._received_at)
 
     def _build_statuses(self) -> list[PartitionStatus]:
         """Return a PASS status for each partition; memory was not asked."""

@@ -107,7 +107,7 @@ class FetchRecord:
 
     def abandoned(self) -> None:
         """Count partitions that got no response, because the client or the broker disconnected."""
-        self.link.broker.counters.undelivered_partitions += len(self.partitions)
+        self.link.broker.counters.fetch.lose(len(self.partitions))
 
 
 def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:

@@ -324,7 +324,7 @@ def _left(
 ) -> None:
     """Count a response of which `sent_bytes` have left before the rest."""
     if delivered:
-        fetch.link.broker.counters.responses_out[api.FETCH].size_bytes += sent_bytes
+        fetch.link.broker.counters.traffic.responses_out[api.FETCH].size_bytes += sent_bytes
     left(delivered)
 
 
@@ -338,7 +338,7 @@ def _from_miss_fetch(
     if read is not None and _is_due(read, budget):
         answer = _from_read(read, status, budget)
         if read.is_shared:
-            fetch.link.broker.counters.shared_read_bytes += answer.records_bytes
+            fetch.link.broker.shared_reads.count_bytes(answer.records_bytes)
         budget.taken += (read,)
         outcome = PartitionOutcome(
             status, answer.records_bytes, status.state.value, status.reason, read.delay_s
@@ -382,7 +382,7 @@ def refuse_fetch(
     `pause_s` is the wanted pause in seconds. The throttle time is between PAUSE_MS and
     LONGEST_PAUSE_MS.
     """
-    record.link.broker.counters.fetch_refused += 1
+    record.link.broker.counters.fetch.refuse()
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, NO_SESSION, [])
     if record.context is not None:

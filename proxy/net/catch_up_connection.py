@@ -117,7 +117,7 @@ class CatchUpConnection:
         """
         if self._link is None:
             self._link = self._open()
-        self._broker.counters.catch_up_requests += 1
+        self._broker.counters.upstream.catch_up()
         self._unanswered += 1
 
         def answered(answer: Frame | None) -> None:
@@ -216,7 +216,7 @@ class CatchUpConnection:
             return
         self._unanswered = 0
         self._paused_until = self._broker.now() + self._pause_s
-        self._broker.counters.catch_up_losses += 1
+        self._broker.counters.upstream.lose_catch_up()
         log.log(
             logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
             "a client's second link is gone, its first one carries on, and this one again after a pause",

@@ -139,13 +139,12 @@ class ClientConnection(Generic[Services, Kept]):
 
     def _on_made(self) -> None:
         self._open = True
-        self._counters.connections += 1
-        self._counters.active_connections += 1
+        self._counters.clients.open()
         self.listener.opened(self)
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
         """Charge a whole request until `request_done`; pauses the client at the budget's limit."""
-        traffic = self._counters.requests_in[api_key]
+        traffic = self._counters.traffic.requests_in[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         self.request_bytes += size_bytes
@@ -252,7 +251,7 @@ class ClientConnection(Generic[Services, Kept]):
 
     def on_bad(self, error: BadFrame) -> None:
         """Close a client that has sent an unreadable frame."""
-        self._counters.bad_frames += 1
+        self._counters.faults.count_bad_frame()
         self.close(
             "bad_frame", "closing a client that sent a frame that cannot be read", f"{error}"
         )
@@ -313,8 +312,8 @@ class ClientConnection(Generic[Services, Kept]):
         on_begun: Begin | None = None,
     ) -> None:
         """`forward` without a decoded header. `on_begun`: see `BrokerConnection.send`."""
-        counters, size_bytes = self._counters, len(frame)
-        traffic = counters.requests_out[api_key]
+        counts, size_bytes = self._counters.traffic, len(frame)
+        traffic = counts.requests_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         if on_answer is None:
@@ -322,7 +321,7 @@ class ClientConnection(Generic[Services, Kept]):
                 frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
             )
         else:
-            arrived = counters.responses_in[api_key]
+            arrived = counts.responses_in[api_key]
             waits = self.upstream.send(
                 frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun
             )
@@ -381,7 +380,7 @@ class ClientConnection(Generic[Services, Kept]):
         line.popleft()
         outgoing = self.framed.send_piece(frame, size_bytes)
         if outgoing is None:
-            traffic = self._counters.responses_out[api_key]
+            traffic = self._counters.traffic.responses_out[api_key]
             traffic.frames += 1
             traffic.size_bytes += size_bytes
             if on_sent is not None:
@@ -412,7 +411,7 @@ class ClientConnection(Generic[Services, Kept]):
             requests.sub(0)
         if place is not None:
             self.replies.places.popleft()
-        traffic = self._counters.responses_out[api_key]
+        traffic = self._counters.traffic.responses_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
 
@@ -448,7 +447,7 @@ class ClientConnection(Generic[Services, Kept]):
 
         def ended(last: bytes) -> None:
             on_end()
-            self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            self._counters.traffic.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
         self.sent_count += 1
@@ -477,7 +476,7 @@ class ClientConnection(Generic[Services, Kept]):
             if not self._response_bytes and self.upstream.is_connected:
                 self.broker.responses.let_one(self.upstream.framed)
         if delivered:
-            traffic = self._counters.responses_out[api_key]
+            traffic = self._counters.traffic.responses_out[api_key]
             traffic.frames += 1
             traffic.size_bytes += size_bytes
         if on_sent:
@@ -591,11 +590,7 @@ class ClientConnection(Generic[Services, Kept]):
             return
         self._materialize()
         self._open = False
-        self._counters.active_connections -= 1
-        if blame and cause not in BOUNDS:
-            self._counters.connection_errors += 1
-        else:
-            self._counters.disconnects[cause] += 1
+        self._counters.clients.close(cause, is_error=bool(blame) and cause not in BOUNDS)
         if blame:
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
         self.handlers.close()

@@ -80,9 +80,11 @@ def learn_response(
     those whose waiters must evaluate them again.
     """
     confirmed, changed = [], []
-    broker.counters.watch_answered_partitions += len(response.partitions)
+    counters = broker.counters
+    counters.watch.answered_partitions += len(response.partitions)
+    fetch_bytes = counters.upstream.fetch_bytes
     for answered in response.partitions:
-        broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
+        fetch_bytes[source] += answered.end - answered.start
         topic = broker.topics.find(answered.topic)
         partition = broker.partitions.find(topic, answered.partition) if topic is not None else None
         asking = asked.get(partition) if partition is not None else None

@@ -137,7 +137,7 @@ def _answer(request: InFlightProduce, plan: Plan, frame: Frame) -> None:
 def _apply(request: InFlightProduce, plan: Plan) -> None:
     link = request.link
     link.refused.apply(_list_batches(request), plan, request.ordinal, link.broker.now())
-    link.broker.counters.produce_refused += plan.verdicts.count(REFUSE)
+    link.broker.counters.produce.refuse(plan.verdicts.count(REFUSE))
 
 
 def _list_refused(request: InFlightProduce, plan: Plan) -> list[Refused]:

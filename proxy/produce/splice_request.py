@@ -65,10 +65,10 @@ def _ended(link: ProduceLink, head: header.RequestHeader, frame_bytes: int, last
     """
     counters = link.broker.counters
     link.client_id = head.client_id
-    traffic = counters.requests_in[api.PRODUCE]
+    traffic = counters.traffic.requests_in[api.PRODUCE]
     traffic.frames += 1
     traffic.size_bytes += frame_bytes
-    counters.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
+    counters.traffic.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
     link.upstream.is_taking = False
     reply, started_at = link.replies.reserve(), link.broker.now()
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
@@ -76,5 +76,5 @@ def _ended(link: ProduceLink, head: header.RequestHeader, frame_bytes: int, last
 
 def _answered(link: ProduceLink, reply: Reply, started_at: float, answer: Frame | None) -> None:
     if answer is not None:
-        link.broker.counters.produce_s.observe(link.broker.now() - started_at)
+        link.broker.counters.produce.took_s.observe(link.broker.now() - started_at)
         link.answer_whole(api.PRODUCE, reply, answer, len(answer), 0)

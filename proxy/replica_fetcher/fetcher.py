@@ -315,7 +315,8 @@ class ReplicaFetcher:
     def _count_lapses(self, now: float) -> None:
         last, self._ticked_at = self._ticked_at, now
         lapsed = sum(last <= p.leader_state.lease.until < now for p in self._hot.members)
-        self._broker.counters.lease_lapses += lapsed
+        if lapsed:
+            self._broker.counters.watch.lapse(lapsed)
 
     # -- leaders -----------------------------------------------------------------------------------
 

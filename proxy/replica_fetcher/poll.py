@@ -194,8 +194,9 @@ class Poll:
         if self.max_wait_s > 0:
             for partition in asked:
                 partition.cover()
-        self._broker.counters.watch_requests[self.source] += 1
-        self._broker.counters.watch_asked_partitions += len(asked)
+        counts = self._broker.counters.watch
+        counts.requests[self.source] += 1
+        counts.asked_partitions += len(asked)
         sent_at = self._broker.now()
         link.send(frame, 0, lambda answer: self._answered(answer, asked, sent_at))
         return True

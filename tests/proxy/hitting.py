@@ -13,7 +13,6 @@ from random import Random
 from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
-from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy import dispatch
@@ -26,6 +25,7 @@ from proxy.partitions.leader_state import Lease
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
+from tests.proxy.counter_values import read_counters
 from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known, stand_in
 from tests.proxy.logged import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
@@ -259,10 +259,7 @@ class World:
             del arena[how_often]
         return {
             "sent": list(self.sent),
-            "counters": {
-                one.name: read(getattr(broker.counters, one.name))
-                for one in dataclasses.fields(broker.counters)
-            },
+            "counters": read_counters(broker),
             "lines": [line._replace(ts=0) for line in self.lines],
             "empty": self.log.count_empty(),
             "sessions": {
@@ -288,12 +285,7 @@ class World:
             ),
             "client": link.client_id,
             "wanted_at": self.partition.wanted_at,
-            "parked": broker.counters.parked_fetches,
         }
-
-
-def read(value):
-    return (tuple(value.counts), value.sum) if isinstance(value, Histogram) else value
 
 
 def read_session(session):

@@ -79,7 +79,7 @@ async def test_a_produce_there_and_back(tmp_path, partitions, has_pipeline, most
     try:
         await budget.connect(partitions)
         there, back = budget.count(partitions)
-        stored = budget.world.broker.counters.produce_batches
+        stored = budget.world.broker.counters.produce.batches
         assert dict(stored) == {"store": partitions * (WARM + 2)}
         assert len(budget.world.to_client) > 0
         assert there + back <= most, (there, back)

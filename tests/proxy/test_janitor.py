@@ -68,6 +68,6 @@ def test_begun_frame_must_end_in_time():
             janitor.tend_links(2 * timeout_s + 1.1)
             assert not listener.links
             assert not listener.tended
-            assert broker.counters.connection_errors == 1
+            assert broker.counters.clients.connection_errors == 1
 
     asyncio.run(scenario())

@@ -139,15 +139,15 @@ async def test_large_response_is_passed_on_within_its_session(has_room):
     responses, counters = scene.broker.responses, scene.broker.counters
     held_bytes = 0 if has_room else responses.limit_bytes
     responses.in_flight_bytes += held_bytes
-    told_bytes, before = sum(counters.fetch_bytes.values()), len(scene.transport.pieces)
+    told_bytes, before = sum(counters.fetch.record_bytes.values()), len(scene.transport.pieces)
     assert deliver_in_pieces(scene, frame, 100_000) <= held_bytes + (1 << 16)
     answer = bytearray(frame)
     stamp_response_session(answer, 13, session_id)
     assert b"".join(scene.transport.pieces[before:]) == answer
     assert responses.in_flight_bytes == held_bytes
     assert not responses.waiting
-    assert sum(counters.fetch_bytes.values()) == told_bytes + size_bytes
-    assert counters.responses_out[1].size_bytes == sum(map(len, scene.sent))
+    assert sum(counters.fetch.record_bytes.values()) == told_bytes + size_bytes
+    assert counters.traffic.responses_out[1].size_bytes == sum(map(len, scene.sent))
     responses.in_flight_bytes -= held_bytes
     scene.receive(build_fetch(END - 1, correlation_id=3, session=(session_id, 2)))
     said, _ = scene.hear()

@@ -21,5 +21,5 @@ async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     read_s = LEASE_S
     world.receive(build_fetch(3))
     assert len(world.sent) == 1
-    assert world.broker.counters.fetch_bytes["hit", ""] > 0
+    assert world.broker.counters.fetch.record_bytes["hit", ""] > 0
     world.end()

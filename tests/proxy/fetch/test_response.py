@@ -168,7 +168,7 @@ def test_client_without_room_to_copy_is_closed(setting):
         assert charged.in_flight_bytes == charged.limit_bytes, "nothing was copied"
 
     setting.run(overwrite())
-    assert setting.broker.counters.disconnects["response_memory"] == 1
+    assert setting.broker.counters.clients.disconnects["response_memory"] == 1
     setting.link.framed.connection_lost(None)
     assert setting.pinned_bytes == 0
     charged.in_flight_bytes -= charged.limit_bytes

@@ -105,7 +105,7 @@ def said(caplog):
 async def test_a_refused_connection_is_called_so(said):
     with lease_port() as lease:
         async with stand_before("127.0.0.1", lease.port) as stand:
-            await until(lambda: stand.counters.upstream_connect_errors > 2)
+            await until(lambda: stand.counters.upstream.connect_errors > 2)
     (line,) = said.messages
     assert "does not answer: cannot reach the broker" in line
     assert "Connect call failed" in line

@@ -56,7 +56,7 @@ class Storing:
 
     def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
         """Whether it was stored."""
-        admitted = self.broker.counters.admitted_batches
+        admitted = self.broker.counters.stored.batches
         before = admitted["produce"]
         assert self.link.produce(sent, frame_type=frame_type)
         self.link.reply(base_offset, append_time_ms)
@@ -73,7 +73,7 @@ class Storing:
 
     @property
     def plans(self):
-        return dict(self.broker.counters.produce_batches)
+        return dict(self.broker.counters.produce.batches)
 
 
 @pytest.mark.parametrize("frame_type", [bytes, bytearray])

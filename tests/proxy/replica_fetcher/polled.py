@@ -135,7 +135,7 @@ class Hot:
         self.broker = broker = Broker(CONFIG, self.cache, None, "0", lambda: self.clock_s)
         self.own = PlayedLinks()
         broker.own_connections = stand_in(self.own)
-        broker.purgatory = Purgatory(broker.counters, 10)
+        broker.purgatory = Purgatory(10)
         broker.node_id = 1
         leaders = {index: Leader(1, EPOCH) for index in range(count)}
         broker.topics.learn("orders", TOPIC_ID, leaders)

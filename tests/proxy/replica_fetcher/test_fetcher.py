@@ -155,4 +155,4 @@ def test_shared_lease_lapse_counts_each_member() -> None:
     hot.broker.replica_fetcher.tick(hot.clock_s)
     hot.clock_s += NEWS_S
     hot.broker.replica_fetcher.tick(hot.clock_s)
-    assert hot.broker.counters.lease_lapses == 3
+    assert hot.broker.counters.watch.lease_lapses == 3

@@ -123,7 +123,7 @@ def test_request_is_small_and_has_no_rack():
     asked = watched.link.requests[0]
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (300, 1, 1)
     assert (asked.replica_id, asked.isolation_level, asked.rack_id) == (-1, 0, "")
-    assert watched.broker.counters.watch_requests["watch"] == 1
+    assert watched.broker.counters.watch.requests["watch"] == 1
 
 
 def test_response_confirms_the_partitions_it_names():

@@ -102,7 +102,7 @@ def test_failed_dispatch_closes_its_client_only(broker):
     Asking(broker, link, log, "1", on_go=fail)
     Asking(broker, Link(broker), log, "2")
     assert link.causes == ["internal_error"]
-    assert broker.counters.internal_errors == 1
+    assert broker.counters.faults.internal_errors == 1
     assert log == ["1 begins", "2 begins", "2 ends"]
 
 

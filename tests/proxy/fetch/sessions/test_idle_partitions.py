@@ -42,7 +42,7 @@ class Scene:
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
-            purgatory=Purgatory(Counters(), 10),
+            purgatory=Purgatory(10),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             replica_fetcher=SimpleNamespace(
@@ -67,7 +67,7 @@ class Scene:
         )
 
     def evaluate(self, link, partitions, isolation_level, version, now):
-        link.broker.counters.looked_partitions += len(partitions)
+        link.broker.counters.fetch.looked_partitions += len(partitions)
         return [
             PartitionStatus(
                 asked,
@@ -81,9 +81,9 @@ class Scene:
 
     def look(self, now=0.0):
         """Which are looked at and stay lively, and how many were looked at."""
-        before = self.link.broker.counters.looked_partitions
+        before = self.link.broker.counters.fetch.looked_partitions
         dirty = [one.asked.partition for one in self.idle_partitions.evaluate(now)]
-        return dirty, self.link.broker.counters.looked_partitions - before
+        return dirty, self.link.broker.counters.fetch.looked_partitions - before
 
     def wake(self, index):
         for waiter in list(self.partitions[index].parked):
