@@ -21,7 +21,7 @@ from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
@@ -104,13 +104,13 @@ class Broker:
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
-        self.sessions = SessionCache(
+        session_limits = SessionLimits(
             limits.fetch_sessions,
             limits.fetch_session_partitions,
             SESSION_LEAST_S,
-            Random(),
             limits.request_partitions,
         )
+        self.sessions = SessionCache(session_limits, Random())
         self.purgatory = Purgatory(limits.parked_fetches)
         lines = None
         if access_log is not None:

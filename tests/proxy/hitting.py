@@ -18,7 +18,7 @@ from protocol.fetch_build import build_request
 from proxy import dispatch
 from proxy.broker import Broker
 from proxy.config.model import Config
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
 from proxy.partitions.leader_state import Lease
@@ -126,7 +126,7 @@ class World:
         )
         known(broker.accounts.lines).empty = self.log.empty
         broker.own_connections = stand_in(SimpleNamespace(usable=False))
-        broker.sessions = SessionCache(10, 100, 120.0, Random(1))
+        broker.sessions = SessionCache(SessionLimits(10, 100, 120.0), Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
         self.topic = known(broker.topics.find(TOPIC_ID))
@@ -292,7 +292,7 @@ def read_session(session):
     """State of a fetch session, without turns, since only their order matters."""
     kept = [
         (key, one.asked, one.high_watermark, one.log_start_offset)
-        for key, one in session.partitions.items()
+        for key, one in session.partitions.by_key.items()
     ]
     return session.epoch, session.last_used_s, kept
 

@@ -506,7 +506,7 @@ async def test_a_session_names_those_with_news(many):
     assert [(index, len(one)) for index, one in records.items()] == [(2, 5_000)]
     order = [
         one.partition
-        for one in many.broker.sessions.find(number, many.link.session_owner).in_order()
+        for one in many.broker.sessions.find(number, many.link.session_owner).partitions.in_order()
     ]
     assert order == [1, 3, 0, 2], "those with records moved to the end"
 

@@ -8,7 +8,7 @@ import pytest
 from proxy.config.isolation import Isolation
 from proxy.fetch import handler
 from proxy.fetch.services import ClientFetch
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
 from tests.proxy import asked as asking
@@ -96,7 +96,7 @@ class Poll:
 
     def __init__(self, quotas):
         self.named = []
-        table = SessionCache(10, 10_000, 120.0, Random(1))
+        table = SessionCache(SessionLimits(10, 10_000, 120.0), Random(1))
         partitions = [asking.asked(topic, number) for topic in ("a", "b") for number in range(500)]
         first = open_fetch(table, asking.fetch((0, 0), *partitions), asking.NAMES, "me", 0.0)
         answers = [asking.answer(one.topic, one.partition) for one in partitions]
