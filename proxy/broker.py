@@ -52,8 +52,6 @@ log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
-FETCH_MAX_BYTES = 57_671_680
-"""`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
 
 
 class Broker:
@@ -74,9 +72,6 @@ class Broker:
         self.config = config
         self.version = version
         self.now = now
-        self.node_id = -1
-        """Which node the broker is; -1 until it has told (replica_fetcher/broker_settings.py)."""
-        self.fetch_max_bytes = FETCH_MAX_BYTES
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
@@ -123,14 +118,10 @@ class Broker:
         """The most that one answer from memory may have of records now: at the bound of answers, little."""
         responses = self.responses
         return (
-            self.fetch_max_bytes
+            self.node.fetch_max_bytes
             if responses.in_flight_bytes < responses.limit_bytes
             else SMALL_BYTES
         )
-
-    def is_this(self, node_id: int) -> bool:
-        """Whether that node is the broker behind this process; False while either is not known (-1)."""
-        return node_id == self.node_id >= 0
 
     def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""

@@ -71,8 +71,8 @@ def handle_fetch(link: FetchLink, frame: Frame) -> None:
         pass_fetch(link, head, request, frame, reason)
         return
     broker, now = link.broker, link.broker.now()
-    if max_bytes > broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
-        request = request._replace(max_bytes=broker.fetch_max_bytes)
+    if max_bytes > broker.node.fetch_max_bytes:  # KafkaApis.handleFetchRequest
+        request = request._replace(max_bytes=broker.node.fetch_max_bytes)
     context, idle_partitions = None, None
     if again is None or session_id != NO_SESSION or session_epoch != FINAL_EPOCH:
         context = open_fetch(broker.sessions, request, version, link.session_owner, now)

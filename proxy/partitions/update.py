@@ -193,7 +193,7 @@ def learn_error(
         partition.topic.leaders[partition.index] = NO_LEADER
     if answered.current_leader is not None:
         leader_id, leader_epoch = answered.current_leader
-        leader_state.suggest(leader_epoch, broker.is_this(leader_id))
+        leader_state.suggest(leader_epoch, broker.node.is_this(leader_id))
     leader_state.revoke()
     _back_off(broker, partition, asking.current_leader_epoch)
     broker.topic_lookup.ask(partition.topic.id)

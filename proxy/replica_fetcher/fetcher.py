@@ -331,7 +331,7 @@ class ReplicaFetcher:
         """
         leader_state, now = partition.leader_state, self._broker.now()
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)
-        is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))
+        is_news = leader_state.suggest(leader.epoch, self._broker.node.is_this(leader.node_id))
         if is_news:
             partition.back_off.end(now)
             self.changed(partition)

@@ -136,7 +136,7 @@ class Hot:
         self.own = PlayedLinks()
         broker.own_connections = stand_in(self.own)
         broker.purgatory = Purgatory(10)
-        broker.node_id = 1
+        broker.node.node_id = 1
         leaders = {index: Leader(1, EPOCH) for index in range(count)}
         broker.topics.learn("orders", TOPIC_ID, leaders)
         topic = known(broker.topics.find(TOPIC_ID))
