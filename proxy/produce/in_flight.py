@@ -143,6 +143,14 @@ class InFlightProduce:
         self.link.replies.places.append(self)
         self.link.upstream.expect(self.head.correlation_id, self.on_answer)
 
+    def start(self, now: float) -> None:
+        """Note that the broker works on it from `now` on (seconds)."""
+        self.started_at = now
+
+    def report(self, sent: Sent) -> None:
+        """Note that the health check knows the request, as `sent`."""
+        self.sent = sent
+
     # -- to the broker -----------------------------------------------------------------------------
 
     def forward(

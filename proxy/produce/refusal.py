@@ -77,7 +77,7 @@ def dispatch(request: InFlightProduce, entry: Entry) -> None:
     if plan.refuses and not plan.must_wait:
         head, keep = request.head, [verdict is PASS for verdict in plan.verdicts]
         frame = b"".join(cut_request(request.frame, head.version, head.body_start, keep))
-        entry.watched = _find_kept(request, plan)
+        entry.watch(_find_kept(request, plan))
         request.begin(entry)
         request.forward(frame, len(frame), (plan, keep))
     else:
