@@ -143,6 +143,14 @@ class Authorization:
                     link.broker.topic_lookup.want(answered.topic, link)
                 link.broker.counters.upstream.fetch_bytes["client"] += answered.end - answered.start
 
+    def note_version(self, version: int) -> None:
+        """Note the version of the client's Fetches, in which its rights are asked for."""
+        self.version = version
+
+    def note_rack(self, has_rack: bool) -> None:
+        """Note whether the client names a rack: only its own Fetch shows a preferred replica."""
+        self.has_rack = has_rack
+
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
         """Note that memory has served `topic`, so that its right is renewed before it ends."""
         self._used[topic] = partition

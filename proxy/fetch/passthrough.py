@@ -66,7 +66,9 @@ def pass_single_fetch(link: FetchLink, frame: Frame, scanned: list[int]) -> None
         names_end,
     ) = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
-    link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
+    client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
+    if link.client_id != client_id:
+        link.name_client(client_id)
     reason = DISABLED if replica_id == CONSUMER else FOLLOWER
     names = bytes(frame[names_start:names_end]) if asked else NO_NAMES
     passed = PassthroughFetch(link, frame, version, body_start, reason, asked, names=names)
@@ -231,9 +233,8 @@ class PassthroughFetch:
         way to the client.
         """
         link = self._link
-        link.broker.counters.traffic.responses_out[api.FETCH].size_bytes += (
-            self._answer_bytes - len(last)
-        )
+        traffic = link.broker.counters.traffic.responses_out[api.FETCH]
+        traffic.add(0, self._answer_bytes - len(last))
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)

@@ -94,6 +94,10 @@ class _Budget:
     began: bool = False
     taken: tuple[Read, ...] = ()
 
+    def use(self, read: Read) -> None:
+        """Note that the records of `read` are in the response."""
+        self.taken += (read,)
+
     def take(self, size_bytes: int, most: int = 0) -> None:
         """Subtract the bytes of one partition: `size_bytes` given, or `most` if a broker would fill
         that with a part of a batch.
@@ -210,7 +214,7 @@ def _add_stored(
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
     """Return the layout of a response, and keep it for the connection's next one."""
     layout = plan_layout(fetch.head.api_version, keys)
-    fetch.link.handlers.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
+    fetch.link.handlers.fetches.keep_layout(layout if len(keys) <= KEPT_PARTITIONS else None)
     return layout
 
 
@@ -323,8 +327,8 @@ def _left(
     fetch: ClientFetch, sent_bytes: int, left: Callable[[bool], None], delivered: bool
 ) -> None:
     """Count a response of which `sent_bytes` have left before the rest."""
-    if delivered:
-        fetch.link.broker.counters.traffic.responses_out[api.FETCH].size_bytes += sent_bytes
+    if delivered and sent_bytes:
+        fetch.link.broker.counters.traffic.responses_out[api.FETCH].add(0, sent_bytes)
     left(delivered)
 
 
@@ -339,7 +343,7 @@ def _from_miss_fetch(
         answer = _from_read(read, status, budget)
         if read.is_shared:
             fetch.link.broker.shared_reads.count_bytes(answer.records_bytes)
-        budget.taken += (read,)
+        budget.use(read)
         outcome = PartitionOutcome(
             status, answer.records_bytes, status.state.value, status.reason, read.delay_s
         )

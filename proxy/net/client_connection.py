@@ -167,7 +167,7 @@ class ClientConnection(Generic[Services, Kept]):
         """Call if the broker wants SASL: no honest client sends larger frames before it has authenticated."""
         if not self.is_signed_in:
             framer = self.framed.framer
-            framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
+            framer.limit_frames(min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES))
 
     def begin_sasl(self, rounds: int) -> None:
         """Note that the client authenticates: it has done so after `rounds` responses without error."""
@@ -183,7 +183,7 @@ class ClientConnection(Generic[Services, Kept]):
         if self.sasl_rounds <= 0:
             self.is_signed_in = True
             self.listener.saw_sasl()
-            self.framed.framer.max_frame_bytes = self._limits.max_request_frame_bytes
+            self.framed.framer.limit_frames(self._limits.max_request_frame_bytes)
 
     def _materialize(self) -> None:
         """Call before any event but the pipeline's next response: makes normal requests of it."""
@@ -447,7 +447,8 @@ class ClientConnection(Generic[Services, Kept]):
 
         def ended(last: bytes) -> None:
             on_end()
-            self._counters.traffic.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            traffic = self._counters.traffic.responses_out[head.api_key]
+            traffic.add(0, frame_bytes - len(last))
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
         self.sent_count += 1
