@@ -19,12 +19,12 @@ from proxy.scheduling.quotas import QuotaTable
 from proxy.scheduling.request_scheduler import RequestScheduler
 from tests.kit.cache_batches import read
 from tests.protocol.test_produce_rows import build
-from tests.proxy.answering import Scene, said_of
+from tests.proxy.answering_broker import Scene, said_of
+from tests.proxy.cached_partition import END, build_fetch
+from tests.proxy.event_loop import until
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
-from tests.proxy.followed import TOPIC_ID, known
-from tests.proxy.hitting import END, build_fetch
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.followed_partition import TOPIC_ID, known
+from tests.proxy.produce_link import build_answer
 
 
 class OfOurs(Exception):

@@ -6,7 +6,7 @@ counted (`tests.proxy.tracing`).
 
 import pytest
 
-from tests.proxy.hitting import END, World, build_fetch
+from tests.proxy.cached_partition import END, World, build_fetch
 from tests.proxy.tracing import count_calls
 
 MANY = 32

@@ -12,8 +12,8 @@ import pytest
 from protocol.produce_build import Refused, build_refusal
 from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.played import ON
-from tests.proxy.flown import START_S, World
-from tests.proxy.followed import known
+from tests.proxy.followed_partition import known
+from tests.proxy.pipeline_pair import START_S, World
 from tests.proxy.test_dispatch_budget import MANY
 from tests.proxy.tracing import count_calls
 

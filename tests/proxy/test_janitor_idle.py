@@ -12,11 +12,11 @@ import uvloop
 
 from proxy.janitor import Janitor
 from proxy.net.listener import PROBES
-from tests.proxy.front import OFF, front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.produce.test_splice_request import greet, produce
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 IDLE_S = 100.0
 SETTINGS = {**OFF, "limits": {"idleTimeout": f"{IDLE_S:g}s"}}

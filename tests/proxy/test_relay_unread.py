@@ -17,8 +17,8 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.primitives import build_uvarint
 from proxy.net.framed_transport import FramedTransport
-from tests.proxy.front import OFF, front
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.uncached_forebay import OFF, front
 
 SERVE = {
     "cache": {"mode": "serve", "size": "16MiB", "directory": ""},

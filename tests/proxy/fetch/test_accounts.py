@@ -7,9 +7,9 @@ from protocol.api import FETCH
 from protocol.header import RequestHeader
 from proxy.fetch.services import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
-from tests.proxy.asked import asked, fetch
-from tests.proxy.followed import TOPIC_ID, QuietBroker, known, stand_in
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID, QuietBroker, known, stand_in
+from tests.proxy.session_messages import asked, fetch
 
 
 def fetch_of(broker):

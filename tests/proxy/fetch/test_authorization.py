@@ -8,7 +8,7 @@ from protocol import fetch, header
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch.authorization import Authorization
-from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.followed_partition import TOPIC_ID, QuietBroker
 
 VERSION = 13
 PERIOD_S = 60.0

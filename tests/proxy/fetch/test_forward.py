@@ -8,9 +8,9 @@ from protocol.fetch import scan_request
 from protocol.fetch_build import stamp_response_session
 from protocol.header import peek_request
 from proxy.fetch.forward import WHOLE_BYTES
-from tests.proxy.answering import Scene, said_of
-from tests.proxy.followed import TOPIC_ID
-from tests.proxy.hitting import END, build_fetch
+from tests.proxy.answering_broker import Scene, said_of
+from tests.proxy.cached_partition import END, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID
 
 UNKNOWN_SERVER_ERROR = -1
 BELOW = -5

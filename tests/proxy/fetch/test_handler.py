@@ -18,8 +18,8 @@ from proxy.fetch.sessions.context import FINAL_EPOCH
 from proxy.net.send_buffer import PIECE_BYTES
 from tests.kit.cache_batches import read
 from tests.kit.examples import examples
-from tests.proxy.followed import TOPIC_ID
-from tests.proxy.hitting import END, World, build_fetch
+from tests.proxy.cached_partition import END, World, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID
 
 VERSIONS = (4, 7, 12, 13, 16)
 ROOM_BYTES = 1 << 20

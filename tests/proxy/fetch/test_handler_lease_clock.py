@@ -1,6 +1,6 @@
 """A lease that ends while a request is read serves nothing: the clock is read afterwards."""
 
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
 
 LEASE_S = 1.0
 

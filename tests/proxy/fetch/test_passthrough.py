@@ -12,9 +12,9 @@ from protocol.fetch_build import FetchAnswer, build_request, build_response
 from protocol.header import peek_request
 from proxy.fetch.response import PAUSE_MS
 from tests.protocol.test_produce_rows import build as build_produce
-from tests.proxy.front import OFF, front
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 TOPIC_ID = bytes(range(16))
 LARGE_BYTES = 900_000

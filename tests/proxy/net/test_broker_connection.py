@@ -14,7 +14,7 @@ import pytest
 from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import BrokerConnection, Dial
 from proxy.net.byte_budget import ByteBudget
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
 
 
 def frame(correlation_id, body=b""):

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from proxy.janitor import STUCK_S
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_byte_budget_unfinished import MIB, crowd
 from tests.proxy.net.test_client_connection import LIST_GROUPS
-from tests.proxy.turning import PATIENCE_S, until
 
 BOUND_BYTES = 16 * MIB
 ANSWER_BYTES = 6 * MIB

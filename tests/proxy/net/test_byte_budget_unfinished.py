@@ -14,11 +14,11 @@ import uvloop
 from protocol import control
 from proxy.janitor import Janitor
 from proxy.net.client_connection import UNSIGNED_FRAME_BYTES
-from tests.proxy.front import front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.produce.test_splice_request import produce
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import front
 
 MIB = 1 << 20
 BOUND_BYTES = 16 * MIB

@@ -11,7 +11,7 @@ from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, CatchUpConnection
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
 
 VERSION = 2
 

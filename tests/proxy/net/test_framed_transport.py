@@ -8,7 +8,7 @@ from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
 from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
 
 
 class PlayedTransport:

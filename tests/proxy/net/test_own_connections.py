@@ -19,8 +19,8 @@ from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.own_connections import OwnConnections
 from tests.kit.broker.ports import lease_port
-from tests.proxy.followed import stand_in
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.followed_partition import stand_in
 
 ANSWERS = {
     API_VERSIONS: bytes(4) + bytes(2) + b"\1" + bytes(4) + b"\0",

@@ -28,8 +28,8 @@ from proxy.net.splice import (
     may_pass,
     open_pipe,
 )
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_broker_connection import PlayedBroker
-from tests.proxy.turning import PATIENCE_S, until
 
 LARGE_BYTES = 900_000
 MOST_BYTES = 64 << 20

@@ -11,9 +11,9 @@ import uvloop
 
 from proxy.net import tls_handshakes as handshakes_module
 from tests.kit.broker.certificates import write_certificates
-from tests.proxy.front import OFF, front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.uncached_forebay import OFF, front
 
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 

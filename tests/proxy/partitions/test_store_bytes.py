@@ -13,8 +13,8 @@ from protocol.fetch import FetchPartition
 from proxy.partitions.store import admit_fetched
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
-from tests.proxy.short_way import Link
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.produce_link import Link
 
 GZIP, ZSTD = 1, 4
 LOG_APPEND_TIME = 8

@@ -10,8 +10,8 @@ from proxy.produce.in_flight import InFlightProduce
 from proxy.relay import relay
 from proxy.scheduling.queued_request import Entry
 from tests.e2e.raw_frames import build_plain
-from tests.proxy.followed import EPOCH, QuietBroker, learn
-from tests.proxy.gated import REFUSED, Link, held, make_broker
+from tests.proxy.followed_partition import EPOCH, QuietBroker, learn
+from tests.proxy.played_scheduler import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
 A, B = ("a", 0), ("b", 0)

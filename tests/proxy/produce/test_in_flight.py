@@ -11,8 +11,8 @@ from proxy.produce import targets
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, known, learn
-from tests.proxy.short_way import Link, build_answer, build_many, build_many_answer
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, learn
+from tests.proxy.produce_link import Link, build_answer, build_many, build_many_answer
 
 ERRORS_NAMED = b"\2\0\0\0\0\0\0" + b"\2x" + b"\0"
 """One record error without a message, the message "x", no tags."""

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.api import PRODUCE
 from tests.kit.played import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 
 class Transport(PlayedTransport):

@@ -10,10 +10,10 @@ from proxy.net.splice import SpliceTransfer
 from proxy.produce import splice_request
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import LEADERS
-from tests.proxy.front import OFF, front
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
+from tests.proxy.followed_partition import LEADERS
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 PASSING = {**OFF, "isolation": {"enabled": False}}
 LARGE_BYTES = 900_000

@@ -8,7 +8,7 @@ from protocol import control, metadata
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.broker_settings import EVERY_S, FETCH_MAX_BYTES_DEFAULT, Node
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
-from tests.proxy.followed import EPOCH, QuietBroker, stand_in
+from tests.proxy.followed_partition import EPOCH, QuietBroker, stand_in
 
 NODES = (4, 2, 9)
 

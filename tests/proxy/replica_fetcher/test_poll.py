@@ -8,8 +8,16 @@ from blockcache.results import Edges
 from protocol import fetch
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.poll import FEW_BYTES, NOTHING_STORED, REST_S, Poll, plan_asked
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, known, learn, stand_in
-from tests.proxy.replica_fetcher.polled import PlayedLink, shown
+from tests.proxy.followed_partition import (
+    EPOCH,
+    LEASE_UNTIL_S,
+    TOPIC_ID,
+    QuietBroker,
+    known,
+    learn,
+    stand_in,
+)
+from tests.proxy.replica_fetcher.poll_connection import PlayedLink, shown
 
 BLOCK_BYTES = 4096
 STORED_TO_18 = Edges(0, 18, -1, -1, 0, 4)

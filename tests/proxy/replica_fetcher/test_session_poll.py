@@ -12,8 +12,16 @@ from proxy.partitions import update
 from proxy.replica_fetcher.poll import FEW_BYTES, REST_S
 from proxy.replica_fetcher.session_poll import SessionPoll
 from tests.kit.cache_batches import build_run
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, stand_in, store
-from tests.proxy.replica_fetcher.polled import PlayedLink, shown
+from tests.proxy.followed_partition import (
+    EPOCH,
+    LEASE_UNTIL_S,
+    TOPIC_ID,
+    QuietBroker,
+    learn,
+    stand_in,
+    store,
+)
+from tests.proxy.replica_fetcher.poll_connection import PlayedLink, shown
 
 TRANSACTIONAL = 0x10
 PAUSE_S = 0.7

@@ -15,7 +15,7 @@ from proxy.replica_fetcher.topic_metadata import (
     TOPICS_LIMIT,
     TopicLookup,
 )
-from tests.proxy.followed import QuietBroker, known, stand_in
+from tests.proxy.followed_partition import QuietBroker, known, stand_in
 from tests.proxy.metadata_answers import build_answer, read_topics
 
 ID = bytes(15) + b"\x09"

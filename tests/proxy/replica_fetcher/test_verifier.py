@@ -28,7 +28,7 @@ from proxy.replica_fetcher.verifier import (
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import LEADERS, known, stand_in
+from tests.proxy.followed_partition import LEADERS, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

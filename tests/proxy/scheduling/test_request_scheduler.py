@@ -10,7 +10,7 @@ from isolation.tickets import Waits
 from proxy.admin.samples import _isolation
 from proxy.config.isolation import build_limit
 from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED, LIFTED_FIRST
-from tests.proxy.gated import Link, held, make_broker
+from tests.proxy.played_scheduler import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
 TOTALS = ("admitted", "refused", "expired", "canceled", "released")

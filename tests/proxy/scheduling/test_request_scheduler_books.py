@@ -4,7 +4,7 @@ import pytest
 
 from isolation.health import HealthRule
 from isolation.limits import FixedLimit
-from tests.proxy.gated import REFUSED, Link, held, make_broker
+from tests.proxy.played_scheduler import REFUSED, Link, held, make_broker
 
 
 @pytest.fixture

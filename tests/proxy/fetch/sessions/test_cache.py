@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from proxy.fetch.sessions.cache import CachedPartition, SessionCache, SessionLimits
-from tests.proxy.asked import asked
+from tests.proxy.session_messages import asked
 
 OWNER = "anonymous"
 

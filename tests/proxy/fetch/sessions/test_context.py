@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ErrorCode
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import Kind, open_fetch
-from tests.proxy.asked import IDS, NAMES, answer, asked, fetch, keys
+from tests.proxy.session_messages import IDS, NAMES, answer, asked, fetch, keys
 
 INITIAL, LEGACY = (0, 0), (0, -1)
 A, B, C = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"c"

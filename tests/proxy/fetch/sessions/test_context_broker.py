@@ -17,8 +17,8 @@ from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import open_fetch
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import MAX_BYTES, RawClient
-from tests.proxy.asked import asked
-from tests.proxy.asked import fetch as request_of
+from tests.proxy.session_messages import asked
+from tests.proxy.session_messages import fetch as request_of
 
 if TYPE_CHECKING:
     from tests.kit.broker.kafka import KafkaCluster

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from protocol.errors import ErrorCode
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import Kind, open_fetch
-from tests.proxy.asked import IDS, answer, asked, fetch, key
+from tests.proxy.session_messages import IDS, answer, asked, fetch, key
 
 TOPIC = bytes(16)
 UNKNOWN_TOPIC_ID = 100

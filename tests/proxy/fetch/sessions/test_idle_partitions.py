@@ -22,7 +22,7 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 from proxy.partitions.transactions import Transactions
-from tests.proxy.followed import known, stand_in
+from tests.proxy.followed_partition import known, stand_in
 
 COUNT = 5
 PERIOD_S = 60.0

@@ -18,8 +18,8 @@ from proxy.fetch.purgatory import Purgatory
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.poll import VERSION
 from tests.kit.cache_batches import build_batch
-from tests.proxy.followed import EPOCH, TOPIC_ID, known, stand_in
-from tests.proxy.hitting import CONFIG
+from tests.proxy.cached_partition import CONFIG
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

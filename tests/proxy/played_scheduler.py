@@ -32,7 +32,7 @@ from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 from tests.proxy.manual_clock import ManualClock
 
 VERSION = 9

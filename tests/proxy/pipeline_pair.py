@@ -23,8 +23,8 @@ from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
 from tests.proxy.counter_values import read_counters
-from tests.proxy.followed import LEADERS, known, stand_in
-from tests.proxy.short_way import build_answer, build_many, build_many_answer
+from tests.proxy.followed_partition import LEADERS, known, stand_in
+from tests.proxy.produce_link import build_answer, build_many, build_many_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
 BATCH = build_batch(100)

@@ -26,8 +26,8 @@ from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.counter_values import read_counters
-from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known, stand_in
-from tests.proxy.logged import MemoryLog
+from tests.proxy.followed_partition import EPOCH, LEADERS, TOPIC_ID, known, stand_in
+from tests.proxy.memory_log import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(

@@ -17,10 +17,10 @@ from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
 from tests.proxy.counter_values import read_counters
-from tests.proxy.followed import stand_in
-from tests.proxy.logged import MemoryLog
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.followed_partition import stand_in
+from tests.proxy.memory_log import MemoryLog
 from tests.proxy.net.test_broker_connection import PlayedBroker
-from tests.proxy.turning import PATIENCE_S, until
 
 OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}
 
