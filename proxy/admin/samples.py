@@ -39,6 +39,13 @@ QUEUE_GAUGES = (
 )
 
 
+class ReadinessCheck(Protocol):
+    """Whether clients should connect (`proxy.app.Readiness`)."""
+
+    def check(self) -> tuple[bool, list[str]]:
+        """Return whether clients should connect, and the reasons if not."""
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -52,8 +59,8 @@ class Process(Protocol):
     def admin(self) -> AdminServer: ...
     @property
     def own_log(self) -> LogQueue | None: ...
-    def readiness(self) -> tuple[bool, list[str]]:
-        """Whether clients should connect, and the reasons if not."""
+    @property
+    def readiness(self) -> ReadinessCheck: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -61,7 +68,7 @@ def collect(process: Process) -> Iterator[Sample]:
     broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
-    yield Sample("forebay_ready", (), int(process.readiness()[0]))
+    yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

@@ -121,4 +121,4 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         for writer in broker.writers:
             writer.close()
         server.close()
-        forebay.cache.close()
+        forebay.broker.cache.close()
