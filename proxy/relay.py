@@ -132,7 +132,7 @@ def relay_whole(link: RelayLink, frame: Frame, place: Place | None) -> None:
     else:
 
         def settle(answer: Frame) -> Frame:
-            link.answered_ordinal = max(link.answered_ordinal, ordinal)
+            link.note_answered(ordinal)
             return answer
 
         pass_on(link, head, frame, settle, None, place or link.replies.reserve())

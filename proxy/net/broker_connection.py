@@ -280,6 +280,14 @@ class BrokerConnection:
         if self._transport is not None:
             self._transport.release_reading(why)
 
+    def begin_taking(self) -> None:
+        """Send nothing else until `end_taking`: a spliced request is on its way."""
+        self.is_taking = True
+
+    def end_taking(self) -> None:
+        """Undo `begin_taking`: the last bytes of the request follow."""
+        self.is_taking = False
+
     async def call(self, frame: Sendable, correlation_id: int) -> Frame:
         """Send one of Forebay's own requests and wait for its response frame. Raises
         ConnectionError if the connection is lost or closed first.

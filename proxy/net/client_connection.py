@@ -231,6 +231,12 @@ class ClientConnection(Generic[Services, Kept]):
         """Note the client id of a request."""
         self.client_id = client_id
 
+    def note_answered(self, ordinal: int) -> None:
+        """Note that Produce number `ordinal` of the connection is answered: a Fetch behind it may be
+        answered empty.
+        """
+        self.answered_ordinal = max(self.answered_ordinal, ordinal)
+
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline

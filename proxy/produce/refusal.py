@@ -123,7 +123,7 @@ def _refuse(request: InFlightProduce, plan: Plan) -> None:
     head = request.head
     _answer(request, plan, build_refusal(head.version, head.correlation_id, refused))
     link = request.link
-    link.answered_ordinal = max(link.answered_ordinal, request.ordinal)
+    link.note_answered(request.ordinal)
 
 
 def _answer(request: InFlightProduce, plan: Plan, frame: Frame) -> None:

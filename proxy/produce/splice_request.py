@@ -46,7 +46,7 @@ def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer 
         return None
     if link.pipeline is not None:
         link.pipeline.materialize()
-    upstream.is_taking = True
+    upstream.begin_taking()
     ended = partial(_ended, link, header.peek_request(begun), frame_bytes)
     return SpliceTransfer(
         link.framed,
@@ -63,13 +63,11 @@ def _ended(link: ProduceLink, head: header.RequestHeader, frame_bytes: int, last
     """Finish a spliced request: its last bytes are here, and all bytes before are on their way to
     the broker.
     """
-    counters = link.broker.counters
-    link.client_id = head.client_id
-    traffic = counters.traffic.requests_in[api.PRODUCE]
-    traffic.frames += 1
-    traffic.size_bytes += frame_bytes
-    counters.traffic.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
-    link.upstream.is_taking = False
+    traffic = link.broker.counters.traffic
+    link.name_client(head.client_id)
+    traffic.requests_in[api.PRODUCE].add(1, frame_bytes)
+    traffic.requests_out[api.PRODUCE].add(0, frame_bytes - len(last))
+    link.upstream.end_taking()
     reply, started_at = link.replies.reserve(), link.broker.now()
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 

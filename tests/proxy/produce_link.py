@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 
 from isolation.refusals import RefusedSequences
+from proxy.net.client_connection import ClientConnection
 from proxy.net.response_order import ResponseOrder
 from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
@@ -22,6 +23,9 @@ MOST = 10_000
 
 class Link:
     """A client connection, as `proxy.produce` uses it."""
+
+    name_client = ClientConnection.name_client
+    note_answered = ClientConnection.note_answered
 
     def __init__(self, broker, stores=True):
         self.broker = broker
