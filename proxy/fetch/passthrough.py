@@ -102,7 +102,6 @@ class PassthroughFetch:
     """
 
     __slots__ = (
-        "_answer_bytes",
         "_body_start",
         "_entry",
         "_frame",
@@ -139,7 +138,6 @@ class PassthroughFetch:
         self._received_at = link.broker.now()
         link.replies.places.append(self)
         self._entry: Entry | None = None
-        self._answer_bytes = 0
         self._sizes: Sequence[int] = ()
         self.asked = asked
         self.names = names
@@ -217,7 +215,6 @@ class PassthroughFetch:
         has_room = link.broker.responses.has_room(frame_bytes)
         if not may_pass(source, link.framed, end - len(head), frame_bytes - end, has_room):
             return None
-        self._answer_bytes = frame_bytes
         return SpliceTransfer(
             source,
             link.framed,
@@ -225,16 +222,16 @@ class PassthroughFetch:
             head,
             frame_bytes,
             frame_bytes - end,
-            self._ended,
+            partial(self._ended, frame_bytes),
         )
 
-    def _ended(self, last: bytes) -> None:
-        """Finish the splice: `last` has the frame's last bytes; all bytes before them are on their
-        way to the client.
+    def _ended(self, frame_bytes: int, last: bytes) -> None:
+        """Finish the splice of a frame of `frame_bytes`: `last` has its last bytes; all bytes before
+        them are on their way to the client.
         """
         link = self._link
         traffic = link.broker.counters.traffic.responses_out[api.FETCH]
-        traffic.add(0, self._answer_bytes - len(last))
+        traffic.add(0, frame_bytes - len(last))
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
